@@ -13,22 +13,22 @@ print(f"This is {xdevice.backend().name} {xdevice.backend().version}.")
 device = xdevice.try_gpu()
 xp = xdevice.array_namespace()
 a = xdevice.random.uniform(1000, 1000, device=device)
-xdevice.sync(a @ a)  # the first product also loads and compiles
+xdevice.sync(a @ a)  # the first product also loads and compiles code
 
-# A framework may hand the work to another thread, or to a GPU, and go on. A clock that does not wait shows only how
-# long the handing over took.
+# A framework may pass the work to another thread or to a GPU, and continue. Without a wait, the
+# clock shows only how long it took to pass on the work.
 start = time.perf_counter()
 for _ in range(10):
     b = a @ a
 print(f"without waiting: {time.perf_counter() - start:.4f} sec")
 xdevice.sync()
 
-# Benchmark waits before it reads the clock, the first time and the last.
+# Benchmark waits before it reads the clock, at the start and at the end of the block.
 with xdevice.Benchmark("with waiting"):
     for _ in range(10):
         b = a @ a
 
-# Reading a value waits too: to print a number it has to be there.
+# Reading a value waits too, because the value has to be computed first.
 with xdevice.Benchmark("reading every result"):
     for _ in range(10):
         xdevice.item(xp.mean(a @ a))
@@ -37,7 +37,8 @@ with xdevice.Benchmark("reading the last result"):
         mean = xp.mean(a @ a)
     xdevice.item(mean)
 
-# In blocking mode every operation completes before the next line runs, so an error shows where it was made.
+# In blocking mode every operation completes before the next line runs, so an error is raised at
+# the line that caused it.
 with xdevice.accelerator.blocking(), xdevice.Benchmark("in blocking mode"):
     for _ in range(10):
         b = a @ a

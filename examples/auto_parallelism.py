@@ -2,7 +2,8 @@
 
     XDEVICE_BACKEND=torch python examples/auto_parallelism.py
 
-With two GPUs it uses both, else it runs two tasks on one device. Real GPUs want larger matrices to work on:
+With two GPUs it uses both. Otherwise it runs two tasks on one device. For real GPUs, use larger
+matrices:
 
     XDEVICE_BACKEND=torch python examples/auto_parallelism.py 4000
 
@@ -20,14 +21,15 @@ xs = [xdevice.random.uniform(size, size, device=device) for device in devices]
 
 
 def run(x):
-    with xdevice.device_of(x):  # else TensorFlow computes on the first GPU
+    with xdevice.device_of(x):  # otherwise TensorFlow computes on the first GPU
         return [x @ x for _ in range(20)]
 
 
 for x in xs:
     xdevice.sync(run(x))  # warm up
 
-# Each alone, then both at once. Side by side takes less than the sum where the devices do not share their cores.
+# Each task alone, then both at once. If the devices do not share cores, running both side by
+# side takes less time than the sum of both times.
 for i, x in enumerate(xs):
     with xdevice.Benchmark(f"task {i} on {devices[i]}"):
         run(x)
@@ -39,7 +41,8 @@ with xdevice.Benchmark("both side by side"):
     xdevice.parallel.run(lambda: run(xs[0]), lambda: run(xs[1]))
 
 
-# Computing and copying the results to the host: in turn, and at once.
+# Compute, and copy the results to the host, first one after the other and then at the same
+# time.
 def copy_to_host(ys):
     return [xdevice.copy_to(y, "cpu") for y in ys]
 
@@ -52,7 +55,8 @@ with xdevice.Benchmark("compute, and copy each result as soon as it is there"):
     for _ in range(20):
         xdevice.copy_to(xs[0] @ xs[0], "cpu")
 
-# Batches from the host, the next one copied while the current one is computed on.
+# Batches come from the host. prefetch copies the next batch while the device computes with the
+# current one.
 batches = [xdevice.to_numpy(xdevice.random.uniform(size, size)) for _ in range(8)]
 with xdevice.Benchmark("batches copied and computed in turn"):
     for batch in batches:

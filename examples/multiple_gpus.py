@@ -2,14 +2,16 @@
 
     XDEVICE_BACKEND=torch python examples/multiple_gpus.py --network lenet --plot curves.png
 
-Each device has a copy of the parameters and gets a share of each batch. The gradients of the shares are summed, so
-that all copies take the step of the whole batch and stay equal: training on any number of devices is the same.
-Without a GPU it asks for virtual ones, which are correct but not faster. Real ones want more to do than small digits:
+Each device has a copy of the parameters and gets a share of each batch. The gradients of the
+shares are summed, so all copies take the step of the whole batch and stay equal. So the result
+is the same on any number of devices. Without a GPU, the script uses virtual GPUs, which give
+the right results but are not faster. For real GPUs, use larger images and batches:
 
     python examples/multiple_gpus.py --network lenet --size 28 --width 8 --batch 8192 --rate 0.05 --examples 65536
 
-The units are tanh, which is smooth. A sum over two devices is rounded differently from one over the whole batch;
-with relu that switches a unit near 0 on or off, and from then on the two trainings drift apart.
+The activation is tanh, which is smooth. A sum over two devices is rounded differently from a
+sum over the whole batch. With relu, the difference could switch a unit near 0 on or off, and
+the two runs would drift apart.
 
 The chapter: https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 """
@@ -26,7 +28,8 @@ from xdevice import nn
 CLASSES = 10
 
 
-# two networks: their first parameters, and a score for each image and class
+# two networks: functions that create their initial parameters, and compute a score for each
+# image and class
 
 
 def weights(*shape, inputs):
@@ -91,7 +94,10 @@ NETWORKS = {"mlp": (mlp_parameters, mlp), "lenet": (lenet_parameters, lenet)}
 
 
 def all_reduce(gradients):
-    """The sum of all devices' gradients, on each of them: copied to the first, added up there, and copied back."""
+    """Returns the sum of the gradients of all devices, on each device.
+
+    The gradients are copied to the first device, added there, and the sum is copied back.
+    """
     if isinstance(gradients[0], dict):
         summed = {name: all_reduce([part[name] for part in gradients]) for name in gradients[0]}
         return [
@@ -105,7 +111,7 @@ def all_reduce(gradients):
 
 
 class DataParallel:
-    """A network on several devices: a copy of its parameters on each."""
+    """A network on several devices, with a copy of its parameters on each device."""
 
     def __init__(self, network, parameters, devices, rate):
         self.network = network
@@ -114,7 +120,8 @@ class DataParallel:
         self.gradients = xdevice.math.value_and_grad(self.loss)
 
     def loss(self, parameters, images, labels):
-        """The sum of the losses of a share, so that the gradients of all shares add up to those of the batch."""
+        """Returns the sum of the losses in a share, so that the gradients of all shares add up
+        to that of the batch."""
         return nn.cross_entropy(self.network(parameters, images), labels) * labels.shape[0]
 
     def step(self, shares):

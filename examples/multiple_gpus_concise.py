@@ -2,11 +2,12 @@
 
     XDEVICE_BACKEND=paddle python examples/multiple_gpus_concise.py --plot curves.png
 
-`replicate`, `split_batch` and `all_reduce` do what the previous chapter does by hand, here for a residual network and
-for gradient descent with momentum. Without a GPU it asks for virtual ones, which are correct but not faster.
+`replicate`, `split_batch` and `all_reduce` do what the previous chapter does by hand, here for
+a residual network and gradient descent with momentum. Without a GPU, the script uses virtual
+GPUs, which give the right results but are not faster.
 
-The units are silu, which is smooth, and normalization is over the channels of each image, not over the batch. So
-training on several devices is the same as on one.
+The activation is silu, which is smooth, and each image is normalized separately, not over the
+batch. So training on several devices gives the same result as on one device.
 
 The chapter: https://d2l.ai/chapter_computational-performance/multiple-gpus-concise.html
 """
@@ -55,7 +56,7 @@ def silu(x):
 
 
 def convolve(layer, x, stride=1):
-    """A convolution, and then a normalization of each image over its channels and pixels."""
+    """Applies a convolution, and then normalizes each image over its channels and pixels."""
     xp = xdevice.array_namespace(x)
     kernel = layer["kernel"]
     x = nn.conv2d(x, kernel, stride=stride, padding=kernel.shape[-1] // 2)
@@ -75,7 +76,8 @@ def resnet(parameters, images):
 
 
 def loss(parameters, images, labels, examples):
-    """The share's part of the batch's mean loss: the gradients of all shares add up to those of the batch."""
+    """Returns the share's part of the mean loss of the batch, so that gradients of shares add
+    up to that of the batch."""
     return nn.cross_entropy(resnet(parameters, images), labels) * (labels.shape[0] / examples)
 
 

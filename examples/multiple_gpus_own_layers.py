@@ -1,12 +1,14 @@
-"""Training on several GPUs with each framework's own layers and optimizer, which are in `own_layers`.
+"""Training on several GPUs with each framework's own layers and optimizer, which are in
+`own_layers`.
 
     XDEVICE_BACKEND=paddle python examples/multiple_gpus_own_layers.py --plot curves.png
 
-A model is replicated as it is, and each replica has an optimizer of its own. What remains to be done between them is
-to sum the gradients. Without a GPU it asks for virtual ones, which are correct but not faster.
+A model is replicated unchanged, and each replica has its own optimizer. The replicas only have
+to sum their gradients. Without a GPU, the script uses virtual GPUs, which give the right
+results but are not faster.
 
-Batch normalization takes the statistics of a device's share, so several devices do not train quite as one does.
-With `--no-batch-norm` they do.
+Batch normalization uses the statistics of each device's share, so training on several devices
+differs slightly from training on one. With `--no-batch-norm` the results are the same.
 """
 
 from functools import partial
@@ -20,7 +22,8 @@ import xdevice
 
 
 class DataParallel:
-    """A model on several devices. `replica` makes one of a model: gradients, optimizer, prediction."""
+    """A model on several devices. `replica(model)` adds the gradients, the optimizer and the
+    prediction to a copy."""
 
     def __init__(self, model, replica, devices):
         self.replicas = [
@@ -42,7 +45,7 @@ class DataParallel:
         return [loss for loss, _ in found]
 
     def _with(self, parts):
-        """Each replica with its part."""
+        """Returns pairs of a replica and its part."""
         return zip(self.replicas, parts, strict=True)
 
     def predict(self, x):

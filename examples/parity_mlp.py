@@ -1,8 +1,9 @@
-"""An MLP trained ten steps from the same weights on the same data, written once: all frameworks agree.
+"""Train an MLP for ten steps, written once for all frameworks, with the same weights and data:
+the results agree.
 
     xdevice parity examples/parity_mlp.py --backends torch,tensorflow,paddle,mxnet
 
-The gradients are each framework's own. Outside `xdevice parity` it just trains:
+Each framework computes the gradients itself. Without `xdevice parity` the script just trains:
 
     XDEVICE_BACKEND=paddle python examples/parity_mlp.py
 """
@@ -49,7 +50,8 @@ def mean_squared_error(outputs, targets):
 
 
 def gradients(weights, inputs, targets):
-    """By the framework's own automatic differentiation, of one tensor at a time."""
+    """Returns the gradients by name, from the framework's own automatic differentiation, one
+    tensor at a time."""
     gradient = xdevice.backend().samples().gradient
 
     def loss_of(name):
@@ -62,7 +64,8 @@ def train(steps=10, rate=0.5):
     inputs, targets = data()
     weights = first_weights()
     for _ in range(steps):
-        # what comes first in the program is named first in the report, so record causes before effects
+        # The report names the first recorded value that differs, so record causes before
+        # effects.
         xdevice.parity.log("weights", weights)
         outputs = forward(weights, inputs)
         xdevice.parity.log("outputs", outputs)

@@ -1,9 +1,11 @@
-"""The weights of a ResNet's basic block go from PyTorch to Paddle, Gluon and Keras, and all four compute the same.
+"""Port the weights of a ResNet basic block from PyTorch to Paddle, Gluon and Keras, and check
+that all four agree.
 
     python examples/port_resnet_block.py
 
-The block is written in each framework as its own users write it: two 3x3 convolutions with batch normalisation, the
-first with a stride of 2, and a 1x1 convolution for the way around them. A framework that is not installed is left out.
+The block is written in the style of each framework. It has two 3x3 convolutions with batch
+normalization, the first with a stride of 2, and a 1x1 convolution on the shortcut. Frameworks
+that are not installed are left out.
 """
 
 import numpy as np
@@ -37,7 +39,7 @@ def torch_block():
     torch.manual_seed(0)
     block = Block()
     with torch.no_grad():
-        for _ in range(3):  # running statistics that are not 0 and 1
+        for _ in range(3):  # so that the running statistics are not 0 and 1
             block(torch.tensor(IMAGES) * 2 + 1)
         for name, parameter in block.named_parameters():
             if "bn" in name:
@@ -82,7 +84,7 @@ def run_paddle(block):
 
 def gluon_block():
     xdevice.set_backend("mxnet")
-    xdevice.array_namespace()  # Gluon takes xdevice's tensors from here on
+    xdevice.array_namespace()  # from here on, Gluon accepts xdevice's tensors
     nn = xdevice.backend().framework.gluon.nn
 
     class Block(nn.HybridBlock):
@@ -120,11 +122,11 @@ def keras_block():
     from keras import layers
 
     def normalised(name):
-        # PyTorch's, not Keras's own 1e-3
+        # PyTorch's defaults; Keras's default epsilon is 1e-3
         return layers.BatchNormalization(epsilon=1e-5, momentum=0.9, name=name)
 
     x = keras.Input((SIZE, SIZE, INPUTS))
-    # PyTorch's padding of a stride: "same" would begin at another pixel
+    # pads as PyTorch does; with a stride of 2, "same" would begin at another pixel
     y = layers.ZeroPadding2D(1)(x)
     y = layers.Conv2D(OUTPUTS, 3, strides=2, use_bias=False, name="conv1")(y)
     y = layers.ReLU()(normalised("bn1")(y))

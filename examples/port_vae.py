@@ -1,11 +1,13 @@
-"""A variational autoencoder, trained by PyTorch, Paddle or Keras as its own users write it, with the same numbers.
+"""A variational autoencoder, written in the style of PyTorch, Paddle and Keras, that computes
+the same in all three.
 
-    python examples/port_vae.py                          # each port beside PyTorch: docs/guides/port_a_script.md
-    XDEVICE_BACKEND=paddle python examples/port_vae.py   # training by one of them
+    python examples/port_vae.py                          # compares each port with PyTorch: docs/guides/port_a_script.md
+    XDEVICE_BACKEND=paddle python examples/port_vae.py   # trains with one framework
     xdevice parity examples/port_vae.py --backends torch,paddle,tensorflow
 
-The images are the 8x8 digits that come with scikit-learn. What PyTorch's original draws and shuffles by its own
-generators, the noise and the batches, is drawn by NumPy here: no two frameworks draw the same numbers.
+The images are the 8x8 digits that come with scikit-learn. The original PyTorch script draws the
+noise and shuffles the batches with PyTorch's generators. Here NumPy does that, because no two
+frameworks draw the same numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ RATE, EPS, BETA2 = 1e-3, 1e-8, 0.999
 
 
 def first_weights():
-    """In PyTorch's layout and by its names, from which `convert_state` makes those of any framework."""
+    """Returns weights in PyTorch's layout and under its names, which `convert_state` converts
+    to any framework."""
     rng = np.random.default_rng(0)
     weights = {}
     for name, (outputs, inputs) in LAYERS.items():
@@ -44,7 +47,7 @@ def first_weights():
 
 
 def batches():
-    """Images and noise of each step."""
+    """Yields the images and the noise of each step."""
     rng = np.random.default_rng(1)
     images = (load_digits().data / 16).astype("float32")
     for _ in range(STEPS):
@@ -53,7 +56,8 @@ def batches():
 
 
 class Run(NamedTuple):
-    """What a script has: a net, its optimizer, the loss of a batch, and a step on one."""
+    """The parts of a script: a net, its optimizer, and functions for the loss of a batch and
+    for a training step."""
 
     net: Any
     optimizer: Any
@@ -159,7 +163,7 @@ def tensorflow_run():
 
     net = VAE()
     net(np.zeros((1, PIXELS), "float32"), np.zeros((1, LATENT), "float32"))  # builds it
-    # as compare_optimizers says
+    # the epsilon that compare_optimizers suggests
     optimizer = keras.optimizers.Adam(RATE, epsilon=EPS * (1 - BETA2) ** 0.5)
     optimizer.build(net.trainable_variables)
 
@@ -181,7 +185,7 @@ RUNS = {"torch": torch_run, "paddle": paddle_run, "tensorflow": tensorflow_run}
 
 
 def begun(name):
-    """A framework's script with the first weights, which no framework has drawn."""
+    """Returns a framework's script with the initial weights from `first_weights`."""
     run = RUNS[name]()
     state = xdevice.models.convert_state(
         first_weights(), name, like=run.net, kinds=dict.fromkeys(LAYERS, "linear")
@@ -191,7 +195,8 @@ def begun(name):
 
 
 def port(name):
-    """The port of a framework beside PyTorch's script, one step of the guide after the other."""
+    """Compares the port to a framework with the PyTorch script, following the steps of the
+    guide."""
     began = time.perf_counter()
     theirs, ours = begun("torch"), RUNS[name]()
     print(f"PyTorch to {name}")
@@ -227,7 +232,8 @@ def port(name):
 
 
 def together(ours, theirs, batch):
-    """How far the weights are apart after both have taken the same step."""
+    """Takes the same step in both scripts, and returns the largest difference between their
+    weights."""
     ours.step(*batch)
     theirs.step(*batch)
     return float(
@@ -238,10 +244,11 @@ def together(ours, theirs, batch):
 
 
 def train(name):
-    """What `xdevice parity` compares: causes before effects."""
+    """Trains with one framework, and records values for `xdevice parity`, causes before
+    effects."""
     run = begun(name)
     for images, noise in batches():
-        # in PyTorch's layout and by its names, whichever framework's the net is
+        # in PyTorch's layout and under its names, whichever framework the net is from
         xdevice.parity.log("weights", dict(xdevice.models.convert_state(run.net, "numpy")))
         loss = run.step(images, noise)
         xdevice.parity.log("loss", loss)

@@ -1,17 +1,19 @@
-"""Training by several processes: the chapter on several GPUs of d2l.ai, as one script for every framework.
+"""Training with several processes: the chapter of d2l.ai on several GPUs, as one script for
+every framework.
 
     XDEVICE_BACKEND=torch xdevice launch -n 4 examples/several_processes.py
     XDEVICE_BACKEND=jax torchrun --nproc-per-node 4 examples/several_processes.py
     XDEVICE_BACKEND=paddle python examples/several_processes.py
 
-Each process has all parameters and takes its share of each batch. The gradients of the shares are averaged, each by the
-number of its examples, so that every process makes the step of the whole batch: training by any number of processes
-is the same, and a single one, without a launcher, is no special case.
+Each process has all parameters and gets a share of each batch. The gradients of the shares are
+averaged, weighted by the number of examples, so every process takes the step of the whole
+batch. So the result is the same with any number of processes. One process without a launcher is
+not a special case.
 
     xdevice launch -n 4 examples/several_processes.py --checkpoint digits.safetensors --epochs 3
     xdevice launch -n 2 examples/several_processes.py --checkpoint digits.safetensors --epochs 6
 
-The second goes on where the first ended, with another number of processes.
+The second command continues where the first one ended, with a different number of processes.
 
 The chapter: https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 """
@@ -27,7 +29,7 @@ from xdevice import nn
 CLASSES = 10
 
 
-# a network, its loss, and the gradients
+# a network, its loss and its gradients
 
 
 def first_parameters(pixels, hidden):
@@ -54,7 +56,7 @@ automatic = xdevice.math.value_and_grad(mean_loss)
 
 
 def by_hand(parameters, images, labels):
-    """The same by the chain rule."""
+    """Returns the same loss and gradients, computed with the chain rule."""
     x, hidden, scores = forward(parameters, images)
     xp = xdevice.array_namespace(scores)
     is_label = xp.arange(CLASSES)[None, :] == labels[:, None]
@@ -74,15 +76,16 @@ def by_hand(parameters, images, labels):
 def loss_and_gradients(parameters, images, labels):
     try:
         return automatic(parameters, images, labels)
-    except xdevice.errors.UnsupportedError:  # an array library differentiates nothing
+    except xdevice.errors.UnsupportedError:  # NumPy has no gradients
         return by_hand(parameters, images, labels)
 
 
-# training by all processes
+# training with all processes
 
 
 def train_epoch(world, parameters, batches, rate):
-    """The parameters after a step on each batch, and the mean loss of all examples."""
+    """Takes a step on each batch. Returns the new parameters and the mean loss of all
+    examples."""
     total, count = 0, 0
     for batch in batches:
         images, labels = xdevice.to_device(world.split_batch(batch, even=False), world.device)
@@ -94,7 +97,7 @@ def train_epoch(world, parameters, batches, rate):
 
 
 def accuracy(world, parameters, data):
-    """Each process scores its share of the test set."""
+    """Returns the accuracy on the test set, of which each process scores its share."""
     images, labels = world.split_batch(
         (xdevice.tensor(data.test_x), xdevice.tensor(data.test_y)), even=False
     )
@@ -104,11 +107,15 @@ def accuracy(world, parameters, data):
 
 
 def begin_or_resume(world, checkpoint, parameters):
-    """The state that rank 0 has, on all: its file may be on a disk that the others do not see."""
+    """Returns the last epoch and the parameters of rank 0, on all ranks.
+
+    Only rank 0 reads the checkpoint, because the file may be on a disk that the other ranks
+    cannot read.
+    """
     state = {"epoch": xdevice.tensor(0, dtype="int32"), **parameters}
     if world.is_first and checkpoint is not None and checkpoint.exists():
         saved = xdevice.load(checkpoint)
-        state = {name: saved[name] for name in state}  # in the order that all have
+        state = {name: saved[name] for name in state}  # in the same order as on the other ranks
     state = xdevice.to_device(world.broadcast(state), world.device)
     return xdevice.item(state.pop("epoch")), state
 

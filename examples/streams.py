@@ -1,10 +1,12 @@
-"""Streams and events: two branches of a network side by side on one device, as one script for every framework.
+"""Streams and events: run two branches of a network side by side on one device, on every
+framework.
 
     XDEVICE_BACKEND=torch python examples/streams.py
 
-A stream is a queue of work on one device. Work in one stream runs in order; only `wait` orders the work of two.
-PyTorch and Paddle have streams on GPUs. Elsewhere this script shows what `Stream` says, and what to use instead.
-A real GPU wants larger matrices to work on:
+A stream is a queue of work on one device. The work in one stream runs in order. To order the
+work of two streams, use `wait`. PyTorch and Paddle have streams on GPUs. Without streams, this
+script prints the error that `Stream` raises, and runs the branches in threads. For a real GPU,
+use larger matrices:
 
     XDEVICE_BACKEND=torch python examples/streams.py 2000
 
@@ -33,8 +35,8 @@ def branch(x, weight):
     return x
 
 
-# One queue: the right branch begins when the left one is done.
-# the first time compiles, and wakes threads
+# With one queue, the right branch begins when the left one is done.
+# The first call compiles code and starts threads.
 xdevice.sync(xp.add(branch(x, left), branch(x, right)))
 with xdevice.Benchmark("one after the other"):
     expected = xp.add(branch(x, left), branch(x, right))
@@ -42,7 +44,8 @@ with xdevice.Benchmark("one after the other"):
 try:
     one, two = xdevice.accelerator.Stream(device), xdevice.accelerator.Stream(device)
 except xdevice.errors.UnsupportedError as error:
-    # No streams here. Threads run the branches side by side; what they return is ready for use.
+    # There are no streams. Threads run the branches side by side, and their results are ready
+    # to use.
     print(f"{type(error).__name__}: {error}")
     with xdevice.Benchmark("two tasks"):
         a, b = xdevice.parallel.run(lambda: branch(x, left), lambda: branch(x, right))
@@ -51,7 +54,7 @@ else:
     main = xdevice.accelerator.Stream.current(device)
     start, end = xdevice.accelerator.Event(), xdevice.accelerator.Event()
     with xdevice.Benchmark("two streams"):
-        # The main stream made x and the weights, so both streams wait for it.
+        # x and the weights were created on the main stream, so both streams wait for it.
         one.wait(main)
         two.wait(main)
         with one:
@@ -60,14 +63,15 @@ else:
             end.record()
         with two:
             b = branch(x, right)
-        # The main stream adds what they make, so it waits for both; the host goes on all the while. Neither a nor b
-        # was made on the main stream: keep them until it has read them, even if their names go before.
+        # The main stream adds the results of both streams, so it waits for both. The host does
+        # not wait. a and b were not created on the main stream, so keep their memory until the
+        # main stream has read them, even if the variables are deleted earlier.
         main.wait(end)
         main.wait(two)
         main.keep([a, b])
         joined = xp.add(a, b)
     print(f"by events, the left branch took {start.elapsed(end):.4f} sec on the device")
 
-# Without one of the waits this might fail, or not, from one run to the next.
+# If one of the waits were missing, this might fail in one run and pass in the next.
 xdevice.assert_parity(joined, expected)
 print("the same result: True")

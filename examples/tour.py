@@ -1,10 +1,11 @@
-"""A tour of the GPU chapter of d2l.ai on every installed framework, each in a process of its own.
+"""Run the GPU chapter of d2l.ai on every installed framework, each in its own process.
 
-    python examples/tour.py                    a line for each framework, the times, and what was left out
-    python examples/tour.py --show torch jax   with all that the chapter prints, on these two
+    python examples/tour.py                    prints a line for each framework, the times, and what was left out
+    python examples/tour.py --show torch jax   also prints the output of the chapter, on these two frameworks
 
-Each runs examples/use_gpu.py on the devices of this machine, and again on two virtual GPUs where it has no real ones.
-The chapter checks what it says. The exit status is 1 if it ended with an error somewhere.
+Each process runs examples/use_gpu.py on the devices of this machine, and again on two virtual
+GPUs if it has no real GPUs. The chapter checks its own results. The exit status is 1 if it
+failed on any framework.
 """
 
 import os
@@ -26,7 +27,8 @@ TIME = re.compile(r"^(.+): ([\d.]+ (?:ms|sec))$", re.MULTILINE)
 
 
 def chapter(name, gpus=None):
-    """Runs the chapter on one framework. Returns what it printed, and its errors, "" if there were none."""
+    """Runs the chapter on one framework. Returns its output and its errors, or "" if there were
+    none."""
     variables = {**os.environ, "XDEVICE_BACKEND": name, "PYTHONIOENCODING": "utf-8"}
     if gpus is not None:
         variables["XDEVICE_VIRTUAL_GPUS"] = gpus
@@ -40,7 +42,11 @@ def chapter(name, gpus=None):
 
 
 def visit(name, shows):
-    """Runs the chapter both ways, and prints a line. Returns the times that it printed, None where it failed."""
+    """Runs the chapter on the machine's devices and on two virtual GPUs, and prints a line
+    about both runs.
+
+    Returns the times that the first run printed, by their labels, or None if a run failed.
+    """
     start = time.monotonic()
     printed, error = chapter(name)
     virtual, virtual_error = chapter(name, gpus="2")

@@ -1,4 +1,5 @@
-"""What the two chapters on several GPUs share: the digits, the devices, the loop over the epochs, and what is shown."""
+"""Shared code of the chapters on several GPUs: the digits, the devices, the loop over the
+epochs, and the output."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Share = tuple[Any, Any]
 
 
 class Settings(NamedTuple):
-    """The flags of both scripts."""
+    """The values of the command-line options."""
 
     counts: tuple[int, ...]
     epochs: int
@@ -39,17 +40,20 @@ class Settings(NamedTuple):
 
 
 class Trainee(Protocol):
-    """Equal networks on several devices, one on each."""
+    """Equal networks on several devices, one network on each device."""
 
     def step(self, shares: Sequence[Share]) -> list[Any]:
-        """Trains on a batch, a share for each device. The sums of the losses, on their devices: nothing waits."""
+        """Trains on a batch, of which each device gets a share. Does not wait for the devices.
+
+        Returns the sum of the losses of each share, on the device of the share.
+        """
 
     def predict(self, x: Any) -> Any:
-        """Scores of images on the first device."""
+        """Returns the scores of images that are on the first device."""
 
 
 Start = Callable[[Sequence[xdevice.Device]], Trainee]
-"""Makes the same networks, not yet trained, on any devices."""
+"""Creates the same untrained networks on the given devices."""
 
 
 class Epoch(NamedTuple):
@@ -74,7 +78,12 @@ def _counts(context: click.Context, parameter: click.Parameter, text: str) -> tu
 def _plot_file(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """A file that the curves can be drawn into: training may be long, and they come after it."""
+    """Returns the path of the plot, or None if there is none. Raises an error if the plot
+    cannot be written.
+
+    The check comes before the training, because the training may take long and the plot is
+    drawn after it.
+    """
     if path is None:
         return None
     try:
@@ -96,7 +105,8 @@ def _plot_file(
 def options(
     *, epochs: int, batch: int, rate: float
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """The flags, with a chapter's own defaults."""
+    """Returns a decorator that adds the command-line options, with the defaults of a
+    chapter."""
     flags = (
         click.option(
             "--devices",
@@ -154,7 +164,8 @@ def options(
 
 
 class Digits(NamedTuple):
-    """Handwritten digits as NumPy arrays: images (n, 1, size, size) in float32, labels (n,) in int64."""
+    """Handwritten digits as NumPy arrays: images (n, 1, size, size) in float32, labels (n,) in
+    int64."""
 
     x: np.ndarray
     y: np.ndarray
@@ -162,7 +173,11 @@ class Digits(NamedTuple):
     test_y: np.ndarray
 
     def batches(self, largest: int) -> Iterator[Share]:
-        """The examples to train on, as tensors on cpu:0. Batches differ by one example at most, so none is small."""
+        """Yields the training examples in batches of tensors on cpu:0.
+
+        The sizes of the batches differ by at most one example, so that no batch is much smaller
+        than the others.
+        """
         parts = self._parts(largest)
         for x, y in zip(
             np.array_split(self.x, parts), np.array_split(self.y, parts), strict=True
@@ -170,7 +185,7 @@ class Digits(NamedTuple):
             yield xdevice.tensor(x), xdevice.tensor(y)
 
     def smallest(self, largest: int) -> int:
-        """The examples in the smallest of the batches."""
+        """Returns the number of examples in the smallest batch."""
         return len(self.y) // self._parts(largest)
 
     def _parts(self, largest: int) -> int:
@@ -178,7 +193,8 @@ class Digits(NamedTuple):
 
 
 def digits(size: int = 8, examples: int | None = None) -> Digits:
-    """The digits that ship with scikit-learn: 1,408 to train on, 389 to test on, in a fixed random order."""
+    """Returns the digits that come with scikit-learn, in a fixed random order: 1,408 for
+    training, 389 for testing."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -199,9 +215,10 @@ def digits(size: int = 8, examples: int | None = None) -> Digits:
 
 
 def devices(counts: Sequence[int], console: Console) -> list[list[xdevice.Device]]:
-    """The first GPUs, as many as each count says; virtual ones on a machine without any. Says what is used.
+    """Returns a list of the first GPUs for each count, and prints which devices are used.
 
-    To be called before the framework is first used.
+    On a machine without GPUs, the GPUs are virtual. Call this before the framework is first
+    used.
     """
     try:
         if max(counts) > 1 and not os.environ.get("XDEVICE_VIRTUAL_GPUS") and not _real_gpus():
@@ -235,7 +252,11 @@ def devices(counts: Sequence[int], console: Console) -> list[list[xdevice.Device
 
 
 def _real_gpus() -> int:
-    """How many GPUs there are; asked in a child, because Paddle takes virtual ones only before it is imported here."""
+    """Returns the number of real GPUs.
+
+    A child process counts them, because Paddle accepts virtual GPUs only before it is imported
+    in this process.
+    """
     code = """
 import sys, xdevice
 try:
@@ -262,7 +283,8 @@ def run(
     settings: Settings,
     console: Console,
 ) -> None:
-    """Trains on each list of devices, and shows loss, accuracy and time of each epoch, and then the lists compared."""
+    """Trains on each list of devices. Prints the loss, accuracy and time of each epoch, and a
+    final comparison."""
     data = digits(settings.size, settings.examples)
     _require_shares(data, settings.batch, max(map(len, places)))
     console.print(
@@ -285,7 +307,7 @@ def run(
 
 
 def _require_shares(data: Digits, batch: int, count: int) -> None:
-    """Each device gets an example of each batch."""
+    """Raises a `UsageError` if a device would get no example of some batch."""
     if len(data.y) < count:
         raise click.UsageError(
             f"{count} devices need {count} digits or more, not {len(data.y)}; raise --examples"
@@ -304,7 +326,11 @@ def train(
     settings: Settings,
     console: Console,
 ) -> Iterator[Epoch]:
-    """One epoch after another. All shares are on their devices before the clock starts: the digits are few."""
+    """Trains, and yields the result of each epoch.
+
+    All shares are moved to their devices before the clock starts, which is possible because the
+    data are small.
+    """
     shares = [
         xdevice.split_batch(batch, place, even=False) for batch in data.batches(settings.batch)
     ]
@@ -330,7 +356,7 @@ def train(
         )
 
 
-# what is shown
+# the output
 
 
 def _compare(history: dict[str, list[Epoch]], console: Console) -> None:

@@ -2,23 +2,27 @@
 
 Each `*_resnet.py` has one function:
 
-    build(size, width, batch_norm, rate)     a model on cpu:0 with its first weights, and `Replica`
+    build(size, width, batch_norm, rate)     returns a model on cpu:0 with its initial weights, and `Replica`
 
-`Replica(model)` is a copy of the model on a device, with an optimizer of its own (SGD with momentum):
+`Replica(model)` wraps a copy of the model on a device, with its own optimizer (SGD with
+momentum):
 
-    .loss_and_gradients(x, y, examples)      the sum of the losses of a share, and the gradients of this sum / examples
-    .update(gradients)                       one step of the optimizer
-    .predict(x)                              a score for each image and class
-    .parameters                              what is trained, in order
+    .loss_and_gradients(x, y, examples)      returns the loss sum of a share, and the gradients of that sum / examples
+    .update(gradients)                       takes one step of the optimizer
+    .predict(x)                              returns a score for each image and class
+    .parameters                              the trained parameters, in order
 
-`x` is (n, 1, size, size) in float32, `y` is (n,) in integers, `examples` those of the whole batch. The gradients of all
-shares add up to those of the batch's mean loss, also where shares differ in size. Nothing in it waits for a device.
+`x` has the shape (n, 1, size, size) and the dtype float32. `y` has the shape (n,) and holds
+integers. `examples` is the number of examples in the whole batch. The gradients of all shares
+add up to the gradient of the batch's mean loss, even if the shares differ in size. No method
+waits for a device.
 
-The units are silu, which is smooth: see `multiple_gpus`.
+The activation is silu, which is smooth: see `multiple_gpus`.
 
-Batch normalization takes mean and variance of the share that a device sees, as the frameworks' own data parallelism
-does unless it is told to synchronize. So training on two devices is not quite training on one; without it, it is. The
-running statistics of each replica are those of its shares; predictions are made with the first one's.
+Batch normalization uses the mean and variance of each device's share, as the frameworks' own
+data parallelism does unless it is configured to synchronize. So training on two devices differs
+slightly from training on one; without batch normalization it does not. Each replica has the
+running statistics of its own shares. Predictions use those of the first replica.
 """
 
 from __future__ import annotations
@@ -31,5 +35,5 @@ MOMENTUM = 0.9
 
 
 def of(backend: str) -> ModuleType:
-    """The module of a framework."""
+    """Returns the module for a framework."""
     return import_module(f"own_layers.{backend}_resnet")

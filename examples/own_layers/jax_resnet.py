@@ -1,7 +1,8 @@
-"""A small residual network by `jax.example_libraries`, the layers and optimizers that JAX itself brings.
+"""A small residual network with `jax.example_libraries`, the layers and optimizers that come
+with JAX.
 
-A model is the container of its parameters. Its batch normalization keeps no running statistics: it takes those of the
-batch, also when it predicts.
+A model is a container of its parameters. Its batch normalization keeps no running statistics,
+but uses those of the batch, even for predictions.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def build(size, width, batch_norm, rate):
 
 
 class Functions:
-    """What all replicas share: a function is compiled once for each device, not once for each replica."""
+    """Functions that all replicas share, so that each is compiled once for each device, not for
+    each replica."""
 
     def __init__(self, apply, rate):
         self.initialize, update, self.model = optimizers.momentum(rate, MOMENTUM)

@@ -1,4 +1,4 @@
-"""A small residual network by Gluon."""
+"""A small residual network with Gluon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import CLASSES, MOMENTUM
 
 @use_np
 class Layers(nn.HybridSequential):
-    """Layers on `mx.np` arrays, in whichever thread they are called."""
+    """A sequence of layers that works on `mx.np` arrays, in every thread."""
 
 
 def sequence(*layers):
@@ -57,7 +57,7 @@ def build(size, width, batch_norm, rate):
         nn.Dense(CLASSES),
     )
     model.initialize(init.Xavier())
-    model(np.zeros((1, 1, size, size)))  # the first call makes the parameters
+    model(np.zeros((1, 1, size, size)))  # the first call creates the parameters
     return model, partial(Replica, rate=rate)
 
 
@@ -83,7 +83,8 @@ class Replica:
 
     @use_np
     def update(self, gradients):
-        """`gradients` are the parameters' own, which `all_reduce` has written into."""
+        """Takes a step. `gradients` are the parameters' own gradient arrays, which `all_reduce`
+        has updated in place."""
         self.trainer.step(1)
 
     @use_np

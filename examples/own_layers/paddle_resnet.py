@@ -1,4 +1,4 @@
-"""A small residual network by `paddle.nn`."""
+"""A small residual network with `paddle.nn`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def build(size, width, batch_norm, rate):
 class Replica:
     def __init__(self, model, rate):
         self.model = model
-        # Paddle counts the running statistics among the parameters
+        # in Paddle, parameters() also returns the running statistics, which are not trained
         self.parameters = [
             parameter for parameter in model.parameters() if not parameter.stop_gradient
         ]

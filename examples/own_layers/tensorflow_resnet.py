@@ -1,4 +1,4 @@
-"""A small residual network by Keras, on TensorFlow."""
+"""A small residual network with Keras, on TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build(size, width, batch_norm, rate):
     keras.utils.set_random_seed(0)
     with tf.device("/CPU:0"):
         x = keras.Input((1, size, size))
-        h = layers.Permute((2, 3, 1))(x)  # Keras wants channels last, on the CPU always
+        h = layers.Permute((2, 3, 1))(x)  # on a CPU, Keras supports only channels last
         h = layers.Activation("silu")(convolution(h, 16 * width, batch_norm))
         h = residual(h, 16 * width, batch_norm)
         h = residual(h, 32 * width, batch_norm, stride=2)
@@ -37,7 +37,8 @@ def build(size, width, batch_norm, rate):
 
 
 class Replica:
-    """An operation goes to the first device unless it is told where, so each method says so."""
+    """One copy of the model. TensorFlow runs operations on the first device by default, so each
+    method names its own."""
 
     def __init__(self, model, rate):
         self.model = model

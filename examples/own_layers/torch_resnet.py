@@ -1,4 +1,4 @@
-"""A small residual network by `torch.nn`."""
+"""A small residual network with `torch.nn`."""
 
 from __future__ import annotations
 

@@ -86,6 +86,10 @@ def test_an_ignore_that_ignores_nothing_is_told():
     assert told("x = 1  # xdevice: ignore[XD2]") == []
     assert told("x = 1  # xdevice: ignore", select=("XD202", "XD401")) == []
     assert told("x = 1  # xdevice: ignore", ignore=("XD401",)) == []
+    # XD2 is also for XD202, which did not run
+    assert told("x = 1  # xdevice: ignore[XD2]", select=("XD201", "XD401")) == []
+    assert told("x = 1  # xdevice: ignore[XD218, XD201]") == []
+    assert told("x = 1  # xdevice: ignore[XD2]", select=("XD2", "XD401")) == [(1, "XD401")]
 
 
 def test_a_comment_with_an_unknown_code_is_refused():
@@ -159,7 +163,7 @@ def test_settings_come_from_the_nearest_pyproject(project):
     ("text", "said"),
     [
         ('[tool.xdevice]\nignore = ["XD7"]', "there is no code 'XD7'"),
-        ('[tool.xdevice]\nignore = "XD2"', "is a list of codes"),
+        ('[tool.xdevice]\nignore = "XD2"', "must be a list of codes"),
         ("[tool.xdevice]\nexclude = []", "not exclude"),
         ("[tool.xdevice]\nignore = [", "pyproject.toml"),
     ],
@@ -180,7 +184,10 @@ def test_python_3_10_cannot_read_settings_and_says_so(project, monkeypatch):
     (project / "pyproject.toml").write_text("[tool.xdevice]\n")
     status, output = run(".")
     assert status == 2
-    assert "has [tool.xdevice], which takes Python 3.11 to read, for its tomllib" in output
+    assert (
+        "has [tool.xdevice], and reading it needs tomllib, which came with Python 3.11"
+        in output
+    )
 
 
 # what was there before
@@ -233,6 +240,43 @@ def test_only_lines_that_a_change_adds(project):
     assert "1 found" in output
     (project / "new.py").write_text(MOVES)
     assert "2 found" in run(".", "--diff", "HEAD")[1]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "diff.mnemonicPrefix=true",
+        "diff.noprefix=true",
+        "diff.dstPrefix=new/",
+        "diff.interHunkContext=9",
+        "diff.upper.textconv=echo",
+    ],
+)
+def test_the_settings_of_git_do_not_change_what_is_added(project, setting):
+    git("init", "-q")
+    git("config", *setting.split("="))
+    (project / ".gitattributes").write_text("*.py diff=upper\n")
+    (project / "b").mkdir()
+    (project / "b" / "net.py").write_text(f"a = 1\n{MOVES}\nb = 2\n")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    (project / "b" / "net.py").write_text(f"a = 2\n{MOVES}\nz.cuda()\nb = 3\n")
+    status, output = run(".", "--diff", "HEAD")
+    assert status == 1
+    assert output.startswith("b/net.py:3:1: XD218")
+    assert "1 found" in output
+
+
+def test_an_added_line_that_looks_like_a_heading_of_a_diff(project):
+    git("init", "-q")
+    (project / "net.py").write_text("x = 0\n")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    text = 'a = """\n++ b/other.py\n@@ +1,9 @@ \x0c@@ +1,9 @@\n"""\n'
+    (project / "net.py").write_text(f"{text}x = 0\n{MOVES}\n")
+    status, output = run(".", "--diff", "HEAD")
+    assert status == 1
+    assert output.startswith("net.py:6:5: XD218")
 
 
 def test_a_revision_that_git_does_not_know_is_refused(project):

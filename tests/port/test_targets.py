@@ -239,7 +239,7 @@ def test_a_file_that_still_needs_a_vendor_is_named_and_fails_the_check(tmp_path)
 def test_a_wrong_minimum_is_an_error(tmp_path):
     done = run_port(tmp_path, "--torch-minimum", "newest")
     assert done.returncode == 2
-    assert "a release of PyTorch must be a text such as 2.9" in done.stderr
+    assert "expected a PyTorch release such as 2.9, got 'newest'" in done.stderr
 
 
 def test_what_asks_for_memory_is_pytorchs_own_word():

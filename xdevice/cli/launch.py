@@ -11,10 +11,11 @@ import click
 from xdevice.core import registry, selection
 from xdevice.errors import XDeviceError
 
+# loopback, which no other machine can reach
 _ONE_MACHINE = "127.0.0.1"
 
 
-# options behind SCRIPT are the script's own
+# options behind SCRIPT are the script's own, so they are neither parsed nor refused here
 @click.command(
     short_help="Run a script as several processes on this machine.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -22,6 +23,7 @@ _ONE_MACHINE = "127.0.0.1"
 @click.argument(
     "program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]..."
 )
+# not `required=True`: Click's message would not say that options come before the script
 @click.option(
     "-n",
     "size",
@@ -50,6 +52,7 @@ _ONE_MACHINE = "127.0.0.1"
     show_default=True,
     help="The address on which rank 0 listens.",
 )
+# one below the highest port, because the port after it is used too
 @click.option(
     "--port",
     type=click.IntRange(1, 65534),
@@ -103,6 +106,7 @@ def launch(
     On several machines, run the same command on each, with its own --node-rank, and with the same secret in
     XDEVICE_TOKEN: --nnodes 2 --node-rank 0 --host 10.0.0.1 --port 29400, where --host is the machine of node 0.
     """
+    # imported here, so that `xdevice --help` does not wait for it
     from xdevice.distributed import spawning
 
     if size is None:
@@ -110,12 +114,14 @@ def launch(
             "-n is missing; options come before the script: xdevice launch -n 2 SCRIPT"
         )
     if not is_module and not Path(program[0]).is_file():
+        # such as `python train.py`, which is what mpirun takes
         hint = (
             "; leave python out: xdevice launch -n 2 SCRIPT"
             if Path(program[0]).stem.startswith("python")
             else ""
         )
         raise click.UsageError(f"there is no file {program[0]}{hint}")
+    # everything is checked before the first process starts
     variables = _variables(backend, engine, timeout)
     _check_nodes(nnodes, node_rank, port)
     nodes = spawning.Nodes(nnodes, node_rank, host, port)
@@ -124,15 +130,17 @@ def launch(
 
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
-    """Refuses options for several machines that contradict each other or are incomplete."""
+    """Raises `UsageError` if the options for several machines contradict each other or are incomplete."""
     if node_rank >= nnodes:
         raise click.UsageError(
             f"--node-rank is {node_rank}, but the ranks of {nnodes} nodes are 0 to {nnodes - 1}"
         )
+    # a free port cannot be chosen here, because the other machines would not learn it
     if nnodes > 1 and port is None:
         raise click.UsageError(
             "--nnodes needs --port, the same on all machines; the port after it is used as well"
         )
+    # a secret made here would not be known on the other machines
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
             "--nnodes needs a secret in XDEVICE_TOKEN, the same on all machines, for instance from "
@@ -143,7 +151,8 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
 def _variables(
     backend: str | None, engine: str | None, timeout: float | None
 ) -> dict[str, str]:
-    """The environment variables for all processes that the options `--backend`, `--engine` and `--timeout` set."""
+    """The environment variables of all processes that follow from `--backend`, `--engine` and `--timeout`; an option
+    that is None sets none. Raises `UsageError` for an unknown backend or engine."""
     try:
         name = registry.canonical(backend) if backend else None
         _require_engine(engine)
@@ -154,11 +163,13 @@ def _variables(
         "XDEVICE_ENGINE": engine,
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
+    # without an option, the variable of the user's environment counts
     return {name: text for name, text in variables.items() if text is not None}
 
 
 def _require_engine(engine: str | None) -> None:
-    """Raises an error before any process is started if no framework has an engine of this name."""
+    """Raises `UsageError` if the value of `--engine` names no known framework. An engine behind the colon, as in
+    `torch:gloo`, is not checked here but in the ranks, because that takes an import of the framework."""
     if engine is None or engine == "auto":
         return
     framework = engine.partition(":")[0]

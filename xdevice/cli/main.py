@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 
 
 class _Commands(click.Group):
-    """Runs the chosen command. The exit status is 130 after Ctrl-C, as in shells, and 2 if a file cannot be written.
-    Python and Click would end with 1 in both cases, but here 1 means that a backend diverges or has failed."""
+    """Runs the chosen command. The exit status is 130 after Ctrl-C, as in shells, and 2 if a file cannot be read or
+    written. Python and Click would end with 1 in both cases, but here 1 means that a backend diverges or has failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command that the command line names, and returns its result."""
         for stream in (sys.stdout, sys.stderr):
+            # a program that calls `main` may have put another object there
             if isinstance(stream, TextIOWrapper):
-                # a pipe of Windows cannot take every character
+                # on Windows a pipe's encoding lacks characters of our tables
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
@@ -46,16 +48,16 @@ class _Commands(click.Group):
             ctx.exit(130)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # whoever reads the output has seen enough: Click ends quietly
+                raise  # the reader, such as `head`, has closed the pipe: Click ends quietly
             click.echo(f"Error: {error}", err=True)
             ctx.exit(2)
 
 
 def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """Turns the name of a report file into an object with `write`, which writes the file whole or not at all. The name
-    "-" is the standard output.
+    """Turns the name of a report file into an object whose method `write` writes the file. The name "-" is the standard
+    output; without the option the value is None.
 
-    The file is opened here, before the run, so that a path that cannot be written is reported before a long run.
+    The file is opened here, so that a path that cannot be written is reported before a long run.
     """
     if value is None or value == "-":
         return sys.stdout if value else None
@@ -66,10 +68,11 @@ def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 
 
 class _Whole:
-    """A file for a report. It is first written under another name in the same folder, so that an interrupt leaves the
-    report of an earlier run unchanged."""
+    """A file for a report, which is written whole or not at all: first under another name in the same folder, so that
+    an interrupt leaves the report of an earlier run unchanged."""
 
     def __init__(self, path: str) -> None:
+        """Raises `OSError` if the file cannot be written."""
         self.name = path
         self._path = Path(path).resolve()
         # a pipe or a device is written directly: it has no earlier content to keep
@@ -79,14 +82,16 @@ class _Whole:
             if is_special
             else self._path.with_name(f".{self._path.name}.{os.getpid()}")
         )
-        # "a" and not "w": what is there is not emptied before there is something better
+        # fails now if it cannot be opened; "a" changes nothing in a file that exists
         self._part.open("a").close()
+        # also if the command fails, and then the part is not complete
         if not is_special:
             click.get_current_context().call_on_close(
                 lambda: self._part.unlink(missing_ok=True)
             )
 
     def write(self, text: str) -> None:
+        """Writes the report, which then takes the place of an earlier one."""
         self._part.write_text(text, encoding="utf-8")
         if self._part != self._path:
             self._part.replace(self._path)
@@ -109,7 +114,7 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
     Each backend is probed in a process of its own. The exit status is 0, or 1 if a BACKEND that is named fails.
     """
-    # the command has the name of the module
+    # under another name, because this function is called `info`
     from . import info as info_module
 
     reports = info_module.probe_all(_canonical(names) or registry.names(), timeout)
@@ -117,13 +122,14 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
         click.echo(json.dumps(reports, indent=2))
     else:
         info_module.show(reports)
+    # without names, a backend that fails is no failure of the command
     if names and not all(report["imports"] for report in reports):
         sys.exit(1)
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that `parity` and `compare-runs` share to a command: how strictly to compare, and where to write
-    the report."""
+    """A decorator that adds the options that `parity` and `compare-runs` share to a command: how strictly to compare,
+    and where to write the report."""
     options = [
         click.option(
             "--rtol",
@@ -151,7 +157,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Write one page with plots of the errors.",
         ),
     ]
-    # decorators are applied from the inside, and --help lists them in this order
+    # reversed, because the option that is applied last comes first in --help
     for option in reversed(options):
         command = option(command)
     return command
@@ -170,6 +176,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME",
     help="The backend that the others are compared with; by default, the first one.",
 )
+# for frameworks that cannot be installed together, or that need another version of Python
 @click.option(
     "--python",
     "pythons",
@@ -253,9 +260,10 @@ def parity(
     from xdevice.twins.parity import run_folders, script_runs
 
     rule, names = _rule(options), _backends(backends)
+    # the backend that the others are compared with
     first = _canonical((reference or names[0],))[0]
     _refuse_two_rules(float64, calibrate, rule)
-    # everything is checked before the first process starts, since a run takes minutes
+    # all options are checked before the first process starts, because a run takes minutes
     plan = script_runs.RunPlan(
         script,
         arguments,
@@ -278,7 +286,7 @@ def parity(
         raise click.UsageError(
             "--trace compares layers, while --operations and --backward compare operations; choose one"
         )
-    # with --save one backend makes sense: its recordings are compared later, by `compare-runs`
+    # with --save, one backend is enough: `compare-runs` compares its recordings later
     if len(names) == 1 and save is None:
         raise click.UsageError(
             f"{names[0]} has nothing to be compared with; name another backend, or keep its recordings with --save"
@@ -288,9 +296,10 @@ def parity(
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
         _prepare(save, overwrite)
-    # if a CI cancels the run, no process is left behind
+    # a CI that cancels the run sends SIGTERM: like Ctrl-C, it must leave no process behind
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     runs = [process.name for process in plan.scripts()]
+    # so that nobody wonders why the reference starts again and again
     if calibrate:
         more = len(runs) - len(names)
         click.echo(
@@ -298,7 +307,7 @@ def parity(
             "measure the effect of rounding",
             err=True,
         )
-    # the comparison reads files in any case, so that a saved run is compared as a live one
+    # the comparison always reads files, so a saved run is compared just like this one
     with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
@@ -334,6 +343,7 @@ main.add_command(porting.lint)
 
 
 def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
+    """Raises `UsageError` if `--calibrate` comes with another option that decides how far values may be off."""
     if calibrate and float64:
         raise click.UsageError(
             "--calibrate measures the rounding of float32, which --float64 avoids; choose one"
@@ -345,9 +355,9 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
 
 
 def _refuse_missing(plan: RunPlan) -> None:
-    """Refuses a backend that the interpreter it would run in does not have."""
+    """Raises `UsageError` if a backend that is to run in this interpreter is not installed in it."""
     for name, python in plan.pythons.items():
-        # another interpreter is not asked: its process says what is missing
+        # another interpreter cannot be searched from here; the report has its error
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
                 f"{name} is not installed here; {registry.install_hint(name)}; or --python {name}=PATH, an interpreter "
@@ -356,14 +366,16 @@ def _refuse_missing(plan: RunPlan) -> None:
 
 
 def _prepare(folder: Path, overwrites: bool) -> None:
-    """Makes the folder for a run, or removes an earlier run from it with `--overwrite`."""
+    """Makes the folder for a run. With `--overwrite` (`overwrites`), removes an earlier run from it. Raises
+    `UsageError` if the folder has anything in it otherwise, or cannot be made."""
     from xdevice.twins.parity import script_runs
 
+    # an empty folder counts as new
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
             raise click.UsageError(
                 f"{folder} is not empty; --save takes a new folder, so that no recording is lost, "
-                f"or with --overwrite that of an earlier run, which it replaces"
+                f"or with --overwrite the folder of an earlier run, which it replaces"
             )
         try:
             script_runs.clear(folder)
@@ -376,6 +388,8 @@ def _prepare(folder: Path, overwrites: bool) -> None:
 
 
 def _backends(backends: str | None) -> tuple[str, ...]:
+    """The backends to run on, from the option `--backends`; without it, all installed ones except NumPy, or NumPy
+    if it is the only one."""
     names = tuple(backends.split(",")) if backends else ()
     return (
         _canonical(names)
@@ -385,7 +399,8 @@ def _backends(backends: str | None) -> tuple[str, ...]:
 
 
 def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
-    """The interpreter of each backend: this one, or the one that --python names."""
+    """The path of each backend's interpreter: this one, or the one that a `--python` option (`pythons`) names. Raises
+    `UsageError` if an option is not NAME=PATH, or names another backend or no file."""
     interpreters = dict.fromkeys(names, sys.executable)
     for option in pythons:
         name, equals, path = option.partition("=")
@@ -400,13 +415,14 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
             )
         if not Path(path).is_file():
             raise click.UsageError(f"--python {option}: there is no file {path}")
-        # not `resolve`, since the python of a venv is a link
+        # not `resolve`: the python of a virtual environment is a link, and works only by its own path
         interpreters[backend] = str(Path(path).absolute())
     return interpreters
 
 
 def _rule(options: dict[str, Any]) -> Strictness:
-    """How strictly to compare, from the options."""
+    """How strictly to compare, from the options that both commands share. Raises `UsageError` for a tolerance of
+    NaN."""
     from xdevice.twins.parity.tolerances import Strictness
 
     try:
@@ -421,6 +437,8 @@ def _rule(options: dict[str, Any]) -> Strictness:
 
 
 def _reported(make: Callable[[], ParityReport]) -> ParityReport:
+    """Returns the report that `make()` returns. If that raises an error of ours, such as for a damaged recording,
+    prints the error and ends with status 2."""
     try:
         return make()
     except XDeviceError as error:
@@ -429,11 +447,11 @@ def _reported(make: Callable[[], ParityReport]) -> ParityReport:
 
 
 def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
-    """Writes the report to the places that the options name, shows it, and ends with its status."""
+    """Writes the report to the files that the options name, prints it, and ends the program with its status."""
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:
-        # NaN is no JSON, and other programs refuse it
+        # NaN is not JSON, and other programs refuse it
         options["json_file"].write(
             json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n"
         )
@@ -441,15 +459,17 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
         from xdevice.twins.parity.report_page import page
 
         options["html"].write(page(report, title))
-    # the output is then JSON alone, for a program that reads it
+    # with `--json -` the output is only JSON, for a program that reads it
     if options["json_file"] is None or options["json_file"].name != "<stdout>":
         parity_report.show(report)
     sys.exit(report.status)
 
 
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The backends' own names for names or aliases, each once, in the given order. Raises `UsageError` for an unknown
+    name."""
     try:
-        # each once, in the order in which they were named
+        # a dict, because a set would not keep the order
         return tuple(dict.fromkeys(registry.canonical(name) for name in names))
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 
 def bar(*columns: ProgressColumn) -> Progress:
-    """A progress display on standard error, disabled unless standard error is a terminal. rich's own check would take a
-    pipe for a terminal if FORCE_COLOR is set, as Jupyter does (https://github.com/pypa/pip/issues/13354)."""
+    """Returns a progress display with these columns on standard error; it is disabled unless standard error is a
+    terminal."""
+    # imported here, so that commands without progress do not wait for rich
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
+    # rich's own check takes a pipe for a terminal if FORCE_COLOR is set, as Jupyter does
+    # (https://github.com/pypa/pip/issues/13354)
     return Progress(
         *columns, console=console, transient=True, disable=not console.file.isatty()
     )
@@ -30,8 +33,8 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def show(backends: Sequence[str]) -> Iterator[Watcher]:
-    """Yields a `Watcher` that shows the progress of each backend. Without a terminal, it writes a line when a backend
-    ends."""
+    """Yields a `Watcher` that shows the progress of each run, by the names in `backends`. Without a terminal, it only
+    writes a line when a run ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with bar(
@@ -41,8 +44,11 @@ def show(backends: Sequence[str]) -> Iterator[Watcher]:
 
 
 class _Shown(Watcher):
+    """A line for each run, with a clock, which is replaced by a last line when the run ends."""
+
     def __init__(self, progress: Progress, backends: Sequence[str]) -> None:
         self._progress = progress
+        # `start=False`: with one job at a time, the clocks of the others must not run yet
         self._tasks = {
             name: progress.add_task(f"{name}: waiting", start=False, total=None)
             for name in backends
@@ -53,14 +59,17 @@ class _Shown(Watcher):
         self._progress.start_task(self._tasks[backend])
 
     def counts(self, backend: str, records: int) -> None:
+        # "starting" stays until the first value, because frameworks take seconds to import
         if records:
             self._progress.update(
                 self._tasks[backend], description=f"{backend}: {records} recorded"
             )
 
     def ends(self, ended: Ended, records: int) -> None:
+        # only the first line of an error; the report has all of it
         how = ended.error.partition("\n")[0] or f"{records} recorded"
         self._progress.remove_task(self._tasks[ended.backend])
+        # above the clocks that still run; on a pipe, it is the only output
         self._progress.console.print(
             f"{ended.backend}: {how} in {ended.seconds:.1f} s", markup=False, highlight=False
         )

@@ -1,5 +1,5 @@
-"""`python -m xdevice.port` has the commands `scan`, `lint` and `port`, for those who do not need the rest of
-xdevice."""
+"""`python -m xdevice.port`: the commands `scan`, `lint` and `port` without the rest of xdevice,
+of which they import nothing."""
 
 import sys
 
@@ -14,8 +14,7 @@ main = click.Group(
 if __name__ == "__main__":
     try:
         main(prog_name="python -m xdevice.port")
-    except (
-        OSError
-    ) as error:  # Python would end with 1, which says here that a file would change
+    # Python would exit with 1 after an error, which means here that a file would change
+    except OSError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)

@@ -1,4 +1,5 @@
-"""The values of calls: of functions of the project, of functions in the tables, and of methods."""
+"""The values of calls: of functions of the project, of functions in the tables of `knowledge`,
+and of methods."""
 
 from __future__ import annotations
 
@@ -36,21 +37,23 @@ _FORWARD: Final = ("__call__", "forward", "call")
 
 @dataclass
 class Invocation:
-    """One call, with the possible values of its arguments. It hands them to the parameters, and finds the value of the
-    call.
+    """One call, with the possible values of its arguments. `of_value` and `of_method` put these
+    into the parameters of the called function, and return the possible values of the call.
 
-    `_CALLEES` and `_OWNERS`, at the end, say which method is for which kind of callee, or of owner of a method.
+    `_CALLEES` and `_OWNERS`, at the end, list the method for each kind of called object, and
+    for each kind of object whose method is called.
     """
 
     inference: Inference
     node: ast.Call
     values: list[Value]  # of the arguments without names
-    keywords: dict[str | None, Value]  # what stands behind `**` has no name
-    caller: Function | None
+    keywords: dict[str | None, Value]  # an argument behind `**` has the key None
+    caller: Function | None  # the function with the call in it; None in the code of a module
     has_gpu: bool  # whether a test around the call has shown that there is a GPU
 
     def __post_init__(self) -> None:
         inference = self.inference
+        # short names for the methods that nearly every rule below uses
         self.get, self.put, self.list_of = inference.get, inference.put, inference.list_of
         self.iterate = inference.iterate
         self.first = self.values[0] if self.values else NOTHING
@@ -58,7 +61,8 @@ class Invocation:
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
     def of_value(self, callee: Value) -> Value:
-        """The value of the call if `callee` is called."""
+        """The possible values of the call if `callee` is called: the union over all objects
+        that it may be."""
         results = []
         for atom in callee:
             method = self._CALLEES.get(atom.kind, Invocation._other)
@@ -66,34 +70,41 @@ class Invocation:
         return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
-        """The value of a call of a method."""
+        """The possible values of the call if it calls the method of this name of `owner`;
+        anything for kinds without a rule."""
         method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
     def _argument(self, position: int, name: str, default: Value = NOTHING) -> Value:
+        """The value of an argument that may be given by position or by name; `default` if it is
+        left out."""
         if len(self.values) > position:
             return self.values[position]
         return self.keywords.get(name, default)
 
     def _escape(self) -> None:
-        """Notes that code outside the project gets all arguments."""
+        """Notes that code outside the project gets all arguments, and may call those that are
+        functions."""
         self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
+        """A call of an object of which nothing is known."""
         self._escape()
         return UNKNOWN
 
     # of the project
 
     def _function(self, callee: Atom) -> Value:
+        """A call of a function or a bound method of the project."""
         function: Function = callee.subject
         self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
         return self.get((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
-        """A new object: its arguments go into the parameters of `__init__`."""
+        """A call of a class of the project, which makes an object: the arguments go into the
+        parameters of `__init__`."""
         instance = of("instance", callee.subject)
-        # a class without one, or with one of a framework's, hands its arguments nowhere in the project
+        # without an `__init__` in the project, no code of the project gets the arguments
         init = callee.subject.method("__init__")
         if init is not None:
             self.put((init, init.receiver), instance)
@@ -101,6 +112,7 @@ class Invocation:
         return instance
 
     def _instance(self, callee: Atom) -> Value:
+        """A call of an object of a class of the project."""
         # PyTorch calls `forward`, Keras `call`, and a class without a framework has `__call__`
         for name in _FORWARD:
             method = callee.subject.method(name)
@@ -110,7 +122,8 @@ class Invocation:
         return UNKNOWN
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
-        """Puts the arguments into the parameters of a function, whose first one is taken if it is bound."""
+        """Puts the arguments into the parameters of a function. If `is_bound`, the first
+        parameter is the object itself, and gets none of them."""
         function.has_callers = True
         # the object itself is put into its parameter where the method is found
         names = function.positional[is_bound:]
@@ -121,7 +134,7 @@ class Invocation:
                 items = self.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
                     self.put(key, items)
-                # what comes after a star may land anywhere, too
+                # arguments behind a star are not followed
                 break
             self.put((function, names[i]) if i < len(names) else rest, value)
         # every parameter can be given by its name
@@ -137,15 +150,18 @@ class Invocation:
     # of packages outside
 
     def _model(self, callee: Atom) -> Value:
+        """A call of a layer or model of a framework."""
         self._escape()
         return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
-        """The value of a call of a function outside the project, by the tables of `knowledge`."""
+        """The value of a call of a function outside the project, by the tables of
+        `knowledge`."""
         full: str = callee.subject
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
-        # of torch and of torch_xla; it is the only caller that many training scripts have for their main function
+        # in torch and torch_xla; for many training scripts this is the only call of their main
+        # function
         if full.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
         self._escape()
@@ -155,7 +171,7 @@ class Invocation:
         if full in knowledge.DEVICE_LISTS:
             return self.list_of(self.node, of("device", None, self.node))
         if full in knowledge.LOADERS:
-            # a function of the user's makes the batch, of whatever the items are
+            # the program's own function makes the batch, so nothing is known about it
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
@@ -168,19 +184,19 @@ class Invocation:
             return self.first if self.values else UNKNOWN
         if full == "argparse.ArgumentParser":
             return of("parser", self.node)
-        # a switch for the whole process, wherever it is called
+        # a switch for the whole process: from then on, decord returns tensors of a framework
         if full == "decord.bridge.set_bridge":
-            # from now on, decord gives tensors of a framework
             self.put(("bridge", "decord"), UNKNOWN)
         return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:
-        """torch.multiprocessing.spawn calls a function with a rank, and then with `args`."""
+        """`torch.multiprocessing.spawn(function, args)`, which calls the function in each
+        process, with the rank and `args` as arguments."""
         arguments = self._argument(1, "args", tuple_of([]))
         for atom in self.first:
             if atom.kind != "function":
                 continue
-            # the length of anything but a tuple is not known, and so not which parameter gets which value
+            # only of a tuple is it known which parameter gets which item
             if len(arguments) != 1 or not only(arguments, ("tuple",)):
                 self.inference.escape(value_of(atom))
                 continue
@@ -193,15 +209,16 @@ class Invocation:
         return NONE
 
     def _builtin(self, name: str) -> Value:
-        """The value of a call of a function of Python's own."""
+        """The value of a call of one of Python's built-in functions."""
         if name in knowledge.BUILTINS:
             return knowledge.BUILTINS[name]
         match name:
             case "super":
-                # `super()` without arguments means the class in which the calling method is written
+                # `super()` without arguments means the class in which the calling method is
+                # written
                 owner = self.caller.owner if self.caller is not None else None
                 return UNKNOWN if owner is None else of("super", owner)
-            # they give what they get, as far as this analysis tells things apart
+            # these return a value of the same kind as their argument
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
@@ -217,6 +234,7 @@ class Invocation:
                 return self.list_of(self.node, item)
             case "map":
                 return self.list_of(self.node, self._mapped())
+            # `dict(pairs, key=value)`: the pairs are not followed
             case "dict":
                 pairs = UNKNOWN if self.values else NOTHING
                 return self.inference.dict_of(self.node, union(pairs, *self.keywords.values()))
@@ -230,8 +248,10 @@ class Invocation:
         return UNKNOWN
 
     def _mapped(self) -> Value:
-        """The items of `map(function, ...)`: what the function gives for the items of the arguments."""
-        # the node of the inner call is made once, because a list is known by the call that makes it
+        """The items of `map(function, ...)`: the values of calls of the function with the items
+        of the other arguments."""
+        # the node of that call is made only once, because it is the key of a list that the call
+        # returns
         node = getattr(self.node, "mapped", None)
         if node is None:
             node = ast.copy_location(
@@ -244,23 +264,28 @@ class Invocation:
     # of methods
 
     def _attribute(self, owner: Atom, name: str) -> Value:
+        """A method that is found like any attribute: of a module, of a class or object of the
+        project, or of a name outside it."""
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_anything(self, owner: Atom, name: str) -> Value:
         """A method of an object about which nothing is known."""
         self._escape()
-        # any method of this name may be meant: its parameters may be what is given here
+        # the call may be one of any method of this name in the project, which then gets the
+        # arguments
         for function in self.inference.methods.get(name, ()):
             self._pass_to(function, is_bound=function.is_method)
-        # MXNet's and decord's arrays have it, and nothing that gives something else
+        # only the arrays of MXNet and decord have this method
         if name == "asnumpy":
             return ARRAY
         return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
-        """A method of an object of a class of the project, or of the framework's class that it derives from."""
+        """A method of an object of a class of the project, or of the framework's class that it
+        derives from."""
         cls: Class = owner.subject
-        # Lightning's and d2l's: it sets an attribute for each argument of the caller, by way of its frame
+        # in Lightning and d2l: it sets an attribute for each argument of the calling method,
+        # which it finds by the caller's frame
         if name == "save_hyperparameters" and self.caller is not None:
             # all parameters but `self`
             for arg in self.caller.args[1:]:
@@ -270,6 +295,7 @@ class Invocation:
         if cls.method(name) is None and is_model(owner):
             if name in knowledge.MODEL_METHODS or name == "parameters":
                 return self._method_of_model(owner, name)
+            # `self.register_buffer("mask", tensor)` sets an attribute
             buffer = _constant(self.node.args[0]) if self.node.args else None
             if name == "register_buffer" and len(self.values) > 1 and isinstance(buffer, str):
                 self.put(self.inference.attribute_of(cls, buffer), self.values[1])
@@ -277,12 +303,14 @@ class Invocation:
         return self._attribute(owner, name)
 
     def _method_of_model(self, owner: Atom, name: str) -> Value:
+        """A method of a layer, a model or an optimizer of a framework."""
         if name in ("parameters", "trainable_weights", "buffers"):
             return self.list_of(self.node, TENSOR)
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
-        """A method whose result depends on its arguments, or a method in the tables."""
+        """A method of a tensor: one whose result depends on its arguments, or one in the
+        tables."""
         has_arguments = bool(self.values or self.node.keywords)
         # with an axis they give values and indices in PyTorch, and a tensor elsewhere
         if name in ("max", "min"):
@@ -295,9 +323,11 @@ class Invocation:
         return knowledge.TENSOR_METHODS.get(name, UNKNOWN)
 
     def _method_of_array(self, owner: Atom, name: str) -> Value:
+        """A method of an array on the host; all others are taken to return arrays."""
         return FLOAT if name == "item" else ARRAY
 
     def _method_of_text(self, owner: Atom, name: str) -> Value:
+        """A method of a string."""
         if name == "format":
             return filled_text(pattern_of(self.node.func.value), self.node)  # type: ignore[attr-defined]
         return knowledge.TEXT_METHODS.get(name, STR)
@@ -306,7 +336,7 @@ class Invocation:
         """A method of a list or dict, which may change the items."""
         items = "items", owner.subject
         match name:
-            # the last argument is the item in each of them
+            # the last argument of each of them is the item
             case "append" | "add" | "insert" | "setdefault" if self.values:
                 self.put(items, self.values[-1])
                 return self.get(items) if name == "setdefault" else NONE
@@ -343,24 +373,27 @@ class Invocation:
             case "add_argument":
                 self._add_argument(owner.subject)
                 return UNKNOWN
+        # such as `add_argument_group`: the group's arguments get into the same namespace
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        """Adds the values that an argument of the command line may have to its cell, from which the code that uses the
-        argument reads them."""
+        """`parser.add_argument(...)`: puts the values that an argument of the command line may
+        have into the cell from which `args.name` reads them. `parser` is the call that made the
+        parser."""
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {
             keyword.arg: keyword.value for keyword in self.node.keywords
         }
         # argparse names the value after the first long flag, or else the first flag
         long_flags = [flag for flag in flags if flag.startswith("--")]
-        longest = next(iter(long_flags or flags), "")
-        name = _constant(options.get("dest")) or longest.lstrip("-").replace("-", "_")
+        first_flag = next(iter(long_flags or flags), "")
+        name = _constant(options.get("dest")) or first_flag.lstrip("-").replace("-", "_")
         action = _constant(options.get("action"))
         # an option that is left out is None; a positional argument cannot be left out
-        default = self.keywords.get("default", NONE if longest.startswith("-") else NOTHING)
+        default = self.keywords.get("default", NONE if first_flag.startswith("-") else NOTHING)
         if action in ("store_true", "store_false"):
             value = BOOL
+        # a list, a count, or an action of the program's own
         elif "nargs" in options or action not in (None, "store"):
             value = UNKNOWN
         else:
@@ -369,6 +402,8 @@ class Invocation:
         self.put(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
+        """A method of an object that a function outside the project has returned;
+        `owner.subject` is the function's full name."""
         match owner.subject, name:
             case "accelerate.Accelerator", "prepare":
                 return self.first if len(self.values) == 1 else tuple_of(self.values)
@@ -376,7 +411,7 @@ class Invocation:
                 return ARRAY
             case "decord.VideoReader", "get_batch":
                 return self.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
-            # of one variable it gives one gradient, of a list a list
+            # for one variable it returns one gradient, for a list of variables a list
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
         self._escape()
@@ -411,28 +446,33 @@ class Invocation:
 
 
 def _collate(item: Value) -> Value:
-    """The batch that a loader makes from such items."""
+    """The batch that a data loader makes from items with this value."""
     return union(*map(_collate_atom, item))
 
 
 def _collate_atom(atom: Atom) -> Value:
+    """The batch for one kind of item: a tensor for numbers and arrays, and for a tuple a tuple
+    of batches."""
     if atom.kind in ("tensor", "array", "int", "float", "bool"):
         return TENSOR
     return tuple_of(map(_collate, atom.subject)) if atom.kind == "tuple" else UNKNOWN
 
 
 def _constant(node: ast.expr | None) -> Any:
+    """The value of a literal; None for any other expression, or for none."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def pattern_of(node: ast.expr) -> str:
-    """A text that is filled in by `format` or `%`, with a star in place of each value."""
+    """The text of a string literal that `format` or `%` fills in, with a star in place of each
+    value ("cuda:*" for "cuda:{}"); "" for any other expression."""
     text = _constant(node)
     return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
 
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
-    """The value of a text with values filled in: a device's name if it can be one."""
+    """The value of a string with values filled in: the name of a device if `pattern` can be
+    one, else any string. `node` is the expression that makes the string."""
     return (
         of("spelling", pattern, node) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
     )

@@ -1,4 +1,5 @@
-"""The cells: what modules and functions hand to each other, and which of them have to be interpreted again.
+"""The cells, in which modules and functions pass values to each other, and the queue of those
+that have to be interpreted again.
 
 A cell holds a value that only grows. Its key says what it is about:
 
@@ -25,14 +26,15 @@ Task = PythonModule | Function
 """The unit that is interpreted at one time."""
 
 MOST_READINGS: Final = 100
-"""How often a module or a function is interpreted before the values that it hands on are taken for anything. In
-PyTorch's torchtitan and in Keras, none needed more than 10."""
+"""How often a module or a function is interpreted before the values that it hands on are taken
+for anything. In PyTorch's torchtitan and in Keras, none needed more than 10."""
 
 
 class Cells:
     """The cells of a project, and the modules and functions that have read each of them.
 
-    `unsettled` are the tasks that `MOST_READINGS` stopped; the values that they would have handed on are given up.
+    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times. Whatever
+    they put into a cell from then on counts as "anything", so that the analysis ends.
     """
 
     def __init__(self) -> None:
@@ -42,22 +44,26 @@ class Cells:
         self.reader: Task | None = None  # the task that is being interpreted
         self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
-        # the names of each family
+        # the attributes of each family of classes that have a cell, by name
         self._attributes: defaultdict[Class, set[str]] = defaultdict(set)
 
     def give_up(self, value: Value) -> None:
-        """Treats a value that is no longer followed as anything."""
+        """Lets everything that can be reached from a value be anything. `Inference` has the
+        implementation."""
         raise NotImplementedError
 
     def get(self, key: Any) -> Value:
+        """The value of a cell, empty if nobody has put one there; notes that the current task
+        has read it."""
         # an empty cell counts as read too: its first value has to make the reader run again
         self._readers[key].add(self.reader)
         return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
-        """Adds a value to a cell. If the cell grows, the modules and functions that have read it are interpreted
-        again."""
+        """Adds a value to a cell. If the cell grows, the modules and functions that have read
+        it are interpreted again."""
         old = self.values.setdefault(key, NOTHING)
+        # nothing new: the usual case
         if value <= old:
             return
         if self.reader in self.unsettled:
@@ -70,18 +76,23 @@ class Cells:
             self._wake(key)
 
     def _wake(self, key: Any) -> None:
+        """Schedules all tasks that have read a cell."""
         for reader in self._readers.get(key, ()):
+            # None: a rule has read the cell, after the analysis
             if reader is not None:
                 self.schedule(reader)
 
     def schedule(self, task: Task) -> None:
+        """Puts a module or function at the end of the queue, unless it is waiting already."""
         self._waiting.setdefault(task)
 
     def drain(self, interpret: Callable[[Task], None], progress: Progress) -> None:
-        """Interprets the scheduled tasks until none is left."""
+        """Calls `interpret` with one scheduled task after the other, until none is left. Tasks
+        may schedule others, and themselves."""
         done = 0
         while self._waiting:
             done += 1
+            # not at each task: drawing the bar takes time, too
             if done % 64 == 0:
                 progress("following values", done, done + len(self._waiting))
             # the oldest first: a module before the functions that it has scheduled
@@ -95,15 +106,20 @@ class Cells:
     # containers
 
     def list_of(self, key: Any, items: Value) -> Value:
-        """A list that is made at one place, with these items among others."""
+        """The value of a list with these items among others. `key` is the node that makes it,
+        or another key of its own, under which the items of all lists from that place are
+        collected."""
         self.put(("items", key), items)
         return of("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
+        """The value of a dict with these items, as `list_of` has it. Keys are not followed."""
         self.put(("items", key), items)
         return of("dict", key)
 
     def items(self, container: Atom) -> Value:
+        """The possible values of the items of a list or dict; anything for an atom of another
+        kind."""
         return (
             self.get(("items", container.subject))
             if container.kind in ("list", "dict")
@@ -113,8 +129,10 @@ class Cells:
     # attributes
 
     def attribute_of(self, cls: Class, name: str) -> tuple[str, Class, str]:
-        """The key of an attribute of the objects of a class."""
+        """The key of the cell for an attribute of the objects of a class; related classes share
+        it."""
         family = cls.family()
+        # for `unite`, which has to move the cell when two families become one
         self._attributes[family].add(name)
         return "attr", family, name
 

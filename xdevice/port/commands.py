@@ -1,6 +1,6 @@
-"""The commands `scan`, which counts device idioms such as `x.cuda()` in other people's scripts, `port`, which rewrites
-them, and `lint`, which reports what is wrong with them. They are commands of `xdevice`, and the only ones of `python -m
-xdevice.port`."""
+"""The commands for other people's scripts: `scan` counts device idioms such as `x.cuda()`,
+`port` rewrites them, and `lint` reports device code that is wrong or bound to one vendor. They
+are commands of `xdevice`, and the only ones of `python -m xdevice.port`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from .progress import shown_on_terminal
 
+# everything else is imported when a command runs, so that `xdevice --help` stays fast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     Command = Callable[..., None]
 
+# not `exists=True`: `lint` reports a missing file as one that cannot be read, among the others
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
 )
@@ -32,6 +34,11 @@ _FILE = click.Path(path_type=Path)
 def _refuse_other_suffixes(
     ctx: click.Context, param: click.Parameter, path: Path | None
 ) -> Path | None:
+    """The callback of `--report`: returns the path if its suffix is that of a format.
+
+    Raises:
+        click.BadParameter: the path ends in something else.
+    """
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
         raise click.BadParameter(
             f"{path} does not end in .json, .txt or .html, the formats of a report", ctx, param
@@ -42,6 +49,12 @@ def _refuse_other_suffixes(
 def _read_version(
     ctx: click.Context, param: click.Parameter, text: str | None
 ) -> Version | None:
+    """The callback of `--torch-minimum`: returns the release that the text names, None without
+    the option.
+
+    Raises:
+        click.BadParameter: the text names no release.
+    """
     from .words import version
 
     try:
@@ -51,7 +64,8 @@ def _read_version(
 
 
 def _goal(command: Command) -> Command:
-    """Adds the options that say which words `port` and `lint --fix` write, which the command gets as its `goal`."""
+    """Decorates a command with the options `--to` and `--torch-minimum`, which say which words
+    are written. The command gets both together as its argument `goal`."""
 
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
@@ -82,8 +96,9 @@ def _goal(command: Command) -> Command:
 
 
 def _project(command: Command) -> Command:
-    """Adds the arguments and options that `scan` and `port` share. The command gets the verdicts, as `examined`; the
-    report is written before, since `port` changes files."""
+    """Decorates a command with the arguments and options that `scan` and `port` share. They are
+    used up here: the files are read and judged, and the command gets the result as its argument
+    `examined`. The report is written before the command runs, because `port` changes files."""
 
     @functools.wraps(command)
     def with_examined(
@@ -97,7 +112,7 @@ def _project(command: Command) -> Command:
     ) -> None:
         from . import engine, report, summary
 
-        # a folder that is not there would be a project without files, and so a success
+        # a missing folder would count as a project without files, and the command would succeed
         for path in paths:
             if str(path) != "-" and not path.exists():
                 raise click.UsageError(f"there is no file or folder {path}")
@@ -105,12 +120,13 @@ def _project(command: Command) -> Command:
             examined = engine.examine(paths, only, root, backend, goal, progress)
         for name in examined.unsettled:
             click.echo(
-                f"{name}: its values did not settle, and count as anything; what needs them stays open",
+                f"{name}: its values did not converge, so uses that depend on them stay open",
                 err=True,
             )
         if report_to is not None:
             forms = {".json": report.text, ".txt": summary.text, ".html": summary.page}
             text = forms[report_to.suffix](examined)
+            # the same line ends on every system: equal projects give equal reports
             report_to.write_text(text, encoding="utf-8", newline="\n")
         command(examined=examined, **options)
 
@@ -152,9 +168,11 @@ def _project(command: Command) -> Command:
     help="How to group the rows of the table.",
 )
 def scan(examined: Examined, by: str) -> None:
-    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
+    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, grouped by
+    what port would do with them.
 
-    All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
+    All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2
+    if a file cannot be read.
     """
     from .summary import head
 
@@ -183,20 +201,24 @@ def scan(examined: Examined, by: str) -> None:
     "-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are."
 )
 def port(examined: Examined, way: str, quiet: bool) -> None:
-    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as PyTorch's own words.
+    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as
+    PyTorch's own words.
 
-    All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
-    that it could not rewrite are listed on standard error, with the reason; then the files that still need one vendor's
-    devices. The exit status is 0; with --check 1 if a file would change, and 3 if none would but one still needs a
-    vendor; 2 if a file cannot be read.
+    All PATHS are one project; - is a script on the standard input, which is rewritten to the
+    standard output. Idioms that it could not rewrite are listed on standard error, with the
+    reason, and then the files that still need one vendor's devices. The exit status is 0, or 2
+    if a file cannot be read. With --check it is 1 if a file would change, and 3 if none would
+    change but one still needs a vendor's devices.
     """
     from .sources import write
 
     changed = False
+    # a script on the standard input has no file to change: it is written to the standard output
     for source in examined.sources:
         new = examined.port(source)
         if source.path == "<stdin>":
             sys.stdout.buffer.write(new)
+        # the file stays as it is, and is named nowhere
         if new == source.raw:
             continue
         changed = True
@@ -209,6 +231,7 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
     if not quiet:
         _list_open(examined)
     needs_vendor = _show_needs(examined)
+    # the exit status of --check; `_end` makes it 2 if a file could not be read
     status = 1 if changed else 3 if needs_vendor else 0
     _end(examined, status if way == "check" else 0)
 
@@ -261,11 +284,13 @@ def lint(
 ) -> None:
     """Reports device code in scripts that is wrong, or bound to one vendor.
 
-    Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a folder, or - for the standard
-    input. Code that is only reached behind a test such as `if torch.cuda.is_available():` is reported with the test.
-    The comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select, ignore and
-    per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is found, or
-    nothing is left after --fix; 1 if something is, and 2 if a file could not be read or an option is wrong.
+    Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a
+    folder, or - for the standard input. Code that is only reached behind a test such as `if
+    torch.cuda.is_available():` is reported with the test. The comment `# xdevice:
+    ignore[XD202]` ignores a line; `# xdevice: off` and `# xdevice: on` ignore the lines between
+    them. You can set select, ignore and per-file-ignores in [tool.xdevice] of pyproject.toml.
+    The exit status is 0 if there are no findings, or none are left after --fix, and 1 if there
+    are some. It is 2 if a file cannot be read or an option is wrong.
     """
     from . import lint as rules
     from .lint_formats import FORMATS
@@ -273,17 +298,19 @@ def lint(
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
         raise click.UsageError("--diff, --baseline and --write-baseline cannot be combined")
+    # the baseline would have findings that --fix is about to remove
     if fix and baseline_to is not None:
         raise click.UsageError("--fix and --write-baseline cannot be combined")
     if fix and "-" in map(str, paths):
         raise click.UsageError(
             "--fix changes files, and the standard input is not a file; xdevice port - rewrites it"
         )
+    # as for other linters, paths in settings and findings are relative to the current folder
     root = Path.cwd()
     try:
         choice = rules.configure(root).with_options(select, ignore)
         needs_verdicts = fix or shape == "sarif" or choice.needs_engine()
-        # the inference takes far longer than the rules
+        # without a goal the engine does not run: the inference takes far longer than the rules
         examine = functools.partial(
             _findings, paths, root, choice, goal if needs_verdicts else None
         )
@@ -293,6 +320,8 @@ def lint(
             click.echo(f"{len(findings)} written to {baseline_to}", err=True)
             _end(examined, 0)
 
+        # leaves out findings that the revision or the baseline had already, and joins guarded
+        # findings with their tests
         def narrow(findings: list[Finding]) -> list[Finding]:
             if revision is not None:
                 findings = rules.only_added(findings, revision, root)
@@ -307,12 +336,15 @@ def lint(
                 write(root / source.path, text)
             if new:
                 click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
+                # the files have changed, and with them lines and findings
                 findings, examined = examine()
                 shown = narrow(findings)
     except rules.OptionError as error:
         raise click.UsageError(str(error)) from error
+    # no other format shows edits
     if shape == "sarif":
         shown = list(rules.with_fixes(shown, examined))
+    # "nothing found" would be wrong if files could not be read; other formats need a document
     if shown or not examined.unreadable or shape != "text":
         click.echo(FORMATS[shape](shown), nl=False)
     _end(examined, 1 if shown else 0)
@@ -321,12 +353,14 @@ def lint(
 def _findings(
     paths: tuple[Path, ...], root: Path, choice: Choice, goal: Goal | None
 ) -> tuple[list[Finding], Examined]:
-    """The findings of lint, and what was examined: without a goal, that only says which files cannot be read."""
+    """Returns the findings of the rules of `choice`, and the examined project. Without a goal
+    the project is not examined: the second result only lists files that cannot be read."""
     from . import engine, sources
     from . import lint as rules
 
     with engine.collector_paused(), shown_on_terminal() as progress:
-        if goal is None:  # each file is forgotten once it was read
+        # one file after the other, each of which is forgotten when its rules have run
+        if goal is None:
             examined = engine.Examined(root, "proven")
             read = sources.read_each(paths, root, examined.unreadable, progress)
         else:
@@ -338,6 +372,8 @@ def _findings(
 
 
 def _show_table(examined: Examined, by: str) -> None:
+    """Prints the table of `scan`, with a row for each code, file or idiom (`by`), and the share
+    that `port` rewrites."""
     from rich.console import Console
     from rich.table import Table
 
@@ -349,6 +385,7 @@ def _show_table(examined: Examined, by: str) -> None:
         name = {"code": site.code, "file": site.file, "idiom": site.idiom}[by]
         rows.setdefault(name, []).append(site)
     table = Table(title=f"{len(examined.sites)} sites in {len(examined.sources)} files")
+    # long paths are folded and not cut, so that none is unreadable on a narrow terminal
     table.add_column(by, overflow="fold")
     for verdict in VERDICTS:
         table.add_column(verdict, justify="right")
@@ -356,9 +393,11 @@ def _show_table(examined: Examined, by: str) -> None:
         label = f"{name} {CODES.get(name, '')}" if by == "code" else name
         counts = totals(sites)
         table.add_row(label, *(str(counts[verdict] or "") for verdict in VERDICTS))
+    # the last row shows zeros, too
     total = totals(examined.sites)
     table.add_row("all", *(str(total[verdict]) for verdict in VERDICTS), end_section=True)
     Console().print(table)
+    # None if nothing has to change: then no share is printed
     share = share_ported(total)
     if share is not None:
         click.echo(
@@ -367,6 +406,7 @@ def _show_table(examined: Examined, by: str) -> None:
 
 
 def _list_open(examined: Examined) -> None:
+    """Prints each open site to standard error, with the reason and a page to read."""
     by_path = {source.path: source for source in examined.sources}
     for site in examined.sites:
         if site.verdict == "open":
@@ -377,10 +417,10 @@ def _list_open(examined: Examined) -> None:
 
 
 def _show_needs(examined: Examined) -> bool:
-    """Names the files that still need one vendor's devices, and the PyTorch that the new text needs. Returns whether
-    there is such a file."""
+    """Prints to standard error which files will still need one vendor's devices, and which
+    release of PyTorch the new text needs. Returns whether a file needs a vendor."""
     needs_vendor = False
-    newest: dict[Version, list[str]] = {}
+    newest: dict[Version, list[str]] = {}  # the paths of the files that need each release
     for source in examined.sources:
         needed = examined.needed_torch(source)
         if needed is not None:
@@ -396,13 +436,15 @@ def _show_needs(examined: Examined) -> bool:
                 f"{name} (line {', '.join(lines)})" for name, lines in idioms.items()
             )
             click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
+    # the oldest release first
     for needed, paths in sorted(newest.items()):
         click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)
     return needs_vendor
 
 
 def _end(examined: Examined, status: int) -> NoReturn:
-    """Names the files that cannot be read, which make the exit status 2."""
+    """Prints to standard error which files cannot be read, and exits: with `status`, or with 2
+    if there are any."""
     for path, why in examined.unreadable:
         click.echo(f"{path}: not read: {why}", err=True)
     sys.exit(2 if examined.unreadable else status)

@@ -1,4 +1,5 @@
-"""`examine`, which finds and judges all sites in some files, and the new text of a file."""
+"""The whole analysis: `examine` reads files, and finds and judges all sites in them; the result
+can write the new text of each file."""
 
 from __future__ import annotations
 
@@ -31,9 +32,11 @@ from .words import USUAL, Goal, Version, version
 class Examined:
     """The result of `examine`. `sites` are sorted; `unreadable` holds (path, why).
 
-    `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
-    attribute `means`, the set of its possible values (see `values`), which rules of lint may read. `unsettled` names
-    the functions and modules whose values did not settle, and were therefore taken for anything.
+    `root`, `only`, `backend` and `goal` are the arguments of `examine`. `port(source)` is the
+    file as the command would write it. After `examine`, every expression of `PythonModule.tree`
+    that is reached has an attribute `means`, the set of its possible values (see `values`),
+    which rules of lint may read. `unsettled` names the functions and modules whose values did
+    not converge, and were therefore taken for "anything".
     """
 
     root: Path
@@ -47,24 +50,28 @@ class Examined:
     unsettled: list[str] = field(default_factory=list)
 
     def of(self, source: Source) -> list[Site]:
-        """The sites of one file."""
+        """The sites of one file, sorted; empty if it has none."""
         return self._by_file.get(source.path, [])
 
     @cached_property
     def _by_file(self) -> dict[str, list[Site]]:
+        """The sites by the path of their file."""
         groups: dict[str, list[Site]] = {}
         for site in self.sites:
             groups.setdefault(site.file, []).append(site)
         return groups
 
     def port(self, source: Source) -> bytes:
-        """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
+        """The file as the command `xdevice port` would write it: `source.raw` if nothing in it
+        is rewritten."""
         sites = [site for site in self.of(source) if site.verdict == "rewritten"]
         return self.rewrite(source, sites) if sites else source.raw
 
     def rewrite(self, source: Source, sites: list[Site]) -> bytes:
-        """The file with some of its sites rewritten."""
+        """The bytes of a file with some of its sites rewritten, and with the imports that they
+        need."""
         edits = {edit for site in sites for edit in site.edits}
+        # only imports that lose their last use to these edits
         for module in source.modules:
             edits |= porting.unused_imports(module, edits)
         return source.rewrite(edits | self.import_edits(source, sites))
@@ -74,7 +81,8 @@ class Examined:
         return [site for site in self.of(source) if site.verdict == "open" and site.vendor]
 
     def needed_torch(self, source: Source) -> Version | None:
-        """The oldest release of PyTorch that has all words which `port` writes into a file; None if it writes none."""
+        """The oldest release of PyTorch that has all words which `port` writes into a file;
+        None if any release has them."""
         return max(
             (version(site.since) for site in self.of(source) if site.since and site.after),
             default=None,
@@ -87,8 +95,9 @@ class Examined:
         return porting.import_edits(source, modules, sites, self.backend)
 
     def diff(self, source: Source) -> str:
-        """The changes that `port` would make in one file, as a unified diff; empty if there are none."""
-        # difflib compares lines of text, in the file's own encoding
+        """The changes that `port` would make in one file, as a unified diff; empty if there are
+        none."""
+        # difflib compares lines of text, so the bytes are decoded with the file's own encoding
         old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(
             old.splitlines(keepends=True),
@@ -96,6 +105,7 @@ class Examined:
             f"a/{source.path}",
             f"b/{source.path}",
         )
+        # the marker of diff and Git for a last line without a line end
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             for line in lines
@@ -104,8 +114,8 @@ class Examined:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses Python's garbage collector, which would go through millions of nodes that live on, again and again: it
-    takes up to half of the time."""
+    """Pauses Python's garbage collector in the block. It would search millions of nodes again
+    and again, none of which is garbage, and take up to half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -124,12 +134,15 @@ def examine(
     goal: Goal = USUAL,
     progress: Progress = unseen,
 ) -> Examined:
-    """All files under the paths as one project, with a verdict for each site.
+    """Reads all files under the paths as one project, and returns them with a verdict for each
+    site.
 
-    `only` is the level of `port`; imports are resolved from the folder `root`, and paths are shown relative to it (by
-    default the folder that all paths share, or if that is a package, the folder around it); `backend` is the name for
-    `set_backend`, by default the one framework that a file uses. The path "-" is a script on the standard input. Files
-    that cannot be read are listed in `unreadable`.
+    `only` is the level of `port --only`. Imports are resolved from the folder `root`, and paths
+    are shown relative to it; by default it is the folder that all paths share or, if that is a
+    package, the folder around it. `backend` is the name for `set_backend`, by default the one
+    framework that a file uses. `goal` says which words are written, and `progress` is called as
+    the work goes on. The path "-" is a script on the standard input. Files that cannot be read
+    are listed in `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
@@ -141,7 +154,8 @@ def examine(
 
 @collector_paused()
 def judge(examined: Examined, progress: Progress = unseen) -> None:
-    """Fills in the verdict of each site of the files that were read."""
+    """Finds and judges the sites of `examined.sources`, and fills in `sites`, `modules` and
+    `unsettled`."""
     project = Project(module for source in examined.sources for module in source.modules)
     inference = infer(project, progress)
     examined.unsettled = sorted(map(_name_of_task, inference.unsettled))
@@ -150,17 +164,21 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     goal = examined.goal
     is_neutral = goal.target == "accelerator"
     kind = NeutralSites if is_neutral else JudgedSites
+    # nodes that choose a device or its name: one that is turned into text somewhere, one that
+    # some call takes as its device
     in_text: set[ast.AST] = set()
     on_devices: set[ast.AST] = set()
+    # modules that call `set_device` or the like
     setters: list[PythonModule] = []
-    # a device may be made in one module and printed in another, so all are asked before any is judged
+    # a device may be made in one module and printed in another, so all are asked before any is
+    # judged
     for module in project.modules:
         in_text |= origins(module, inference, parts_in_text)
         if is_neutral:
             on_devices |= origins(module, inference, devices_in)
         if _sets_current(module, inference):
             setters.append(module)
-        # a large project would not fit into memory otherwise
+        # a large project would not fit into memory otherwise; `walked` is computed again below
         module.release()
     current = _connected(setters, inference)
     sites: dict[object, Site] = {}
@@ -171,10 +189,11 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
         ).sites():
             # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
-            # the key has no tab: the twin stands at the same place
-            twin = sites.get(site.key)  # of another tab
+            # the same use as it was judged in another tab: the key says nothing about tabs
+            twin = sites.get(site.key)
             sites[site.key] = site if twin is None else _merge(twin, site)
         module.release()
+    # a cell that Python cannot parse is an open site, too: nobody knows what is in it
     for source in examined.sources:
         for line, why in source.broken:
             site = Site(
@@ -189,6 +208,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
 
 
 def _name_of_task(task: Task) -> str:
+    """The name of a module or function in messages: its path, and the name of a function."""
     return (
         task.source.path
         if isinstance(task, PythonModule)
@@ -197,22 +217,25 @@ def _name_of_task(task: Task) -> str:
 
 
 def _merge(one: Site, other: Site) -> Site:
-    """Merges two sites of one use that two tabs share: the result has their common edits, with the weaker grade, or is
-    open if the tabs disagree."""
+    """Merges the judgements of several tabs on the same use. If verdict and edits agree, the
+    result has the weaker of the two grades; if the edits differ, the site is open."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
+        # the grades are listed from the strongest on; a site without one counts as stronger
         weaker = max(
             one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1
         )
         return replace(weaker, tabs=tabs)
+    # nothing is written for either tab, so the verdict that needs attention is shown
     if not one.edits and not other.edits:
         return replace(one if one.verdict == "open" else other, tabs=tabs)
     loser = other if one.edits else one
-    why = f"the tabs disagree: {loser.tabs[0]} says {loser.why}"
+    why = f"the tabs disagree; in the tab {loser.tabs[0]}: {loser.why}"
     return replace(one, verdict="open", code="XD164", grade=None, edits=(), why=why, tabs=tabs)
 
 
 def _at_level(site: Site, only: Grade) -> Site:
+    """The site, or an open one in its place if its grade is weaker than `--only` allows."""
     # the edits stay, so that the report can say what a lower level would write
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
         return site
@@ -220,8 +243,9 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 
 def _after(source: Source, site: Site) -> str:
-    """The text of the whole expression once the edits of this site alone are made."""
-    # an edit may replace what is around the expression, such as `len(...)`
+    """The new text of a site's expression, with the edits of this site alone."""
+    # an edit may reach beyond the expression, such as one that also replaces the `len(...)`
+    # around it
     end = source.offset(*site.end)
     start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
     end = max(end, *(edit.end for edit in site.edits))
@@ -231,7 +255,8 @@ def _after(source: Source, site: Site) -> str:
 
 
 def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
-    """The modules, and all modules that are connected to one of them by imports."""
+    """These modules, and all modules that are connected with them by imports, directly or
+    through others."""
     connected: set[PythonModule] = set()
     waiting = list(modules)
     # in both directions: who imports whom does not matter for a setting of the process
@@ -244,14 +269,16 @@ def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonM
 
 
 def _sets_current(module: PythonModule, inference: Inference) -> bool:
-    """Whether a module sets the current device."""
+    """Whether a module calls a function that sets the current device, such as
+    `torch.cuda.set_device`."""
     calls = (node for node in module.walked[0] if isinstance(node, ast.Call))
     return any(inference.full_name(call.func) in SETS_CURRENT for call in calls)
 
 
 def _common_folder(paths: list[Path]) -> Path:
-    """The folder that all paths share. If that is in a package, the folder around the package, which imports itself by
-    its name."""
+    """The folder that all paths share; if that is in a package, the folder around the package,
+    from which the modules of the package import each other. The standard input counts as a file
+    in the current folder if it is the only path."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
     root = Path(os.path.commonpath(resolved))

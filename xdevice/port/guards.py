@@ -1,4 +1,5 @@
-"""Facts about the values of names that follow from tests and joins of branches."""
+"""Facts that follow from the tests of a program: the values that names can still have behind a
+test, and the code that a test guards."""
 
 from __future__ import annotations
 
@@ -14,15 +15,19 @@ Env = dict[str, Value]
 """The possible values of the names at one place of a program."""
 Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
-"""A key that is not the name of a variable. Its value may be None where no test has shown that there is a GPU."""
+"""A key of environments that is not the name of a variable. Its value is empty if a test has
+shown that there is a GPU, and None otherwise, so that branches join it like a variable."""
 
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
 )
 """Names of vendors besides NVIDIA, and of their interfaces."""
+# names in tests for a release: `torch.__version__`, Lightning's `_TORCH_GREATER_EQUAL_2_1`
 _RELEASE: Final = re.compile("^(__)?version(__)?$|_GREATER_|_LESS_")
+# calls that do not return
 _EXITS: Final = {"sys.exit", "exit", "quit", "os._exit", "pytest.skip", "self.skipTest"}
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+# the kinds of atoms that `isinstance` tells apart, by the name of the type
 _KINDS: Final[dict[str, set[str]]] = {
     "list": {"list"},
     "tuple": {"tuple"},
@@ -33,8 +38,9 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
-    """The facts that hold if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
-    name, whether there is a GPU, `not` and `and`."""
+    """Returns the facts that hold if a test is true (or false, if not `is_true`), as a new
+    environment. Understands comparisons with None, `isinstance`, a plain name, tests for a GPU,
+    `not`, `and` and `or`."""
     new = dict(env)
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -44,18 +50,21 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
             for part in parts:
                 new = narrowed(part, new, is_true)
             return new
-    # the name has no value left that it could be without a GPU
+    # this name loses the value None, which it has without a GPU
     if is_true and means_of(test) == AVAILABLE:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
+        # only names: the values of attributes are in cells, which hold for the whole program
         excluded = filter(is_excluded, new[name.id])
         new[name.id] = new[name.id].difference(excluded)
     return new
 
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
-    """The expression that a test is about, and a function that says which atoms it cannot be."""
+    """Returns the expression that a test is about, and a function that tells which atoms the
+    expression cannot be if the test is true (or false, if not `is_true`). (None, a function
+    that is always False) if the test is not understood."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             # `x is None` that is true, or `x is not None` that is false
@@ -70,18 +79,19 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
                     bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true
                 ),
             )
-        # only if it is true: what is false may be None, or an empty list
+        # `if x:`, only if it is true: an x that is false may be None, or an empty list
         case ast.Name() if is_true:
             return test, lambda atom: atom.kind == "none"
     return None, lambda atom: False
 
 
 def _named_kinds(node: ast.expr) -> set[str]:
-    """The kinds that the second argument of `isinstance` names; none if one of them is not known."""
+    """The kinds of atoms that the second argument of `isinstance` names; an empty set if it
+    names any other type."""
     names = node.elts if isinstance(node, ast.Tuple) else [node]
     kinds: set[str] = set()
     for name in names:
-        # a class of the program, about whose objects the test says nothing here
+        # such as a class of the program, which `_KINDS` does not have
         if not isinstance(name, ast.Name) or name.id not in _KINDS:
             return set()
         kinds |= _KINDS[name.id]
@@ -93,9 +103,11 @@ def guarded_by(
 ) -> list[ast.AST]:
     """The code that runs only if an expression is true.
 
-    That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that leaves the block, code that
-    a decorator skips, and code that a name with the result guards.
+    That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that
+    leaves the block, code that a decorator skips, and code guarded by a name to which the
+    result is assigned. `passed` are the names that were followed already.
     """
+    # from the test outwards; `is_true` tells whether `node` is true when the test is
     guarded: list[ast.AST] = []
     node, is_true = test, True
     while (outer := parents.get(node)) is not None:
@@ -105,9 +117,11 @@ def guarded_by(
             case ast.Compare(ops=[op], comparators=[right]):
                 if _is_reversed(op, right):
                     is_true = not is_true
+            # the test is the name of a function, and its result is what is tested
             case ast.Call(func=func) if func is node:
                 pass
-            # in `available and x`, x runs only if there is one, and so it does in `not available or x`
+            # in `available and x`, x runs only if there is one, and so it does in `not
+            # available or x`
             case ast.BoolOp(values=values) if isinstance(outer.op, ast.And) is is_true:
                 guarded += values[values.index(node) + 1 :]  # type: ignore[arg-type]
             case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
@@ -118,6 +132,8 @@ def guarded_by(
             # only one of the two expressions runs
             case ast.IfExp(test=tested) if tested is node:
                 return [*guarded, outer.body if is_true else outer.orelse]
+            # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` guards the function
+            # below
             case ast.Call() if is_skip(outer, is_true):
                 decorated = parents.get(outer)
                 return [*guarded, *getattr(decorated, "body", ())]
@@ -135,13 +151,15 @@ def guarded_by(
 
 
 def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
-    """Whether a comparison is true where its left side says no: `device_count() == 0`, `x.device.type != "cuda"`."""
+    """Whether a comparison is true when there is no such device: `device_count() == 0`,
+    `x.device.type != "cuda"`."""
     is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
     return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Whether what follows a statement in its block is not reached."""
+    """Whether a statement leaves its block, so that nothing behind it in the block is
+    reached."""
     match statement:
         case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
             return True
@@ -151,7 +169,8 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
-    """The statements of the block that a statement is in."""
+    """The statements of the block that a statement is in; only the statement itself if it is in
+    no block."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parents.get(statement), name, None)
         if isinstance(block, list) and statement in block:
@@ -162,7 +181,9 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
 def _guarded_by_name(
     target: ast.expr, name: str, parents: Parents, passed: frozenset[str]
 ) -> list[ast.AST]:
-    """The code that the tests of a name guard: of a variable in its function, of an attribute in the module."""
+    """The code guarded by tests of a name: `target` is where it is assigned, and `name` its
+    text. Tests of a variable are searched in its function, those of an attribute in the whole
+    module."""
     scope: ast.AST = target
     # an attribute may be tested anywhere in the module, a variable only in its function
     while scope in parents and not (
@@ -180,21 +201,25 @@ def _guarded_by_name(
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides CUDA."""
+    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides
+    CUDA."""
     return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node check a release: then the old name there already has its new word in another
-    branch."""
+    """Whether the tests around a node check a release: then the old name there already has its
+    new word in another branch."""
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 
 
 def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
-    """The names and texts in the tests of all branches around a node, up to its function or class."""
+    """The last names and the strings in the tests of all branches around a node, up to its
+    function or class."""
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
+            # with the next test of the chain: the first branch of `if cuda: ... elif xpu:`
+            # tells vendors apart, too
             case ast.If(test=test, orelse=[ast.If(test=following), *_]):
                 tests = [test, following]
             case ast.If(test=test) | ast.IfExp(test=test) | (ast.BoolOp() as test):
@@ -206,7 +231,8 @@ def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
 
 
 def last_name(node: ast.AST) -> str:
-    """The last name of an expression, or the text of a literal."""
+    """The last name of an expression ("c" for `a.b.c`), or the text of a string; "" for
+    anything else."""
     match node:
         case (
             ast.Constant(value=str(name))
@@ -219,7 +245,8 @@ def last_name(node: ast.AST) -> str:
 
 
 def known_at(node: ast.expr, parents: Parents) -> Value:
-    """The possible values of an attribute such as `args.gpu` at its place: not None after a test that it is not."""
+    """The possible values of an expression at its place. For an attribute such as `args.gpu`
+    they are without None if a test around it excludes that."""
     means = means_of(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
@@ -233,13 +260,14 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
             body = outer.body if isinstance(outer.body, list) else [outer.body]
             if inner in body and _excludes_none(outer.test, wanted):
                 return means - value_of(Atom("none"))
-        # on to the next test around
+        # on to the next node outwards
         inner = outer
     return means
 
 
 def _excludes_none(test: ast.expr, wanted: str) -> bool:
-    """Whether a test is true only if an expression, as `ast.dump` writes it, is not None."""
+    """Whether a test is true only if an expression is not None. `wanted` is the `ast.dump` of
+    that expression."""
     match test:
         case ast.BoolOp(op=ast.And(), values=parts):
             return any(_excludes_none(part, wanted) for part in parts)
@@ -251,7 +279,8 @@ def _excludes_none(test: ast.expr, wanted: str) -> bool:
 
 
 def is_skip(call: ast.AST, is_true: bool) -> bool:
-    """Whether a call is a decorator that skips a test where its first argument is false (or true, if not `is_true`)."""
+    """Whether a call is a decorator that skips a test where its first argument is false (or
+    true, if not `is_true`)."""
     match call:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]):
             return name == "skipUnless" if is_true else name.lower() == "skipif"
@@ -259,7 +288,7 @@ def is_skip(call: ast.AST, is_true: bool) -> bool:
 
 
 def needs_gpu(decorators: list[ast.expr]) -> bool:
-    """Whether the decorated code runs only where there is a GPU."""
+    """Whether one of these decorators skips the decorated code on machines without a GPU."""
     for decorator in decorators:
         if isinstance(decorator, ast.Call) and decorator.args:
             test, is_true = decorator.args[0], True
@@ -272,7 +301,8 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
 
 
 def joined(one: Env | None, other: Env | None) -> Env | None:
-    """The facts that hold where two paths meet; None for a path that never reaches its end."""
+    """Returns the facts that hold where two paths of a program meet. None stands for a path
+    that never gets there, and is returned if neither does."""
     if one is None or other is None:
         return one if other is None else other
     # neither path has changed anything, which is usual
@@ -288,7 +318,8 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
 
 
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether a test is `device_count() > 0`, or another one that is true only where there is a GPU."""
+    """Whether a test compares the number of GPUs so that it is true only if there is one, such
+    as `device_count() > 0`. `full_name` returns the full name of an expression."""
     match test:
         case ast.Compare(
             left=ast.Call(func=func),
@@ -302,7 +333,8 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
-    """For a test such as `tab.selected("mxnet", "jax")`: whether this tab is one of those. None for any other test."""
+    """Whether the tab of a module is among those of a test such as `tab.selected("mxnet",
+    "jax")`; None for any other test, or in a module without a tab."""
     if (
         module.tab is None
         or not isinstance(test, ast.Call)

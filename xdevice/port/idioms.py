@@ -1,7 +1,9 @@
-"""Tables of the uses of the frameworks that are sites: their names, their codes, and how each is rewritten.
+"""Tables of the uses of devices that are sites: their names in each framework, their codes, and
+how each is rewritten.
 
-`rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the use, and `text` what it
-writes. New text has no quotes, colons or backslashes in it, so that it can be put into any f-string.
+`rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the
+use, and `text` the new text that the rule writes. New text has no quotes, colons or backslashes
+in it, so that it can be put into any f-string, also before Python 3.12.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Idiom:
-    """One kind of use. `name` is its name in reports, `rule` the rule that judges it, and `text` what that
-    rule writes."""
+    """One kind of use. `name` is its name in reports, `code` its key in `sites.CODES`, `rule`
+    the rule that judges it, and `text` the new text that the rule writes. `why` is the reason
+    that is shown if there is no neutral word, and `link` a page of the documentation to read
+    then."""
 
     name: str
     code: str
@@ -27,6 +31,8 @@ class Idiom:
 def _calls(
     code: str, rule: str, text: str, names: str, why: str = "", link: str = ""
 ) -> dict[str, Idiom]:
+    """A table of idioms with these full names, which are separated by white space, and
+    otherwise the same fields."""
     idioms = {}
     for name in names.split():
         shown = re.sub(r"^d2l\.\w+\.", "d2l.", name)  # the same in all of d2l's tabs
@@ -35,17 +41,19 @@ def _calls(
 
 
 def _methods(code: str, rule: str, text: str, names: str, why: str = "") -> dict[str, Idiom]:
+    """A table of idioms for methods with these names, which are separated by white space."""
     return {name: Idiom(f".{name}()", code, rule, text, why) for name in names.split()}
 
 
 _WRAPPERS: Final = (
-    "no neutral word: split_batch, replicate and all_reduce do by hand what this does"
+    "no neutral word; split_batch, replicate and all_reduce do the same, step by step"
 )
 _GUIDE: Final = "docs/guides/wrappers.md"
 _MIXED: Final = "docs/guides/mixed_precision.md"
 
 CALLS: Final[dict[str, Idiom]] = {
     # choose
+    # an empty text: the rule itself knows the new text, because it depends on the arguments
     **_calls("XD101", "torch_device", "", "torch.device"),
     **_calls("XD101", "accelerator", "xdevice.native.gpu()", "torch.accelerator.current_accelerator"),
     **_calls("XD101", "device_with_index", "xdevice.native.gpu", """
@@ -68,7 +76,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD101", "scope", "", "tensorflow.device"),
     **_calls("XD101", "no_word", "", """
         d2l.tensorflow.try_all_gpus mxnet.Context mxnet.context.Context
-    """, "a list or an object for which TensorFlow and MXNet have rules of their own"),
+    """, "no neutral word for this list or object of the framework"),
     # count
     **_calls("XD102", "replaced", "xdevice.num_gpus() > 0", """
         torch.cuda.is_available torch.accelerator.is_available tensorflow.test.is_gpu_available
@@ -78,6 +86,8 @@ CALLS: Final[dict[str, Idiom]] = {
         mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
         d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
     """),
+    # how the framework was built: a machine without GPUs may have such a build, so it is never
+    # proven
     **_calls("XD102", "asks_build", "xdevice.num_gpus() > 0", """
         paddle.is_compiled_with_cuda paddle.device.is_compiled_with_cuda tensorflow.test.is_built_with_cuda
     """),
@@ -106,6 +116,7 @@ CALLS: Final[dict[str, Idiom]] = {
         d2l.torch.split_batch d2l.mxnet.split_batch d2l.paddle.split_batch
     """),
     **_calls("XD109", "scatter", "xdevice.split_batch", "torch.nn.parallel.scatter"),
+    # the text is an attribute of the result of `xdevice.memory`
     **_calls("XD110", "memory", "allocated", """
         paddle.device.cuda.memory_allocated
     """),
@@ -114,11 +125,12 @@ CALLS: Final[dict[str, Idiom]] = {
     """),
     **_calls("XD151", "current_device", "xdevice.set_default_device", "paddle.set_device paddle.device.set_device"),
     **_calls("XD110", "no_word", "", "torch.cuda.memory_allocated torch.cuda.max_memory_allocated"),
+    # right on any vendor's device already
     **_calls("XD151", "neutral", "", """
         torch.accelerator.set_device_index torch.accelerator.set_device_idx torch.accelerator.current_device_index
         torch.accelerator.device_index torch.accelerator.current_stream torch.accelerator.set_stream
         torch.accelerator.empty_cache torch.accelerator.memory_allocated torch.accelerator.max_memory_allocated
-    """, "PyTorch's own word, for any vendor's device"),
+    """, "PyTorch's own word for any vendor's device"),
     # no neutral word
     **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
@@ -126,10 +138,10 @@ CALLS: Final[dict[str, Idiom]] = {
         paddle.get_device paddle.device.get_device
         mxnet.current_context mxnet.context.current_context mxnet.npx.current_device
         tensorflow.config.set_soft_device_placement torch.cuda.device_of
-    """, "the default device: `with device:` sets it for a block"),
+    """, "sets or asks for the default device; `with device:` sets it for a block"),
     **_calls("XD152", "neutral", "", """
         mxnet.cpu_pinned mxnet.npx.cpu_pinned paddle.CUDAPinnedPlace mxnet.context.cpu_pinned
-    """, "xdevice pins memory by itself"),
+    """, "xdevice manages pinned memory itself"),
     **_calls("XD153", "no_word", "", """
         torch.nn.DataParallel torch.nn.parallel.DataParallel torch.nn.parallel.DistributedDataParallel
         torch.nn.parallel.gather torch.nn.parallel.replicate
@@ -148,7 +160,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.autocast torch.amp.autocast torch.amp.GradScaler torch.cuda.amp.autocast torch.cuda.amp.GradScaler
         paddle.amp.auto_cast paddle.amp.GradScaler paddle.amp.decorate
         tensorflow.keras.mixed_precision.set_global_policy mxnet.contrib.amp.init mxnet.amp.init
-    """, "mixed precision is the framework's own, along with xdevice", _MIXED),
+    """, "the framework's own mixed precision works along with xdevice", _MIXED),
     **_calls("XD155", "no_word", "", """
         tensorflow.config.set_visible_devices tensorflow.config.set_logical_device_configuration
         tensorflow.config.get_visible_devices tensorflow.config.experimental.set_virtual_device_configuration
@@ -172,15 +184,16 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.mps.empty_cache paddle.device.cuda.empty_cache tensorflow.config.experimental.set_memory_growth
         torch.cuda.reset_max_memory_allocated torch.xpu.reset_max_memory_allocated
         torch.npu.reset_max_memory_allocated torch.cuda.reset_peak_memory_stats torch.cuda.ipc_collect
-    """, "the framework's own cache"),
+    """, "manages the framework's own cache"),
     **_calls("XD158", "no_word", "", """
         torch.cuda.manual_seed torch.cuda.manual_seed_all torch.xpu.manual_seed_all torch.npu.manual_seed_all
-    """, "xdevice.random draws different numbers than the framework's generator"),
+    """, "xdevice.random draws other numbers than the framework's generator"),
 }  # fmt: skip
-"""Functions and classes that are called by a full name."""
+"""The idioms of functions and classes, by the full names under which they are called."""
 
 METHODS: Final[dict[str, Idiom]] = {
     **_methods("XD103", "to", "", "to as_in_ctx as_in_context as_in_device"),
+    # the text is the function that makes the device
     **_methods("XD103", "to_vendor", "xdevice.gpu", "cuda"),
     **_methods("XD103", "to_vendor", "xdevice.cpu", "cpu"),
     **_methods("XD103", "reset", "", "reset_ctx reset_device"),
@@ -189,9 +202,10 @@ METHODS: Final[dict[str, Idiom]] = {
     **_methods("XD106", "read", "xdevice.to_numpy", "numpy asnumpy"),
     **_methods("XD106", "read_as_list", "", "tolist"),
     **_methods("XD107", "read", "xdevice.item", "item asscalar"),
-    **_methods("XD152", "neutral", "", "pin_memory", "xdevice pins memory by itself"),
+    **_methods("XD152", "neutral", "", "pin_memory", "xdevice manages pinned memory itself"),
 }
-"""Methods of tensors and models, in modules that use a framework."""
+"""The idioms of methods of tensors and models, by the names of the methods. They count only in
+modules that import a framework."""
 
 ONLY_MXNET: Final = {
     "as_in_ctx",
@@ -201,7 +215,8 @@ ONLY_MXNET: Final = {
     "wait_to_read",
     "reset_ctx",
 }
-"""Methods that only arrays and parameters of MXNet have: the name alone shows what the receiver is."""
+"""Methods that only MXNet's arrays and parameters have, so that the name alone shows what the
+receiver is."""
 
 KEYWORDS: Final = {
     "device",
@@ -213,19 +228,21 @@ KEYWORDS: Final = {
     "map_location",
     "num_gpus",
 }
-"""Keyword arguments that say where something is to be made or loaded."""
+"""Keyword arguments that name the device on which something is made or loaded."""
 
 WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}
-"""Attributes that say where something is."""
+"""Attributes that tell on which device something is."""
 
 OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
-"""Packages whose arrays have methods with the names of MXNet's."""
+"""Packages whose arrays have methods with the same names as those of MXNet's arrays."""
 
 MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
-"""Names of modules with functions `cpu` and `gpu`, which may be loaded by a helper instead of an import."""
+"""Names of modules that have functions such as `cpu` and `gpu`. They are listed because a
+helper may have loaded the module, so that no import shows what the name is."""
 
 HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
-"""Names of d2l's helpers. If the project has such a function, its body is rewritten, and calls of it are neutral."""
+"""Names of d2l's helpers. If the project defines a function of this name itself, the body is
+rewritten and the calls stay."""
 
 SETS_CURRENT: Final = set(
     """

@@ -1,4 +1,5 @@
-"""The facts about a project while it is interpreted: the meanings of names, and the values of expressions."""
+"""The facts about a project while it is interpreted: which values names, attributes and items
+may have."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ from .values import (
 
 
 class Inference(Cells):
-    """The facts about a project."""
+    """The facts about a project.
+
+    `functions` and `classes` are those of the project, by their nodes; `loop_ends` holds what
+    was known at the end of each loop when it was last read. The interpreter inherits from this
+    class.
+    """
 
     def __init__(self, project: Project) -> None:
         super().__init__()
@@ -35,21 +41,22 @@ class Inference(Cells):
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.methods: dict[str, list[Function]] = {}  # of all classes, by name
-        self.imports: dict[
-            PythonModule, set[PythonModule]
-        ] = {}  # those that import each other, in both directions
+        # the modules that a module imports, and those that import it
+        self.imports: dict[PythonModule, set[PythonModule]] = {}
         self.loop_ends: dict[ast.AST, Env] = {}
+        # the values of `foreign`, by name
         self._foreign: dict[str, Value] = {}
 
     def escape(self, value: Value) -> None:
-        """Notes that functions are handed to code outside the project, which may call them with anything."""
+        """Notes that the functions in a value are passed to code outside the project, which may
+        call them with anything. Their parameters are opened later, by `infer`."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
 
     def give_up(self, value: Value) -> None:
-        """Treats values that are no longer followed as anything: functions are called with anything, lists hold
-        anything."""
+        """Lets everything that can be reached from a value be anything, because the value is no
+        longer followed: functions may be called with anything, and lists may hold anything."""
         for atom in value:
             match atom.kind:
                 case "function" | "bound":
@@ -74,7 +81,8 @@ class Inference(Cells):
                 )
 
     def foreign(self, name: str) -> Value:
-        """The value of a full name outside the project: one value, however often the name occurs."""
+        """The value of a full name outside the project. Each name has one value, which all its
+        uses share."""
         value = self._foreign.get(name)
         if value is None:
             value = self._foreign[name] = of("foreign", name)
@@ -83,8 +91,10 @@ class Inference(Cells):
     # names
 
     def full_name(self, node: ast.AST) -> str:
-        """The full name that an expression refers to ("torch.cuda.is_available"), or ""."""
-        # a function of a module of the project is known by the module's name: d2l's helpers are found so
+        """The full name that an expression refers to ("torch.cuda.is_available"); "" if it
+        refers to none, or may refer to several."""
+        # a function in a module of the project is named by that module: d2l's helpers are found
+        # like this
         if isinstance(node, ast.Attribute):
             owner = _only_atom(node.value)
             if owner.kind == "module":
@@ -97,8 +107,10 @@ class Inference(Cells):
         return ""
 
     def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
-        """The values that an annotation allows; None if it names something that is not known."""
+        """The values that an annotation allows; None without an annotation, or if it names a
+        type that no table has."""
         match node:
+            # `None`, or a type in quotes
             case ast.Constant(value=value):
                 return knowledge.PLAIN_TYPES.get(str(value))
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -113,7 +125,8 @@ class Inference(Cells):
         return knowledge.PLAIN_TYPES.get(name) or knowledge.TYPES.get(name)
 
     def _annotated_name(self, node: ast.expr | None, module: PythonModule) -> str:
-        """The full name of what an annotation names, by the imports of its module."""
+        """The full name of the type that an annotation names, by the imports of its module; ""
+        for an annotation in another form."""
         match node:
             case ast.Attribute(value=owner, attr=name):
                 return f"{self._annotated_name(owner, module)}.{name}"
@@ -123,12 +136,13 @@ class Inference(Cells):
         return ""
 
     def imported(self, name: str, asker: PythonModule) -> Value:
-        """The value of `import name` in a module."""
+        """The value of `import name` in the module `asker`: a module of the project, or a
+        foreign name."""
         module = self._other_module(name, asker)
         return self.foreign(name) if module is None else of("module", module)
 
     def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
-        """The value of `from origin import name` in a module."""
+        """The value of `from origin import name` in the module `asker`."""
         module = self._other_module(origin, asker)
         inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
         if module is not None:
@@ -139,7 +153,8 @@ class Inference(Cells):
         return self.foreign(f"{origin}.{name}") if inner is None else of("module", inner)
 
     def _other_module(self, name: str, asker: PythonModule) -> PythonModule | None:
-        """Another module of the project that a module imports."""
+        """The module of the project that `asker` imports under this name; None for one outside
+        the project, or for itself. Notes the import in `imports`."""
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
@@ -149,17 +164,19 @@ class Inference(Cells):
         return module
 
     def global_name(self, module: PythonModule, name: str) -> Value:
-        """The value under a name in a module, its own or from a module of which it imports everything."""
+        """The value of a global name of a module: its own, or one from a module of which it
+        imports everything (`from m import *`)."""
         value = self.get((module, name))
         for star in self.get((module, "*")):
             if star.kind == "module":
                 value = union(value, self.get((star.subject, name)))
         return value
 
-    # what values give
+    # the attributes and items of values
 
     def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
-        """The possible values of `node`, the attribute of this name."""
+        """The possible values of the attribute of this name of an atom; `node` is the
+        expression that reads it."""
         match atom.kind:
             case "foreign":
                 return self.foreign(f"{atom.subject}.{name}")
@@ -167,12 +184,14 @@ class Inference(Cells):
                 return self._attribute_of_module(atom.subject, name)
             case "instance" | "class" | "super":
                 return self._attribute_of_class(atom, name)
+            # what `parse_args` returns; a name that no `add_argument` has added may be anything
             case "namespace":
                 return self.get(("arg", atom.subject, name)) or UNKNOWN
             case "tensor" if name == "shape":
                 return self.list_of(node, INT)
             case "tensor":
                 return knowledge.TENSOR_ATTRIBUTES.get(name, UNKNOWN)
+            # a device of xdevice has the framework's own device as an attribute
             case "device" if name == "native":
                 return value_of(atom)
             case "device":
@@ -182,15 +201,18 @@ class Inference(Cells):
         return UNKNOWN
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
+        """The possible values of an attribute of a module of the project."""
         value = self.get((module, name))
-        # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has imported it
+        # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has
+        # imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
             return of("module", inner)
         return value or self.global_name(module, name)
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
-        """The possible values of an attribute of a class of the project, of its objects, or of `super()`."""
+        """The possible values of an attribute of a class of the project, of its objects, or of
+        `super()`. A property gives what it returns."""
         cls: Class = atom.subject
         values = self.get(self.attribute_of(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
@@ -208,26 +230,28 @@ class Inference(Cells):
                 return union(of("class", inner), others, loose)
             if values:
                 return union(values, loose)
+            # a base outside the project may have set the attribute
             return UNKNOWN if cls.foreign_bases else loose
         if atom.kind == "class":
             return of("function", method)
-        # an heir's object calls the method, so that its `self` may be one of the heir, too
+        # the method of a base gets objects of this class, too
         if method.receiver:
             self.put((method, method.receiver), of("instance", cls))
         if method.is_property:
             method.has_callers = True
             return self.get((method, "return"))
+        # the method, or whatever the program has assigned to the attribute
         return union(
             of("bound", method),
             frozenset(value for value in values if value.kind != "function"),
         )
 
     def iterate(self, value: Value) -> Value:
-        """The possible values of the variable of a loop over this value."""
+        """The possible values of the variable in a loop over this value."""
         return union(*map(self._iterate_atom, value))
 
     def _iterate_atom(self, atom: Atom) -> Value:
-        """The possible values of the variable of a loop over one thing."""
+        """The possible values of the variable in a loop over one atom."""
         match atom.kind:
             case "tensor" | "array" | "str":
                 return value_of(atom)
@@ -237,7 +261,8 @@ class Inference(Cells):
                 return union(*atom.subject)
             case "instance":
                 method = atom.subject.method("__iter__")
-                # Python iterates by indices where there is no __iter__; one that iterates itself would never end
+                # without __iter__ Python iterates by indices; an __iter__ that loops over its
+                # own object would be read for ever
                 if method is None or method is self.reader:
                     return self.item_of(atom)
                 method.has_callers = True
@@ -246,7 +271,8 @@ class Inference(Cells):
         return UNKNOWN
 
     def item_of(self, atom: Atom) -> Value:
-        """The value of an index."""
+        """The possible values of an item of an atom: of a list, a data set, or an object with
+        `__getitem__`; anything for others."""
         if atom == Atom("result", "dataset"):
             return tuple_of([TENSOR, TENSOR])
         if atom.kind == "list":
@@ -254,6 +280,7 @@ class Inference(Cells):
         method = atom.subject.method("__getitem__") if atom.kind == "instance" else None
         if method is None:
             return UNKNOWN
+        # the call passes the object itself and an index
         method.has_callers = True
         for name, value in zip(method.positional, (value_of(atom), INT), strict=False):
             self.put((method, name), value)
@@ -261,10 +288,12 @@ class Inference(Cells):
 
 
 def _is_inner_class(atom: Atom, name: str) -> bool:
+    """Whether an atom is a class of this name that is defined inside another class."""
     return atom.kind == "class" and atom.subject.outer is not None and atom.subject.name == name
 
 
 def _only_atom(node: ast.AST) -> Atom:
-    """The value of an expression, if that is one atom."""
+    """The one atom that an expression may be; "anything" if it may be several, or is not known
+    yet."""
     means = means_of(node)
     return next(iter(means)) if len(means) == 1 else ANYTHING

@@ -1,11 +1,12 @@
-"""Interprets the statements and expressions of a project, with sets of possible values instead of values (see
-`values`).
+"""Interprets the statements and expressions of a project. In place of one value, each
+expression has a set of possible values (see `values`).
 
-Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each other
-(arguments, returned values, attributes, globals, items of lists) lie in cells. When a cell grows, the modules and
-functions that have read it are interpreted again. This is done in two phases. In the first, "not known yet" differs
-from "anything", so that the order of the modules does not matter. In the second, functions that are not called in the
-project get "anything" as arguments.
+Modules and functions are interpreted one by one until nothing changes any more. The values that
+they pass to each other (arguments, returned values, attributes, globals, items of lists) are
+kept in cells. When a cell grows, the modules and functions that have read it are interpreted
+again. This is done in two phases. In the first, "not known yet" differs from "anything", so
+that the order of the modules does not matter. In the second, functions that are not called in
+the project get "anything" as arguments.
 """
 
 from __future__ import annotations
@@ -49,25 +50,28 @@ from .values import (
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
-"""How often the body of a loop is read before the names that it changes are taken for anything."""
+"""How often the body of a loop is read before the names that it changes are taken for
+anything."""
+# the kinds of Python numbers; "available" is a bool
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 
 def infer(project: Project, progress: Progress = unseen) -> Inference:
-    """Finds the possible values of each expression of a project, and stores them in the attribute `means` of its
-    node."""
+    """Finds the possible values of each expression of a project, and stores them in the
+    attribute `means` of its node. Returns the facts about the project, which the rules use."""
     interpreter = Interpreter(project)
     for module in project.modules:
         interpreter.schedule(module)
     # until no cell grows any more
     interpreter.drain(interpreter.run, progress)
     for key, value in list(interpreter.values.items()):
-        # a name that is taken from where nothing is known of it
+        # a global name that still has no value, such as one imported from a module without it
         if isinstance(key[0], PythonModule) and not value:
-            # in the first phase "nothing" meant "not known yet"; from now on it means "anything"
+            # in the first phase "nothing" meant "not known yet", and now nothing more will come
             interpreter.put(key, UNKNOWN)
-    # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
+    # the second phase: only now is it known which functions nobody calls; callers that are
+    # found later count, too
     for function in interpreter.functions.values():
         if function.is_open or not function.has_callers:
             interpreter.open(function)
@@ -78,8 +82,9 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
 class Interpreter(Inference):
     """Reads one module or function after the other.
 
-    A method for a statement returns what is known of the names after it, or None if what follows is never reached. A
-    method for an expression returns its possible values. `_METHODS`, at the end, says which method is for which node.
+    The method for a statement returns the environment after it (what is known about the names),
+    or None if the next statement is never reached. The method for an expression returns its
+    possible values. `_METHODS`, at the end, lists the method for each class of node.
     """
 
     function: Function | None
@@ -116,6 +121,7 @@ class Interpreter(Inference):
         # a caller's tests say nothing here: the function may be called from elsewhere, too
         owner = function.owner.node.decorator_list if function.owner is not None else []
         is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *owner])
+        # the function, or its class, may be skipped on machines without a GPU
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.put((function, "return"), self.evaluate(function.node.body))
@@ -130,6 +136,7 @@ class Interpreter(Inference):
         return value
 
     def _evaluate_parts(self, node: ast.AST) -> None:
+        """Evaluates the expressions directly inside a node, whose values nothing else needs."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.evaluate(child)
@@ -137,9 +144,12 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads statements one after the other, up to one after which nothing is reached."""
+        """Reads statements one after the other, beginning with `env`, up to one after which
+        nothing is reached. Returns the environment at the end, or None if that is never
+        reached."""
         for statement in body:
-            # after `return`, `raise` and the like: what follows keeps no `means`, so no rule looks at it
+            # after `return`, `raise` and the like: what follows keeps no `means`, so no rule
+            # looks at it
             if env is None:
                 break
             self.env = env
@@ -149,10 +159,13 @@ class Interpreter(Inference):
         return env
 
     def _other_statement(self, node: ast.stmt) -> Env | None:
+        """A statement that binds no names, such as `assert`."""
         self._evaluate_parts(node)
         return self.env
 
     def _expression(self, node: ast.Expr) -> Env | None:
+        """An expression as a statement; nothing is reached after `sys.exit()` and its
+        relatives."""
         self.evaluate(node.value)
         call = node.value
         if isinstance(call, ast.Call) and self.full_name(call.func) in _END_OF_PROGRAM:
@@ -160,6 +173,7 @@ class Interpreter(Inference):
         return self.env
 
     def _assign(self, node: ast.Assign) -> Env:
+        """`a = b = value`: binds each target to the value."""
         value = self.evaluate(node.value)
         # d2l's own modules name themselves so: `d2l = sys.modules[__name__]`
         if (
@@ -172,6 +186,9 @@ class Interpreter(Inference):
         return self.env
 
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
+        """`a: int = value`, or a field of a class without a value, whose annotation says what
+        it may be."""
+        # the value counts, not the annotation: that may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
         elif self.owner is not None:  # a field, which __init__ fills
@@ -179,29 +196,38 @@ class Interpreter(Inference):
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
+        """`a += value`: binds the target to the result of the operation."""
         # `x += 1` reads x first, and then binds it
         left, right = self.evaluate(node.target), self.evaluate(node.value)
         self.bind(node.target, self._operate(node, left, right))
         return self.env
 
     def _return(self, node: ast.Return) -> None:
+        """Puts the value into the function's cell for returned values; nothing is reached
+        behind it."""
         value = self.evaluate(node.value) if node.value else NONE
         # the `return` of a generator gives its caller no value
         if self.function is not None and not self.function.has_yield:
             self.put((self.function, "return"), value)
 
     def _raise(self, node: ast.Raise) -> None:
+        """Evaluates the exception; nothing is reached behind it."""
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
-        # outside a loop it is a syntax error, which Python reports when it compiles, not when it parses
+        """Keeps what is known at a `break` or `continue` for the end of the loop."""
+        # outside a loop it is a syntax error, which Python reports when it compiles, not when
+        # it parses
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
+        """Reads both branches with what the test tells in each, and joins what is known at
+        their ends."""
         env = self.env
         self.evaluate(node.test)
-        # d2l writes the code of all frameworks into one cell: only one branch belongs to this tab
+        # d2l writes the code of all frameworks into one cell: only one branch belongs to this
+        # tab
         is_tab = selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
@@ -210,8 +236,11 @@ class Interpreter(Inference):
         return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
+        """Reads the body, with the variable bound to the items, until nothing changes, and then
+        `else`."""
         items = self.iterate(self.evaluate(node.iter))
 
+        # the items are evaluated once, before the first round; the variable is bound in each
         def read_body() -> Env | None:
             self.bind(node.target, items)
             return self._block(node.body, self.env)
@@ -219,6 +248,8 @@ class Interpreter(Inference):
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _while(self, node: ast.While) -> Env | None:
+        """Reads the body, with what the test tells, until nothing changes, and then `else`."""
+
         def read_body() -> Env | None:
             self.evaluate(node.test)
             return self._block(node.body, narrowed(node.test, self.env, True))
@@ -226,8 +257,10 @@ class Interpreter(Inference):
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
-        """Returns the environment where a loop ends. Its body is read until that no longer changes, beginning with what
-        was known when the loop was read the last time, so that a loop inside it is mostly read once."""
+        """Returns the environment at the end of a loop. `read_body` reads one round, and is
+        called until the environment no longer changes. The first round begins with what was
+        known when this loop was last read, so that an inner loop is usually read only once in
+        each round of the outer one."""
         ends = self.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
@@ -235,6 +268,7 @@ class Interpreter(Inference):
             self.env = dict(before)
             # a fresh list for each round, which `break` and `continue` fill
             self._left_loops.append([])
+            # the loop may also end before this round
             after = before
             for end in (read_body(), *self._left_loops.pop()):
                 after = joined(after, end) or before
@@ -247,22 +281,29 @@ class Interpreter(Inference):
         return before
 
     def _with(self, node: ast.With | ast.AsyncWith) -> Env | None:
+        """Binds the names behind `as`, and reads the body."""
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
-                # files, devices and objects of the project give themselves; of anything else `__enter__` decides
+                # `__enter__` of files, devices and objects of the project is taken to return
+                # the object itself; any other may return anything
                 is_itself = only(value, ("result", "device", "instance"))
                 self.bind(item.optional_vars, value if is_itself else UNKNOWN)
         return self._block(node.body, self.env)
 
     def _try(self, node: ast.Try) -> Env | None:
+        """Reads the body, `else`, each handler and `finally`, and joins what is known at the
+        ends of the ways through."""
+        # `before` is a copy: the body may change `env` itself
         env, before = self.env, dict(self.env)
         after = self._block(node.body, env)
         if after is not None:
             after = self._block(node.orelse, after)
-        # the body may have failed anywhere: before its first statement, after its last, or in between
+        # the body may have failed anywhere: before its first statement, after its last, or in
+        # between
         for handler in node.handlers:
-            # what the body has bound before it failed is in `env`, which its first statements have changed
+            # names that the body has bound before it failed are in `env`, which its statements
+            # change
             self.env = env | (joined(before, after) or before)
             if handler.type is not None:
                 self.evaluate(handler.type)
@@ -270,19 +311,22 @@ class Interpreter(Inference):
                 # an exception is no device and no tensor, which is all that matters here
                 self.env[handler.name] = of("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
-        # every way out of the body and the handlers leaves, but `finally` is run before
+        # the body and all handlers return or raise, and `finally` runs before that
         if after is None:
             self._block(node.finalbody, before)
             return None
         return self._block(node.finalbody, after)
 
     def _match(self, node: ast.Match) -> Env | None:
+        """Reads each case and joins what is known at their ends. The names in a pattern may be
+        anything."""
         self.evaluate(node.subject)
         env = self.env
         # perhaps no case matches, and the names stay as they are
         after: Env | None = dict(env)
         for case in node.cases:
             self.env = dict(env)
+            # the names that a pattern binds: `case x`, `case [*x]`, `case {**x}`
             for part in ast.walk(case.pattern):
                 name = getattr(part, "name", None) or getattr(part, "rest", None)
                 if isinstance(name, str):
@@ -295,6 +339,7 @@ class Interpreter(Inference):
         return after
 
     def _delete(self, node: ast.Delete) -> Env:
+        """Removes deleted names from the environment."""
         for target in node.targets:
             if isinstance(target, ast.Name):
                 # a later read of the name raises, or finds a global
@@ -304,10 +349,11 @@ class Interpreter(Inference):
         return self.env
 
     def _import(self, node: ast.Import) -> Env:
+        """`import a.b` and `import a.b as c`."""
         for alias in node.names:
-            # `import a.b` binds `a`
+            # the first binds `a` to the package, the second `c` to the module in it
             package = alias.name.split(".")[0]
-            # `import a.b` runs a.b, too
+            # also without `as`: the call notes that this module imports a.b
             value = self.imported(alias.name, self.module)
             if not alias.asname:
                 value = self.imported(package, self.module)
@@ -315,8 +361,10 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
+        """`from a import b` and `from a import *`."""
         origin = origin_of(node, self.module)
         for alias in node.names:
+            # the names are looked up in the other module when they are read (`global_name`)
             if alias.name == "*":
                 self.put((self.module, "*"), self.imported(origin, self.module))
             else:
@@ -327,10 +375,12 @@ class Interpreter(Inference):
     # functions and classes
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
-        """Binds the name of a function, whose body is a task of its own; a method belongs to its class instead."""
+        """Binds the name of a function, whose body is a task of its own; a method belongs to
+        its class instead."""
         function = self._function_of(node, node.name, self.owner)
         self._read_defaults(function)
         value = of("function", function)
+        # the decorator next to the function is called first
         for decorator in reversed(node.decorator_list):
             value = self._decorate(decorator, function, value)
         # not a method
@@ -347,9 +397,10 @@ class Interpreter(Inference):
         return self.env
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
-        """The function of a node, which is made and scheduled when it is first met."""
+        """The `Function` of a definition or lambda. It is made and scheduled when the node is
+        read for the first time. `owner` is the class of a method."""
         function = self.functions.get(node)
-        # made in an earlier round: its cells hold what is known of it
+        # always the same object, because its cells have it in their keys
         if function is not None:
             return function
         function = self.functions[node] = Function(
@@ -375,8 +426,11 @@ class Interpreter(Inference):
         return function
 
     def _read_defaults(self, function: Function) -> None:
-        """Puts the defaults of a function into its parameters."""
+        """Evaluates the defaults of a function's parameters, and puts them into the parameters'
+        cells."""
         parameters = function.node.args
+        # defaults belong to the last positional parameters, so both lists are read from their
+        # ends
         positional = zip(
             reversed(function.positional), reversed(parameters.defaults), strict=False
         )
@@ -388,7 +442,9 @@ class Interpreter(Inference):
                 self.put((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
-        """The value of a decorated function: itself, if the decorator is known to return what it gets."""
+        """The value of a function with a decorator: `value`, the value without it, if the
+        decorator is known to return a function with the same arguments and results; else
+        anything."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
@@ -404,7 +460,7 @@ class Interpreter(Inference):
             knowledge.TRANSPARENT_ENDINGS
         ):
             return value
-        # the call gives a scope, whose `as` is not followed; the function itself is still called by the project
+        # a call gives a scope, whose `as` is not followed; but the arguments go to the function
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
         # an unknown decorator may call the function with anything, and return something else
@@ -412,8 +468,9 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
-        """Reads the body of a class at once, because its methods may be called by the next statement."""
-        # also made once, so that objects of earlier rounds belong to it
+        """Reads the body of a class at once, because the next statement may call its
+        methods."""
+        # made once, like a function, so that all its objects belong to one class
         cls = self.classes.get(node)
         if cls is None:
             cls = self.classes[node] = Class(node, self.module, node.name, self.owner)
@@ -422,13 +479,15 @@ class Interpreter(Inference):
         bases = union(*map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
-        # bases become known late where their module is read late
+        # more bases may be known than at the last reading, when their module had not been read
+        # yet
         if bases != cls.bases:
             cls.inherit(bases)
             for atom in bases:
                 if atom.kind == "class":
                     self.unite(cls, atom.subject)
-        # what the body binds are attributes, which functions inside it do not see as names
+        # the names that the body binds are attributes of the class; its methods do not see them
+        # as names
         outer, env = self.owner, self.env
         self.owner = cls
         inside = dict(env)
@@ -444,6 +503,8 @@ class Interpreter(Inference):
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
+        """The value of a lambda: a function without a name."""
+        # its body is a task of its own, as that of a function is
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
         return of("function", function)
@@ -451,8 +512,8 @@ class Interpreter(Inference):
     # names
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
-        """Gives a value to the target of an assignment; with `is_inner`, to the variable of a comprehension, which
-        nothing outside it can read."""
+        """Gives a value to the target of an assignment; with `is_inner`, to the variable of a
+        comprehension, which nothing outside it can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
             case ast.Name() if is_inner:
@@ -465,6 +526,7 @@ class Interpreter(Inference):
                 self.bind(target.value, self.list_of(target, value), is_inner)
             case ast.Tuple() | ast.List():
                 self._unpack(target.elts, value, is_inner)
+            # `x[i] = value`: the list or dict that x may be gets one more possible item
             case ast.Subscript():
                 self.evaluate(target.slice)
                 for atom in self.evaluate(target.value):
@@ -472,7 +534,9 @@ class Interpreter(Inference):
                         self.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
-        """Binds the items of a value to several targets; a tuple of the same length item by item."""
+        """Binds the items of a value to several targets, as `a, b = value` does. The items of a
+        tuple with as many items are told apart; of anything else, each target may get any
+        item."""
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
@@ -488,12 +552,15 @@ class Interpreter(Inference):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
-        """Binds a name, for the statements after it, and for functions and modules that read it."""
-        # a global is not known from one statement to the next: other functions bind it, too
+        """Binds a name in the environment, for the next statements, and in its cell, for
+        functions and modules that read it."""
+        # a name declared as `global` is only in its cell, because other functions may bind it
+        # meanwhile
         if self.function is not None and name in self.function.globals:
             self.put((self.module, name), value)
             return
         self.env[name] = value
+        # `_class` puts the names in the body of a class into the cells of attributes
         if self.owner is None:
             key = (
                 (self.module, name) if self.function is None else (self.function, "local", name)
@@ -515,7 +582,8 @@ class Interpreter(Inference):
                 self.put(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
-        """Looks a name up as Python does: in the function, in those around it, in the module, among the builtins."""
+        """The possible values of a name, which is looked up as Python does it: in the function,
+        in the functions around it, in the module, and among the builtins."""
         # a local name, or a global in the code of the module itself
         if node.id in self.env:
             return self.env[node.id]
@@ -529,7 +597,8 @@ class Interpreter(Inference):
                 return self.get((function, "local", node.id))
         value = self.get((self.module, node.id))
         if (self.module, node.id) in self.values:
-            return value  # nothing, if what the module binds the name to is not known yet
+            # empty, if the module binds the name to a value that is not known yet
+            return value
         # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
             return self.foreign(f"builtins.{node.id}")
@@ -538,18 +607,22 @@ class Interpreter(Inference):
     # expressions
 
     def _other_expression(self, node: ast.expr) -> Value:
+        """An expression of which nothing is known, such as a slice."""
         self._evaluate_parts(node)
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
+        """The value of a literal; a string that names a device is a value of its own kind."""
         if isinstance(node.value, str) and node.value.startswith("cuda"):
-            # a rule may write a word that fails without a GPU only where a test has shown that there is one
+            # for rules, which may write a word that fails without a GPU only behind a test for
+            # one
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
+        """The value of an f-string: a device's name if it can be one, else any string."""
         pattern = ""
         for part in node.values:
             self.evaluate(part)
@@ -559,11 +632,15 @@ class Interpreter(Inference):
         return filled_text(pattern, node)
 
     def _attribute(self, node: ast.Attribute) -> Value:
+        """The value of `x.name`."""
         # each of the possible objects has its own attribute
         owner = self.evaluate(node.value)
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
     def _call(self, node: ast.Call) -> Value:
+        """The value of a call, whose arguments get into the parameters of the functions that it
+        may call."""
+        # the arguments first, because the `Invocation` passes them on
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
         has_gpu = not self.env[GPU]
@@ -573,18 +650,20 @@ class Interpreter(Inference):
             return invocation.of_value(callee)
         # the call of a method has evaluated the object as part of the attribute
         owner = means_of(node.func.value)
-        # `None` has no methods: what may be None, too, gives what the rest gives
+        # `None` has no methods, so a call on what may also be None gives what the other values
+        # give
         if len(owner) > 1:
             owner -= NONE
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 
     def _subscript(self, node: ast.Subscript) -> Value:
+        """The value of `x[index]`."""
         owner = self.evaluate(node.value)
         self.evaluate(node.slice)
         return union(*[self._item(atom, node.slice) for atom in owner])
 
     def _item(self, atom: Atom, index: ast.expr) -> Value:
-        """The value of `x[index]`, for one thing that x may be."""
+        """The possible values of `x[index]`, for one atom that x may be."""
         is_slice = isinstance(index, ast.Slice)
         match atom.kind:
             case "tensor" | "array" | "str":
@@ -609,16 +688,18 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _operation(self, node: ast.BinOp) -> Value:
+        """The value of `x + y` and the like."""
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
         """The value of `left op right`, also of `left op= right`."""
-        # one side is not known yet: whatever were said now could not be taken back
+        # one side is not known yet, and values only grow: a guess could not be taken back later
         if not left or not right:
             return NOTHING
         # an operator of a tensor gives a tensor, whatever the other side is
         if TENSOR in (left, right):
             return TENSOR
+        # `/` gives a float, also of whole numbers
         if only(left, _NUMBERS) and only(right, _NUMBERS):
             is_whole = not isinstance(node.op, ast.Div) and not may_be(left | right, ("float",))
             return INT if is_whole else FLOAT
@@ -627,12 +708,14 @@ class Interpreter(Inference):
             return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
         if only(left, _HOST_NUMBERS) and only(right, _HOST_NUMBERS):
             return ARRAY
+        # `[a] + [b]` and `[a] * 2`
         if only(left, ("list", "tuple")) and only(right, ("list", "tuple", "int")):
             items = (self.iterate(value) for value in (left, right) if value != INT)
             return self.list_of(node, union(*items))
         return UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
+        """The value of `and` or `or`. An `and` with a test for a GPU is such a test itself."""
         env = self.env
         is_and = isinstance(node.op, ast.And)
         values = []
@@ -644,6 +727,7 @@ class Interpreter(Inference):
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
+        """The value of `not x`, `-x` and the like."""
         value = self.evaluate(node.operand)
         # `not x` is a bool, whatever x is
         if isinstance(node.op, ast.Not):
@@ -651,8 +735,9 @@ class Interpreter(Inference):
         return INT if only(value, ("bool", "available")) else value
 
     def _comparison(self, node: ast.Compare) -> Value:
+        """The value of a comparison: a tensor, an array or a bool, depending on both sides."""
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
-        # these four give a bool whatever is compared; tensors give tensors with all others
+        # these four operators always give a bool; with any other, a tensor gives a tensor
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
             return BOOL
         if TENSOR in values:
@@ -665,6 +750,8 @@ class Interpreter(Inference):
         return BOOL if all(only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
+        """The value of `x if test else y`: that of x where the test is true, and that of y
+        where it is false."""
         env = self.env
         self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)
@@ -675,21 +762,25 @@ class Interpreter(Inference):
         return union(value, other)
 
     def _list(self, node: ast.List | ast.Set) -> Value:
+        """The value of `[x, *y]` or `{x, *y}`; sets are treated as lists."""
         return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
-        """Returns the possible values of the elements that one item adds to a list."""
+        """The possible values of the elements that one item of a list display adds to the list:
+        several for `*item`."""
         value = self.evaluate(item)
         return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
+        """The value of `(x, y)`; with a star in it, it is treated as a list."""
         values = [self.evaluate(item) for item in node.elts]
-        # how many items a star brings is not known, so that positions say nothing
+        # a star adds an unknown number of items, so that positions mean nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):
             return self.list_of(node, UNKNOWN)
         return tuple_of(values)
 
     def _dict(self, node: ast.Dict) -> Value:
+        """The value of `{key: x, **y}`."""
         for key, item in zip(node.keys, node.values, strict=True):
             if key is not None:
                 self.evaluate(key)
@@ -700,6 +791,7 @@ class Interpreter(Inference):
         return of("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
+        """The value of a comprehension of any kind: a dict for one with keys, else a list."""
         # the variables of a comprehension are its own
         env, self.env = self.env, dict(self.env)
         for generator in node.generators:
@@ -717,17 +809,21 @@ class Interpreter(Inference):
         return value
 
     def _walrus(self, node: ast.NamedExpr) -> Value:
+        """The value of `(name := x)`."""
         value = self.evaluate(node.value)
         self.bind(node.target, value)
         return value
 
     def _inner(self, node: ast.Starred | ast.Await) -> Value:
+        """The value of `*x` or `await x`: that of x."""
         return self.evaluate(node.value)
 
     def _yield(self, node: ast.Yield) -> Value:
+        """Adds the value to the items of the generator; the expression itself gives whatever
+        `send` gets."""
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
-            # what a loop over the generator gets
+            # a loop over the generator gets this value
             self.put(("items", (self.function, "yield")), value)
         return UNKNOWN
 

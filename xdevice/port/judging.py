@@ -1,5 +1,6 @@
-"""The shared part of the rules of porting: a use of a device with the edits that may rewrite it, and the judgement on
-it."""
+"""The shared part of the rules of porting: a use of a device, the edits that can rewrite it,
+and the judgement on it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Edits = tuple[Edit, ...]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one use. With `edits` and a grade it can be rewritten."""
+    """The verdict on one use, with the reason that reports show (`why`). A use that can be
+    rewritten has `edits` and a grade."""
 
     verdict: Verdict
     why: str
@@ -35,31 +37,45 @@ class Judgement:
 
 
 def left_open(why: str, code: str = "") -> Judgement:
+    """The judgement that a use stays as it is, and a person has to look at it."""
     return Judgement("open", why, code)
 
 
 def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judgement:
+    """The judgement that edits are right by the project's own text. `consumed` are nodes inside
+    the use that are rewritten with it, and are no sites themselves."""
     return Judgement("rewritten", why, "", "proven", edits, since, consumed)
 
 
 def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
+    """The judgement that edits rest on an assumption, and the new text raises if that is wrong.
+    `code` says what is not proven: usually the argument."""
     return Judgement("rewritten", why, code, "safe", edits, since)
 
 
-NAMED: Final = "the name says it"
-GIVEN: Final = Judgement("neutral", "takes what it is given")
-STARS: Final = left_open("stars hide the arguments", "XD166")
-OTHER_ARGUMENTS: Final = left_open("arguments that the neutral word does not have", "XD166")
-OTHER_GPU: Final = left_open("after set_device this is another GPU than the first", "XD151")
+# reasons and judgements that several rules share
+NAMED: Final = "its full name identifies it"
+GIVEN: Final = Judgement("neutral", "names no vendor's device")
+STARS: Final = left_open("its arguments are hidden behind * or **", "XD166")
+OTHER_ARGUMENTS: Final = left_open(
+    "it has arguments that the neutral word does not take", "XD166"
+)
+OTHER_GPU: Final = left_open("set_device may have chosen a GPU other than the first", "XD151")
 
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
-"""CUDA's own handles of streams and events, and streams that stay CUDA's: a stream of `torch.cuda` is not equal to the
-same stream in PyTorch's own class."""
+"""CUDA's own handles of streams and events, and streams that stay CUDA's: a stream of
+`torch.cuda` is not equal to the same stream in PyTorch's own class."""
 
 
 class JudgedModule:
-    """A module whose uses of devices are judged."""
+    """A module whose uses of devices are judged, with the facts that the rules need.
+
+    `text_origins` and `device_origins` are the nodes of the project that choose devices or
+    their names which are turned into text, or are passed as devices (`text_flow.origins`).
+    `sets_current` tells whether the program may set the current device, so that "cuda" may be
+    another GPU than the first.
+    """
 
     def __init__(
         self,
@@ -81,7 +97,8 @@ class JudgedModule:
         self.text_origins = text_origins
         self.sets_current = sets_current
         self.frameworks = frameworks_of(module)
-        # names as well as imports: GluonCV loads decord by a function, `try_import_decord`
+        # names as well as imports, because a helper may do the import: GluonCV loads decord by
+        # `try_import_decord`
         names: set[str] = set()
         for node in self.nodes:
             names.update(name.split(".")[0] for name in imported_names(node, module))
@@ -91,7 +108,8 @@ class JudgedModule:
 
     @cached_property
     def torch_name(self) -> str:
-        """The name that the module has for PyTorch: "torch" unless it imports it under another one."""
+        """The name that the module has for PyTorch: "torch" unless it imports it under another
+        one."""
         for node in self.nodes:
             # `import torch as th`
             for alias in node.names if isinstance(node, ast.Import) else ():
@@ -112,18 +130,20 @@ class JudgedModule:
 
     @property
     def available(self) -> str:
-        """The test whether there is a GPU."""
+        """The text of a test whether there is a GPU."""
         return "xdevice.num_gpus() > 0" if self.asks_xdevice else self.named(AVAILABLE)
 
     @property
     def accelerator(self) -> str:
-        """The device without an index; where there is no GPU, None or a mere description."""
+        """The text of an expression for the GPU without an index. If the machine has none, its
+        value is None, or a device on which nothing can be made."""
         return "xdevice.native.gpu()" if self.asks_xdevice else self.named(ACCELERATOR)
 
     @property
     def current_gpu(self) -> str:
-        """The GPU that `set_device` has chosen, which PyTorch takes for a device without an index; "" where the module
-        works with another framework."""
+        """The text of an expression for the GPU that `set_device` has chosen: PyTorch takes a
+        device without an index for it. "" for modules that work with another framework, or with
+        several."""
         return (
             f"{self.torch_name}.device(xdevice.native.gpu().type)"
             if self.frameworks == {"torch"}
@@ -132,26 +152,30 @@ class JudgedModule:
 
     @property
     def accelerator_name(self) -> str:
-        """The kind of the present accelerator, as a string for comparisons: "cuda" on CUDA."""
+        """The text of an expression for the type of the current accelerator as a string, "cuda"
+        on CUDA, which is compared with `device.type`."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
 
     def named(self, text: str) -> str:
-        """A text about `torch`, with the module's name for it."""
+        """A text with `torch` in it, changed to the name that the module has for PyTorch."""
         return re.sub(r"\btorch\.", f"{self.torch_name}.", text)
 
     def has_uses(self, node: ast.AST) -> bool:
-        """Whether there are uses of devices inside an expression."""
+        """Whether an expression is a use of a device, or has one in it. `JudgedSites` has the
+        implementation."""
         raise NotImplementedError
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, from its parent to the module."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
     def is_exact(self, node: ast.AST) -> bool:
-        """Whether the positions of a node are right: before Python 3.12 those inside f-strings may not be."""
+        """Whether Python gives the right positions for a node: before Python 3.12, those inside
+        f-strings may be wrong."""
         try:
-            # the text at these positions must be the node
+            # the text at these positions must give the same node again
             again = ast.parse(self.segment(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):
             return False
@@ -160,8 +184,9 @@ class JudgedModule:
 
 @dataclass
 class Use:
-    """One use of an idiom, and the edits that rewrite it. The node is a call, except for the idioms that are not
-    calls."""
+    """One use of an idiom, and the edits that can rewrite it. `node` is a call for most idioms;
+    for the others a name, an attribute, a string, a comparison, a conditional expression or a
+    keyword argument."""
 
     module: JudgedModule
     node: Any
@@ -181,31 +206,33 @@ class Use:
         self.has_stars = None in self.keywords or any(
             isinstance(arg, ast.Starred) for arg in self.args
         )
-        # most rules take one argument without a name, and nothing else
+        # most rules accept only one positional argument: None if there are others
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
 
     @property
     def parent(self) -> ast.AST | None:
+        """The node around the use."""
         return self.module.parents.get(self.node)
 
     @property
     def is_statement(self) -> bool:
-        """Whether nothing is done with the result."""
+        """Whether the use is a statement, so that nothing is done with its result."""
         return isinstance(self.parent, ast.Expr)
 
     @property
     def called(self) -> str:
-        """The full name of what is called."""
+        """The full name of the called function, "" for a use that is no call."""
         return self.full_name(self.node.func) if isinstance(self.node, ast.Call) else ""
 
     @property
     def indent(self) -> str | None:
-        """The white space before a use that has its lines for itself; None if something else is on them."""
+        """The white space before a use that has its lines for itself, apart from a comment;
+        None if other code is on them."""
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
-        # a use that shares its line cannot be removed as a whole line
+        # other code on the line would get under the `if` that `rules_of_words.guarded` writes
         return before.decode() if not before.strip(b" \t") and rest is not None else None
 
     @property
@@ -215,36 +242,42 @@ class Use:
 
     @property
     def method(self) -> str:
+        """The name of the called method."""
         return self.node.func.attr  # type: ignore[no-any-return]
 
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
+        """An edit of this use, whose rank makes it come before the edits of uses inside this
+        one."""
         return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
-        # the rank is that of the node: what is inside it is replaced after it
+        """Replaces the whole use, or another node, by a text."""
+        # the rank is that of the node, which may be larger than the use, or inside it
         start, end = self.span(node or self.node)
         return (Edit(start, -end, end, text),)
 
     def replace_around(
         self, part: ast.AST, before: str, after: str, node: ast.AST | None = None
     ) -> Edits:
-        """Replaces all but one part."""
+        """Replaces the text before and behind one part of the use, or of another node; the part
+        itself stays, with the edits in it."""
         start, end = self.span(node or self.node)
         part_start, part_end = self.span(part)
         return Edit(start, -end, part_start, before), Edit(part_end, -end, end, after)
 
     def rename(self, text: str) -> Edits:
-        """Replaces the name of what is called."""
+        """Replaces the name of the called function, and leaves the arguments as they are."""
         return (self.edit(*self.span(self.node.func), text),)
 
     @property
     def renamed(self) -> Edits:
-        """Replaces the name of what is called by the idiom's text."""
+        """The edits that replace the name of the called function by the idiom's text."""
         return self.rename(self.idiom.text)
 
     def rename_with_bracket(self, text: str) -> Edit:
+        """Replaces the name of the called function and the opening bracket behind it."""
         start, end = self.span(self.node.func)
         return self.edit(start, self.find(b"(", end) + 1, text)
 
@@ -256,8 +289,8 @@ class Use:
     def call_with_receiver(
         self, word: str, upto: int, text: str = "", comma: str = ","
     ) -> Edits:
-        """Turns `x.method(...)` into `word(x, ...)`, with `text` in place of everything before the position `upto`.
-        Comments and line breaks in between are kept."""
+        """Turns `x.method(...)` into `word(x, ...)`: everything from the dot to the position
+        `upto` becomes `comma` and `text`. Comments and line breaks in between are kept."""
         start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
         # comments and line breaks between the dot and the argument; the spaces go
@@ -274,19 +307,22 @@ class Use:
     def move_to(
         self, device: ast.expr, word: str = "xdevice.to_device", maker: str = ""
     ) -> Edits:
-        """Turns `x.method(device)` into `word(x, device)`; the maker makes a device from an index."""
+        """Turns `x.method(device)` into `word(x, device)`, or into `word(x, maker(device))` if
+        `maker` names a function that makes a device from an index."""
         text = f"{maker}(" if maker else ""
         edits = self.call_with_receiver(word, self.span(device)[0], text)
         return (*edits, self.close_bracket(device)) if maker else edits
 
     def close_bracket(self, argument: ast.expr) -> Edit:
-        """Closes one more bracket after an argument, before a comma that follows it."""
+        """The edit that adds a closing bracket behind an argument, before a comma that follows
+        it."""
         text, last = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
-        # brackets around the argument itself stand before the one that closes the call
+        # skip brackets around the argument itself: a node's position leaves them out
         while text[at : at + 1] in b") \t" and at < last:
             at += 1
+        # nothing follows the argument
         if at == last:
             return self.edit(at, at + 1, "))")
         comma = self.find(b",", end)
@@ -294,11 +330,13 @@ class Use:
 
     @property
     def dot(self) -> int:
-        """The position of the dot in `value.attr`, after the brackets and comments of the value."""
+        """The position of the dot in `value.attr`, after the brackets and comments of the
+        value."""
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:
-        """The next position of a mark that is not in a comment."""
+        """The next position of a mark, from `at` on, that is not in a comment. There must be
+        one."""
         match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(
             self.module.source.text, at
         )
@@ -307,6 +345,7 @@ class Use:
 
 
 def text_of(node: ast.AST | None) -> str | None:
+    """The string that a literal is; None for any other expression, or for none."""
     return (
         node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
     )

@@ -1,4 +1,9 @@
-"""Tables of the values of calls and attributes of packages outside the project."""
+"""Tables of what is known about packages outside the project: the values of calls, of
+attributes and of methods.
+
+A name that no table has gives a value about which nothing is known, so a missing name leaves a
+site open, and a wrong one would rewrite code that must stay.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,8 @@ from .values import (
     union,
 )
 
+# texts that name a device: "cuda:0", "GPU", "/device:GPU:1"; a star is a part that an f-string
+# fills in
 SPELLING: Final = re.compile(
     r"(cuda|cpu|gpu|mps|xpu|npu)(:(\d+|\*))?|/?(device:)?[CG]PU:(\d+|\*)", re.IGNORECASE
 )
@@ -33,7 +40,7 @@ FRAMEWORKS: Final = {
     **dict.fromkeys(("mxnet", "gluoncv", "gluonnlp"), "mxnet"),
     **dict.fromkeys(("jax", "flax", "optax"), "jax"),
 }
-"""The framework of each package."""
+"""The framework that each package belongs to."""
 _PARTS: Final = {
     **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
     "gluoncv.torch": "torch",
@@ -42,11 +49,12 @@ _PARTS: Final = {
 
 
 def framework_of(full: str) -> str | None:
-    """The framework that a full name belongs to."""
+    """The framework that a full name such as "torch.nn.Linear" belongs to; None if to none."""
     two = ".".join(full.split(".")[:2])
     return _PARTS.get(two) or FRAMEWORKS.get(full.split(".")[0])
 
 
+# names of functions that return one tensor in each of `_TENSOR_ROOTS` that has them
 _MAKERS: Final = """
 zeros ones empty full rand randn randint randperm arange linspace eye tensor as_tensor from_numpy normal bernoulli
 zeros_like ones_like empty_like full_like rand_like randn_like randint_like cat concat stack hstack vstack matmul mm
@@ -62,11 +70,13 @@ numel size rank acos asin atan atan2 cosh sinh gather_nd reduce_prod reduce_any 
 cardinality logsigmoid softplus gelu elu leaky_relu silu hardtanh batch_norm layer_norm constant
 convert_to_tensor
 """
+# modules with functions on tensors; of them, only `_MAKERS` are known
 _TENSOR_ROOTS: Final = """
 torch torch.nn.functional torch.linalg torch.special torch.fft paddle paddle.nn.functional paddle.linalg tensorflow
 tensorflow.nn tensorflow.math tensorflow.linalg tensorflow.random tensorflow.data.experimental mxnet.nd mxnet.ndarray
 mxnet.nd.random mxnet.npx jax.nn jax.random jax.lax
 """
+# modules whose functions all return tensors, except those in `_NO_TENSORS`
 _ALL_TENSORS: Final = tuple(
     """
     mxnet.np mxnet.numpy jax.numpy mxnet.np.random mxnet.np.linalg mxnet.nd mxnet.ndarray mxnet.npx jax.numpy.linalg
@@ -81,6 +91,7 @@ _NO_TENSORS: Final = set(
     """.split()
 )
 
+# the results of calls, by full name; a later entry replaces an earlier one with the same name
 _CALLS: Final[dict[str, Value]] = {
     **{f"{root}.{name}": TENSOR for root in _TENSOR_ROOTS.split() for name in _MAKERS.split()},
     **dict.fromkeys(
@@ -96,6 +107,7 @@ _CALLS: Final[dict[str, Value]] = {
     **dict.fromkeys(
         ("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])
     ),
+    # tests behind which a word may be written that fails without a GPU
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
     **dict.fromkeys(
         ("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"),
@@ -121,6 +133,7 @@ _CALLS: Final[dict[str, Value]] = {
     "xdevice.sync": NONE,
     "random.randint": INT,
     "platform.system": STR,
+    # GluonCV's helper returns the module
     "gluoncv.utils.filesystem.try_import_decord": of("foreign", "decord"),
     **{
         f"{root}.{name}": TENSOR
@@ -138,7 +151,8 @@ BUILTINS: Final[dict[str, Value]] = {
     "print": NONE,
     **dict.fromkeys(("type", "getattr"), UNKNOWN),
 }
-"""The results of Python functions that do not depend on the arguments."""
+"""The results of Python's built-in functions, if they do not depend on the arguments."""
+# the values of literals, by the type of the constant
 CONSTANTS: Final[dict[type, Value]] = {
     bool: BOOL,
     int: INT,
@@ -146,6 +160,7 @@ CONSTANTS: Final[dict[type, Value]] = {
     str: STR,
     type(None): NONE,
 }
+# the values of Python's own types in annotations, and in `type=` of argparse
 PLAIN_TYPES: Final[dict[str, Value]] = {
     "int": INT,
     "float": FLOAT,
@@ -166,7 +181,7 @@ TYPES: Final[dict[str, Value]] = {
     "paddle.nn.Layer": of("model", "paddle.nn.Layer"),
     "torch.optim.Optimizer": of("optimizer"),
 }
-"""The values that annotations allow."""
+"""The values that annotations with the types of frameworks allow, by full name."""
 TRANSPARENT_DECORATORS: Final = set(
     """
     staticmethod classmethod property override typing.override abc.abstractmethod functools.wraps functools.lru_cache
@@ -176,6 +191,7 @@ TRANSPARENT_DECORATORS: Final = set(
     """.split()
 )
 """Decorators that change neither the arguments nor the result of their function."""
+# the same for decorators that are recognized by the end of their names
 TRANSPARENT_ENDINGS: Final = (".setter", ".getter", ".custom_fwd", ".register")
 
 DEVICE_MAKERS: Final = {
@@ -199,10 +215,10 @@ DEVICE_MAKERS: Final = {
         for name in ("try_gpu", "gpu", "cpu", "device")
     ),
 }
-"""Calls that give a device."""
+"""Functions that return a device."""
 DEVICE_LISTS: Final = {"xdevice.native.try_all_gpus", "xdevice.try_all_gpus"}
 COPIES: Final = {"copy.copy", "copy.deepcopy", "xdevice.to_device", "xdevice.copy_to"}
-"""Functions whose result is of the same kind as their first argument."""
+"""Functions whose result has the same value as their first argument."""
 
 LAYERS: Final = {
     "torch.nn",
@@ -217,6 +233,7 @@ LAYERS: Final = {
     "keras",
 }
 """The modules whose classes are layers, models and losses."""
+# classes in these modules that are no layers
 _NO_MODELS: Final = {
     "Parameter",
     "ParameterList",
@@ -225,6 +242,7 @@ _NO_MODELS: Final = {
     "Input",
     "InputSpec",
 }
+# modules and functions whose calls return whole models
 _NETS: Final = tuple(
     """
     torchvision.models paddle.vision.models gluoncv.model_zoo gluoncv.torch.model_zoo mxnet.gluon.model_zoo
@@ -243,21 +261,25 @@ BASES: Final = set(
     paddle.nn.Sequential torch.nn.ModuleList
     """.split()
 )
-"""The bases that make a class a model."""
+"""The bases that make a class of the project a model."""
+# the models that `.to(device)` moves in place; those of Keras have no such method
 IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
 
+# data loaders, which make batches of the items of their first argument
 LOADERS: Final = {
     "torch.utils.data.DataLoader",
     "paddle.io.DataLoader",
     "mxnet.gluon.data.DataLoader",
     "torch_geometric.loader.DataLoader",
 }
+# data sets whose items are tuples of a tensor for each argument
 TENSOR_SETS: Final = {
     "torch.utils.data.TensorDataset",
     "mxnet.gluon.data.ArrayDataset",
     "paddle.io.TensorDataset",
 }
 
+# methods of tensors that return one tensor, in any framework
 _SAME: Final = """
 to cuda cpu xpu npu detach clone contiguous float half double long int bool bfloat16 type type_as view reshape
 transpose permute flatten squeeze unsqueeze expand expand_as repeat t sum mean std var prod cumsum abs exp log sqrt pow
@@ -274,6 +296,8 @@ addmm baddbmm histc exponential_ random_ T
 TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(_SAME.split(), TENSOR),
     **dict.fromkeys(("numpy", "asnumpy"), ARRAY),
+    # an int, if the tensor has whole numbers; a float is the careful choice, as it is no index
+    # of a GPU
     **dict.fromkeys(("item", "asscalar"), FLOAT),
     **dict.fromkeys(
         ("dim", "numel", "nelement", "get_device", "ndimension", "element_size", "__len__"), INT
@@ -284,9 +308,10 @@ TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(("is_contiguous", "is_floating_point"), BOOL),
     **dict.fromkeys(("sort", "topk"), tuple_of([TENSOR, TENSOR])),
 }
-"""The results of a tensor's methods, except `max`, `min` and `size`, whose results depend on the arguments."""
+"""The results of a tensor's methods. `max`, `min` and `size` are left out, because their
+results depend on the arguments."""
 TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "tolist": UNKNOWN}
-"""The items of the lists that methods of a tensor return."""
+"""The values of the items, for methods of a tensor that return lists."""
 TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
     **dict.fromkeys(("device", "ctx", "context", "place"), of("device")),
@@ -298,7 +323,7 @@ TEXT_METHODS: Final[dict[str, Value]] = {
     "split": UNKNOWN,
     **dict.fromkeys(("startswith", "endswith", "isdigit"), BOOL),
 }
-"""The results of a string's methods that do not return strings."""
+"""The results of the methods of a string, except those that return a string."""
 DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
     "type": STR,
     "index": INT,
@@ -308,30 +333,33 @@ DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
 MODEL_METHODS: Final = set(
     "to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split()
 )
-"""Methods of a model of PyTorch that return the model itself."""
+"""Methods of a PyTorch model that return the model itself."""
 RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.Accelerator", "device"): of("device"),
     ("accelerate.PartialState", "device"): of("device"),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
-"""The value of an attribute of the result of a call, by the names of the two."""
+"""The values of attributes of objects that outside functions return, by the full name of the
+function and the name of the attribute."""
 GLUONS_OUTPUT: Final = of("result", "mxnet.gluon.output")
-"""The result of a model of Gluon's zoos: an array of MXNet, or several."""
+"""The result of calling a model of a Gluon model zoo: an MXNet array, or several."""
 DECORDS_ARRAY: Final = of("result", "decord.array")
-"""An array of decord on the host, whose methods have MXNet's names."""
+"""A decord array on the host, whose methods have the names of those of MXNet's arrays."""
 
 
 def result(full: str) -> Value | None:
-    """The result of a call of the function or class with this full name; None if no table has it."""
+    """The value of a call of the function or class with this full name; None if no table has
+    it."""
     if full in _CALLS:
         return _CALLS[full]
     root, _, name = full.rpartition(".")
+    # classes begin with a capital letter, and functions of the same modules do not
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
         return of("model", full)
-    # zoos have functions, whose names begin with small letters
+    # model zoos have functions for whole models, with small letters
     if full.startswith(_NETS):
         return of("model", full)
-    # NumPy's interface is large: what gives no array is listed, not what does
+    # NumPy has too many functions that return arrays, so the others are listed
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
@@ -344,20 +372,23 @@ def result(full: str) -> Value | None:
 
 
 def output_of(full: str) -> Value | None:
-    """The result of a call of a framework's layer; None if no table has it."""
+    """The value of a call of an object of a framework's layer class with this full name; None
+    if it is not known."""
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT
     if name in _SEVERAL or root not in LAYERS:
         return None
-    # what a class of the project computes is read there, and what `Module` itself gives is unknown
+    # a bare `Module` computes nothing that is known; `Sequential` passes a tensor through
+    # layers
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR
 
 
 def is_model(atom: Atom) -> bool:
-    """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
+    """Whether an atom is a layer or model: of a framework, or of a class of the project that
+    inherits from one."""
     if atom.kind == "model":
         return True
     return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases)

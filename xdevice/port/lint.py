@@ -1,4 +1,5 @@
-"""The findings of lint: those of the selected rules, without those that comments ignore or a baseline has."""
+"""The findings of lint: those of the selected rules, without those that a comment ignores, a
+baseline has, or a revision had already; and the files that `lint --fix` writes."""
 
 from __future__ import annotations
 
@@ -23,16 +24,21 @@ from .report import column
 from .sites import Edit, Site
 from .sources import Cell, PythonModule, Source
 
+# `# xdevice: ignore[XD202, XD217]`, `off` and `on`; the second group is empty without codes
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
 _REPORTED: Final = re.compile(r"cuda\.|^\.cuda|CUDA|is_cuda|with_cuda")
-"""The idioms that lint reports wherever they are."""
+"""Matches the names of idioms that lint reports wherever they are, so that `--fix` must not
+change them unasked."""
+# the names of idioms that are about streams and events
 _STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
+# the section of pyproject.toml, which has to be found without a parser on Python 3.10
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
 
 
 class OptionError(Exception):
-    """An option that cannot be followed: a code that does not exist, a file that cannot be read, an unknown
-    revision."""
+    """Raised for an option, a setting or a comment that cannot be followed, such as a code that
+    does not exist, a file that cannot be read, or an unknown revision. The message is for the
+    user."""
 
 
 Place = tuple[int, int]
@@ -40,7 +46,8 @@ Place = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """The characters from `start` to `end` become `text`; lines and columns count from 1."""
+    """An edit as editors make it: the characters from `start` to `end` become `text`. Lines and
+    columns count from 1."""
 
     start: Place
     end: Place
@@ -49,8 +56,9 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """One place that a rule has found. `line` and `end` are in the file, `col` counts characters from 1. `text` is the
-    first line with single spaces, by which a baseline recognizes the finding."""
+    """One place that a rule has found. `line`, `col` and `end` are positions in the file, from
+    1 and in characters; `cell` is the number of the notebook's cell, None in other files.
+    `text` is the first line with single spaces, by which a baseline recognizes the finding."""
 
     path: str
     line: int
@@ -60,24 +68,26 @@ class Finding:
     text: str
     end: Place
     cell: int | None
-    lines: range  # of the whole statement
+    lines: range  # of the whole statement; a comment in any of them ignores the finding
     part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
-    guard: tuple[str, Place] | None = (
-        None  # the path, line and column of the test that guards it
-    )
-    guarded: tuple[
-        tuple[Place, Place], ...
-    ] = ()  # what is reached only if it is true, in `Source.text`
-    fix: tuple[Change, ...] = ()
+    # the path, line and column of the test that guards it
+    guard: tuple[str, Place] | None = None
+    # if it is a test itself: the code that is reached only if it is true, in `Source.text`
+    guarded: tuple[tuple[Place, Place], ...] = ()
+    fix: tuple[Change, ...] = ()  # the edits by which `port` would fix it
     behind: tuple[Finding, ...] = ()  # the findings that this one, a test, guards
 
     @property
     def key(self) -> tuple[str, int, int, str]:
+        """The path, the position and the code: by these findings are sorted, and two tabs'
+        findings are the same."""
         return self.path, self.line, self.col, self.code
 
 
 class Choice(NamedTuple):
-    """The codes that are looked for, and those that are ignored, in some files only or in all."""
+    """The codes to report and those to ignore, as whole codes or prefixes. Without `select`,
+    the rules that are on by default are reported. `per_file` has pairs of a glob and the codes
+    that are ignored in the files that match it."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -89,16 +99,24 @@ class Choice(NamedTuple):
             *self.ignore,
             *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
         )
+        # "-" begins no code: nothing is ignored
         if code.startswith(ignored or "-"):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
 
     def needs_engine(self) -> bool:
-        """Whether a rule is selected that asks what expressions mean across the project, which takes far longer."""
+        """Whether the rule XD212 is selected, which alone needs the values of expressions
+        across the project; finding these takes far longer than all other rules."""
+        # without `select` it does not run, because it is off by default
         return "XD212".startswith(self.select or "-")
 
     def with_options(self, select: str | None, ignore: str | None) -> Choice:
-        """The choice of a command. `--select` replaces the settings' codes, `--ignore` removes more."""
+        """This choice, read from the settings, with the options of a command: `--select`
+        replaces the settings' codes, and `--ignore` adds to them.
+
+        Raises:
+            OptionError: an option names a code that does not exist.
+        """
         selected = codes(select, "--select") if select else self.select
         return self._replace(
             select=selected, ignore=(*self.ignore, *codes(ignore or "", "--ignore"))
@@ -106,14 +124,17 @@ class Choice(NamedTuple):
 
 
 def _matches(path: str, glob: str) -> bool:
+    """Whether a glob matches a path, or the end of it from a folder on: "tests/*" matches
+    "src/tests/a.py"."""
     return fnmatch.fnmatch(path, glob) or fnmatch.fnmatch(f"/{path}", f"*/{glob}")
 
 
 def codes(text: str, of: str) -> tuple[str, ...]:
-    """The codes that an option or a comment lists: each is a whole code, or the beginning of some.
+    """The codes in the text of an option or a comment, separated by commas or spaces: each is a
+    whole code, or the prefix of several. `of` names the option in the message.
 
     Raises:
-        OptionError: one of them begins no code.
+        OptionError: no code has this prefix.
     """
     beginnings = tuple(filter(None, re.split(r"[,\s]+", text)))
     for beginning in beginnings:
@@ -124,14 +145,16 @@ def codes(text: str, of: str) -> tuple[str, ...]:
     return beginnings
 
 
-# what a project has set
+# the settings of a project
 
 
 def configure(root: Path) -> Choice:
-    """Reads select, ignore and per-file-ignores from `[tool.xdevice]` of the nearest pyproject.toml.
+    """Reads select, ignore and per-file-ignores from `[tool.xdevice]` of the nearest
+    pyproject.toml: in `root`, or in a folder above it. Returns the choice without any codes if
+    there is no such section.
 
     Raises:
-        OptionError: the file cannot be read, or has another key or an unknown code.
+        OptionError: the file is not TOML, the section is wrong, or Python is older than 3.11.
     """
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
@@ -143,8 +166,8 @@ def configure(root: Path) -> Choice:
         import tomllib
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"{file} has [tool.xdevice], which takes Python 3.11 to read, for its tomllib; "
-            f"give --select and --ignore instead, or run lint with a newer Python"
+            f"{file} has [tool.xdevice], and reading it needs tomllib, which came with Python 3.11; "
+            f"use --select and --ignore instead, or run lint with a newer Python"
         ) from error
     try:
         settings = tomllib.loads(text)["tool"]["xdevice"]
@@ -153,7 +176,7 @@ def configure(root: Path) -> Choice:
     unknown = set(settings) - {"select", "ignore", "per-file-ignores"}
     if unknown:
         raise OptionError(
-            f"{file}: [tool.xdevice] has select, ignore and per-file-ignores, not {', '.join(unknown)}"
+            f"{file}: [tool.xdevice] may have select, ignore and per-file-ignores, not {', '.join(unknown)}"
         )
     per_file = settings.get("per-file-ignores", {})
     return Choice(
@@ -167,8 +190,13 @@ def configure(root: Path) -> Choice:
 
 
 def _list_codes(setting: Any, of: str) -> tuple[str, ...]:
+    """The codes in a list of the settings. `of` names the setting in the message.
+
+    Raises:
+        OptionError: the setting is no list of strings, or has an unknown code.
+    """
     if not isinstance(setting, list) or not all(isinstance(code, str) for code in setting):
-        raise OptionError(f"{of} is a list of codes, such as ['XD202'], not {setting!r}")
+        raise OptionError(f"{of} must be a list of codes such as ['XD202'], not {setting!r}")
     return codes(" ".join(setting), of)
 
 
@@ -176,15 +204,17 @@ def _list_codes(setting: Any, of: str) -> tuple[str, ...]:
 
 
 def findings(source: Source, choice: Choice) -> list[Finding]:
-    """The findings in a file, in order. A finding that two tabs share comes once.
+    """The findings in a file, sorted by position. A finding that two tabs share comes once.
 
     Raises:
         OptionError: a comment names a code that does not exist.
     """
+    # by key, so that two tabs' findings of the same code become one
     chosen = {
         finding.key: finding for module in source.modules for finding in _chosen(module, choice)
     }
     ignores = list(_ignores(source))
+    # before `_unused_ignores`, because this marks the comments that are used
     reported = [finding for finding in chosen.values() if not _is_ignored(finding, ignores)]
     if choice.takes("XD401", source.path):
         reported += _unused_ignores(source, ignores, choice)
@@ -221,20 +251,23 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
 
 
 def _span(node: Any) -> tuple[Place, Place]:
+    """Where a node begins and ends in `Source.text`: lines from 1, columns in bytes from 0."""
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
 def _start(source: Source, node: Any) -> Place:
+    """Where a node begins in the file: lines and columns from 1, columns in characters."""
     return source.place(node.lineno)[0], column(source, node.lineno, node.col_offset)
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings; those that are only reached behind a test for vendor-specific devices are part of that test's
-    finding."""
+    """The findings, in which those that are only reached behind a test for vendor-specific
+    devices have become part of that test's finding. They stay as they are if the test is not
+    among the findings."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}
-    rest = []
+    rest = []  # findings without a test, and the tests
     for finding in findings:
         test = tests.get(finding.guard) if finding.guard is not None else None
         if test is None:
@@ -245,21 +278,24 @@ def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
-    """The finding of a test, which names the lines of the findings that it guards."""
+    """The finding of a test, with a message that names the lines of the findings that it
+    guards. Without such findings it stays as it is."""
     if not guarded:
         return test
     lines = sorted({finding.line for finding in guarded})
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
-    # lint must not advise what port refuses
-    says = test.message
-    if any(finding.code == "XD219" for finding in guarded):  # `port` keeps such a test
-        says = f"{says.partition('; use ')[0]}, and stays, because it guards what has no neutral word"
-    message = f"{says}; {count} behind this test (line {', '.join(map(str, lines))})"
+    # lint must not advise what port refuses: port keeps a test that guards code without a word
+    # (XD219)
+    opening = test.message
+    if any(finding.code == "XD219" for finding in guarded):
+        opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral word"
+    message = f"{opening}; {count} behind this test (line {', '.join(map(str, lines))})"
     return replace(test, message=message, behind=tuple(guarded))
 
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
-    """The lines of the statement around a node; for a compound statement, only those before its body."""
+    """The first and the last line of the statement around a node; for a compound statement,
+    only the lines before its body. `parents` has the parent of each node."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
@@ -273,7 +309,9 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """The findings, each with the edits by which `port` would fix it; those in notebooks get none."""
+    """The findings, each with the edits by which `port` would fix it, if it would. Those in
+    notebooks get none, because edits of a cell's code have no place in the file, which is
+    JSON."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)
@@ -285,17 +323,20 @@ def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Find
 
 
 def _change(source: Source, edit: Edit) -> Change:
+    """An edit in offsets as one in lines and columns."""
     return Change(_at(source, edit.start), _at(source, edit.end), edit.text)
 
 
 def _at(source: Source, offset: int) -> Place:
+    """The line and the column of an offset, from 1 and in characters."""
     line, col = source.position(offset)
     return line, column(source, line, col)
 
 
 def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
-    """The site whose rewriting fixes a finding: one that ends or begins with it, or is rewritten with the finding in
-    it, as `"cuda" if torch.cuda.is_available() else "cpu"` may be."""
+    """The site whose rewriting fixes a finding; None if there is none. It ends or begins where
+    the finding does, or one of its edits replaces the finding with the code around it, as in
+    `"cuda" if torch.cuda.is_available() else "cpu"`."""
     if finding.code not in lint_rules.BY_PORT:
         return None
     first, last = finding.part
@@ -313,8 +354,9 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
 
 
 def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
-    """The new bytes of the files in which `port` rewrites a finding, or one that the finding guards. Streams and events
-    of a file are rewritten together or not at all, because PyTorch's do not mix with CUDA's."""
+    """The new bytes of the files in which `port` rewrites findings, or others that these guard,
+    by file. Streams and events of a file are rewritten together or not at all, because
+    PyTorch's do not mix with CUDA's."""
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).extend((finding, *finding.behind))
@@ -326,7 +368,8 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
         # from the inner tests to the outer ones: what an inner one keeps, the outer one guards
         for finding in reversed(chosen):
             _complete(finding, sites, examined.of(source), own[finding])
-        # what stays keeps CUDA's streams, so that no other one of the file may become PyTorch's
+        # if a site with one of CUDA's streams stays, no other stream of the file may become
+        # PyTorch's
         left = [
             site
             for site in examined.of(source)
@@ -342,9 +385,13 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
 def _complete(
     test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None
 ) -> None:
-    """Adds the sites that a test guards and lint does not report, as in `"cuda" if torch.cuda.is_available() else
-    "cpu"`; removes the test if it guards code that stays, because a test for any vendor's devices must not lead to code
-    for one vendor."""
+    """Completes `sites`, which are to be rewritten, for a finding that is a test.
+
+    Adds the sites that the test guards and lint does not report, as in `"cuda" if
+    torch.cuda.is_available() else "cpu"`. Removes the test instead if it guards code that
+    stays, because a test for any vendor's devices must not lead to code for one vendor. `own`
+    is the site of the test itself, and `all_sites` are those of the file.
+    """
     if own is None or own not in sites:
         return
     inside = [site for site in all_sites if site is not own and _is_in(site, test.guarded)]
@@ -365,6 +412,7 @@ def _complete(
 
 
 def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
+    """Whether a site is inside one of these parts of the text."""
     return any(start <= (site.line, site.col) and site.end <= end for start, end in spans)
 
 
@@ -373,14 +421,20 @@ def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
 
 @dataclass
 class _Ignore:
+    """A comment that ignores findings, or two comments with the lines between them."""
+
     lines: range  # of the file
     cell: int | None
-    codes: tuple[str, ...]
-    used: bool = False
+    codes: tuple[str, ...]  # codes or prefixes; none for all codes
+    used: bool = False  # whether it has ignored a finding
 
 
 def _ignores(source: Source) -> Iterator[_Ignore]:
-    """The comments that ignore findings, each with the lines for which it holds."""
+    """The comments of a file that ignore findings, each with the lines for which it holds.
+
+    Raises:
+        OptionError: a comment names a code that does not exist.
+    """
     opened: _Ignore | None = None
     for line, comment in _comments(source):
         match = _COMMENT.match(comment)
@@ -390,7 +444,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         ignore = _Ignore(
             range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}")
         )
-        # `off` holds up to `on`, or to the end of the file
+        # `off` holds up to the next `on`, or to the end of the file
         if match[1] == "ignore":
             yield ignore
         elif match[1] == "off" and opened is None:
@@ -404,12 +458,14 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 
 
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
-    """The comments of a file, each with its line in `Source.text`."""
+    """The comments of a file, each with its line in `Source.text`; none if nothing in the file
+    looks like one of ours."""
+    # most files have no such comment, and reading tokens takes long
     if b"xdevice:" not in source.text:
         return
     cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
     for cell in cells:
-        # a cell that is not Python has no findings, even without its lines for IPython
+        # a cell that is not Python has no findings to ignore
         with suppress(tokenize.TokenError, SyntaxError):
             for token in tokenize.generate_tokens(io.StringIO(cell.text).readline):
                 if token.type == tokenize.COMMENT:
@@ -417,9 +473,10 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
-    """Whether a comment ignores a finding. All that do are marked as used."""
+    """Whether a comment ignores a finding. All comments that do so are marked as used."""
     is_ignored = False
     for ignore in ignores:
+        # one line in common is enough, so that the comment may be on any line of the statement
         touches = (
             ignore.lines.start < finding.lines.stop and finding.lines.start < ignore.lines.stop
         )
@@ -431,15 +488,16 @@ def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
 def _unused_ignores(
     source: Source, ignores: Iterable[_Ignore], choice: Choice
 ) -> Iterator[Finding]:
-    """Findings for comments that ignore nothing. A comment for a code that is not selected counts as used, because it
-    may be needed."""
+    """Findings (XD401) for comments that have ignored nothing. A comment for a rule that was
+    not run counts as used, because it may be needed when the rule runs."""
     for ignore in ignores:
         if not ignore.used and _may_be_unused(ignore, choice, source.path):
             line = ignore.lines.start
             suffix = f" of {', '.join(ignore.codes)}" if ignore.codes else ""
-            message = f"there is nothing to ignore here{suffix}; take the comment away"
+            message = f"this comment ignores nothing{suffix}; remove it"
             lines = source.raw.decode(errors="replace").splitlines()
             text = " ".join(lines[line - 1].split())
+            # the column and the end are not known, so the beginning of the line stands for both
             yield Finding(
                 source.path,
                 line,
@@ -455,24 +513,25 @@ def _unused_ignores(
 
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
+    """Whether a comment that has ignored nothing may be reported: whether all rules that it is
+    for were run. A rule that was not run may need the comment."""
     if not ignore.codes:
         return not choice.select
-    firsts = (
-        next(code for code in RULES if code.startswith(beginning)) for beginning in ignore.codes
-    )
-    return any(choice.takes(code, path) for code in firsts)
+    # a comment may give a prefix, such as XD2, and is then for all codes that begin with it
+    return all(choice.takes(code, path) for code in RULES if code.startswith(ignore.codes))
 
 
-# findings that were there before
+# findings that a baseline or a revision had already
 
 
 def _baseline_key(finding: Finding) -> tuple[str, str, str]:
-    """The path, the code and the text of the line, which stay the same when lines move."""
+    """The key by which a baseline recognizes a finding: the path, the code and the text of the
+    line, which stay the same when the line moves."""
     return finding.path, finding.code, finding.text
 
 
 def baseline(findings: Iterable[Finding]) -> str:
-    """The text of a baseline."""
+    """The text of a file for `--baseline`, with the number of findings for each key."""
     counts = Counter(map(_baseline_key, findings))
     rows = [
         {"path": path, "code": code, "line": text, "count": count}
@@ -482,7 +541,8 @@ def baseline(findings: Iterable[Finding]) -> str:
 
 
 def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
-    """The findings that the baseline does not have. If a line occurs more often than there, the last ones are new.
+    """The findings that a baseline does not have. If a line occurs more often than in the
+    baseline, the last ones are new.
 
     Raises:
         OptionError: the file cannot be read, or is not a baseline.
@@ -493,12 +553,12 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
             left[row["path"], row["code"], row["line"]] += int(row["count"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OptionError(
-            f"{file} is not a baseline that --write-baseline has written: {error}"
+            f"{file} is not a baseline written by --write-baseline: {error}"
         ) from error
     new = []
     for finding in findings:
         key = _baseline_key(finding)
-        # the order of lines decides which of equal ones are new: the last
+        # the first ones of equal findings are those that the baseline counts
         left[key] -= 1
         if left[key] < 0:
             new.append(finding)
@@ -506,24 +566,47 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
 
 
 def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
-    """The findings in lines that were added since a revision, and in files that Git does not have yet.
+    """The findings in statements with a line that was added since a revision, and in files that
+    Git does not track yet. `root` is the folder to which the paths of the findings are
+    relative.
 
     Raises:
         OptionError: Git does not know the revision, or is not installed.
     """
     text = _git(
-        root, "diff", "-U0", "--no-color", "--no-ext-diff", "--relative", revision, "--", "."
+        root,
+        "diff",
+        "-U0",
+        # the user's settings (diff.mnemonicPrefix, diff.noprefix, diff.interHunkContext and a
+        # textconv for notebooks) would give other names, or other numbers of lines
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        "--inter-hunk-context=0",
+        "--no-textconv",
+        "--no-color",
+        "--no-ext-diff",
+        "--relative",
+        revision,
+        "--",
+        ".",
     )
-    added = set()
+    added = set()  # (path, line)
     path = ""
-    for line in text.splitlines():
-        if line.startswith("+++ "):
+    # not splitlines(), which also splits at form feeds inside a line
+    for line in text.split("\n"):
+        # -U0 leaves no context lines, so only a heading begins with this
+        if line.startswith("diff "):
+            path = ""
+        # an added line "++ x" looks like the heading "+++ x", but comes after it
+        elif line.startswith("+++ ") and not path:
             path = line.removeprefix("+++ ").removeprefix("b/").rstrip("\t")
         elif line.startswith("@@"):
+            # `@@ -3 +4,2 @@`: two lines from line 4 on; without the second number it is one
+            # line
             start, count = re.findall(r"\+(\d+)(?:,(\d+))?", line)[0]
             for i in range(int(count or 1)):
                 added.add((path, int(start) + i))
-    # git diff does not show files that were never added
+    # `git diff` does not show files that were never added; -z keeps their names as they are
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
     return [
         finding
@@ -534,12 +617,18 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
 
 
 def _git(root: Path, *arguments: str) -> str:
-    # names of files come as they are, and not with escapes in quotes
+    """The output of a Git command that is run in a folder.
+
+    Raises:
+        OptionError: the command fails, or Git is not installed.
+    """
+    # without this setting, Git writes names that are not ASCII with escapes, in quotes
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
     try:
         process = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError as error:
-        raise OptionError("--diff asks git, which is not installed") from error
+        raise OptionError("--diff needs git, which is not installed") from error
+    # the first line says what is wrong, and the rest is advice about Git
     if process.returncode:
         first = process.stderr.decode(errors="replace").strip().partition("\n")[0]
         raise OptionError(f"--diff: {first}")

@@ -1,4 +1,5 @@
-"""Writes findings for people, for GitHub, as JSON, and as SARIF."""
+"""The formats of `lint --format`: text for people, annotations for GitHub, JSON, and SARIF.
+Each function returns the whole output for some findings."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from .report import installed_version
 
 
 def text(findings: Sequence[Finding]) -> str:
+    """A line for each finding, and one with the number of findings of each code."""
     lines = [
         f"{finding.path}:{finding.line}:{finding.col}: {finding.code} {finding.message}"
         + (f" (cell {finding.cell})" if finding.cell else "")
@@ -25,7 +27,8 @@ def text(findings: Sequence[Finding]) -> str:
 
 
 def github(findings: Sequence[Finding]) -> str:
-    """The findings as commands of GitHub's workflows, which annotate the lines."""
+    """A command of GitHub's workflows for each finding, which annotates its lines in a pull
+    request."""
     return "".join(
         f"::error file={_escape(finding.path)},line={finding.line},col={finding.col},endLine={finding.end[0]},"
         f"title={finding.code}::{_escape(finding.message, is_value=False)}\n"
@@ -34,24 +37,31 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
-    # escapeData and escapeProperty in https://github.com/actions/toolkit do the same
+    """A text for such a command: the value of a property, in which a colon or a comma would end
+    it, or the message behind the properties."""
+    # as escapeProperty and escapeData do in https://github.com/actions/toolkit; % first,
+    # because the others insert it
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_value else text
 
 
 def as_json(findings: Sequence[Finding]) -> str:
+    """A JSON object with a list of the findings, whose keys are documented in
+    docs/reference/lint.md."""
     names = ("path", "line", "col", "end", "cell", "code", "message")
     rows = [{name: getattr(finding, name) for name in names} for finding in findings]
     return _write({"tool": "xdevice", "version": installed_version(), "findings": rows})
 
 
 def sarif(findings: Sequence[Finding]) -> str:
-    """SARIF 2.1.0; a fix is what `port` would write."""
+    """A SARIF 2.1.0 log with the findings, and with the edits of `port` as fixes."""
+    # a log describes only the rules that it refers to
     codes = sorted({finding.code for finding in findings})
     rules = [{"id": code, "shortDescription": {"text": RULES[code].text}} for code in codes]
     driver = {"name": "xdevice", "version": installed_version(), "rules": rules}
     run = {
         "tool": {"driver": driver},
+        # by default SARIF counts columns in UTF-16 code units
         "columnKind": "unicodeCodePoints",
         "results": list(map(_result, findings)),
     }
@@ -64,10 +74,12 @@ def sarif(findings: Sequence[Finding]) -> str:
 
 
 def _write(document: object) -> str:
+    """A document as JSON, with a line end."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _result(finding: Finding) -> dict[str, Any]:
+    """The entry of a finding in a SARIF log."""
     artifact = {"artifactLocation": {"uri": finding.path}}
     place = {**artifact, "region": _region((finding.line, finding.col), finding.end)}
     result: dict[str, Any] = {
@@ -76,6 +88,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "message": {"text": finding.message},
         "locations": [{"physicalLocation": place}],
     }
+    # --format sarif computes fixes for the findings that `port` can rewrite
     if finding.fix:
         replacements = [
             {
@@ -91,6 +104,7 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
+    """The part of a file from one line and column up to another, as SARIF has it."""
     return {
         "startLine": start[0],
         "startColumn": start[1],
@@ -99,6 +113,7 @@ def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
     }
 
 
+# by the values of --format
 FORMATS: Final[dict[str, Callable[[Sequence[Finding]], str]]] = {
     "text": text,
     "github": github,

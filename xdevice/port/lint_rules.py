@@ -1,7 +1,9 @@
-"""The rules of lint. A rule sees one module's tree and what its imports name, and nothing else of the project.
+"""The rules of lint. A rule reads the tree and the imports of one module, and nothing else of
+the project.
 
-`RULES` says what each code means, and whether it is on by default. Rules are on if they were right in nine of ten
-places that people checked (docs/reference/lint.md has the figures), or if they cannot be wrong.
+`RULES` has the meaning of each code, and whether its rule is on by default. Rules are on if
+they were right in nine of ten places that people checked (docs/reference/lint.md has the
+figures), or if they cannot be wrong.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from .values import TENSOR, means_of
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""Codes and messages, and the part of the node that they are about, if not the whole node."""
+"""The results of a rule for one node: each is a code and a message, and perhaps the node inside
+that they are about."""
 _Check = Callable[["_View", Any], Found]
 
 
 class Rule(NamedTuple):
+    """The meaning of a code, and whether its rule runs unless `select` names others."""
+
     text: str
     on: bool
 
@@ -61,16 +66,20 @@ _OF_CUDA: Final = re.compile(
     r"(torch|paddle|paddle\.device)\.(cuda\.|CUDA|is_compiled_with_cuda)|tensorflow\.test\.is_built_with_cuda"
     r"|torch\.cuda$|torch\.profiler\.ProfilerActivity\.CUDA"
 )
-"""Full names of functions and classes for CUDA alone."""
+"""Matches the full names of functions, classes and modules that are for CUDA only."""
 
 BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
-"""The codes whose findings are fixed if `port` rewrites the expression; its other edits leave the finding in place."""
+"""The codes whose findings are gone if `port` rewrites the expression. Its edits do not fix
+findings of other codes."""
 
+# texts that name a GPU, in any framework: "cuda:0", "/GPU:1", "device:gpu"
 _TEXT: Final = re.compile(
     r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE
 )
 _OF_VENDORS: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
-"""Texts that name a device whatever function they are given to. "gpu" means something else to DALI, for instance."""
+"""Texts that name a device in the arguments of any function. "gpu" is not among them, because
+it means something else to DALI, for instance."""
+# functions whose first argument is a device
 _TAKE_A_DEVICE: Final = {
     "torch.device",
     "torch.set_default_device",
@@ -83,8 +92,11 @@ _TAKE_A_DEVICE: Final = {
     "jax.devices",
     "jax.local_devices",
 }
+# keyword arguments that are devices
 _KEYWORDS: Final = {"device", "device_type", "map_location", "place", "ctx"}
+# names of variables and attributes that are devices, whose `.type` is that of a device
 _PLACES: Final = {"device", "context", "ctx", "place"}
+# methods that read a tensor on the host
 _READS: Final = {"item", "numpy", "asnumpy", "asscalar", "tolist"}
 _WAITS: Final = _READS | {
     "synchronize",
@@ -97,8 +109,10 @@ _WAITS: Final = _READS | {
     "float",
     "hard_block",
 }
-"""Calls that wait for the device, or read what it computes."""
+"""The last names of functions and methods that wait for the device, or read what it
+computes."""
 _SYNCHRONIZE: Final = {"torch.cuda.synchronize", "paddle.device.cuda.synchronize"}
+# functions that return the time
 _CLOCKS: Final = {
     "time.time",
     "time.perf_counter",
@@ -113,10 +127,12 @@ _SEVERAL: Final = {
     "local_rank",
     "try_all_gpus",
 }
-"""Names that programs for several GPUs have."""
+"""Names that only programs for several GPUs use."""
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
-"""Words in a test which show that it is about devices."""
+"""Matches names in a test that is about devices."""
+# calls that give the device work, so that a clock behind them may be read too early
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
+# methods that return a moved tensor
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
@@ -124,19 +140,25 @@ _BY_A_PIECE: Final = (
     'this recognizes a device by part of its name; use xdevice.device(...).kind == "gpu"'
 )
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
+# TensorRT runs on NVIDIA's GPUs only
 _TENSORRT: Final = re.compile("tensorrt|trt", re.IGNORECASE)
+# paths of tests
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
-"""The codes whose findings belong to the test that guards them."""
+"""The codes whose findings become part of the finding for the test that guards them."""
+# codes that are reported as XD403 in files of tests
 _IN_TESTS: Final = {"XD202", "XD217", "XD218", "XD219", "XD222"}
 _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx"}
-"""Usual names of modules, for chapters of books whose imports are in another file."""
+"""Usual short names of modules. They count without an import, because chapters of books may
+have it in another file."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A finding of a rule. `part` is the inner node that `port` would rewrite; `guard` the test for devices of one
-    vendor without which the node is not reached; `guarded` is reached only if the node is true."""
+    """A finding of a rule: `node` is the place, and `text` the message. `part` is the node that
+    `port` would rewrite: the same, or one inside. `guard` is the test for one vendor's devices
+    behind which the node is, None if there is none; `guarded` are the nodes that are reached
+    only if this node is true."""
 
     code: str
     node: ast.AST
@@ -159,6 +181,7 @@ def hits(module: PythonModule) -> Iterator[Hit]:
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
+    # only now: the tests are among the findings
     guards = _guards(view, all_hits)
     for hit in all_hits:
         if hit.code in _GUARDED:
@@ -171,7 +194,8 @@ def hits(module: PythonModule) -> Iterator[Hit]:
 
 
 def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
-    """The nodes that are reached only behind a test which is a finding itself, each with the outermost such test."""
+    """Returns a dict from each node that is reached only behind a test which is a finding
+    itself to that test; if there are several, to the outermost one."""
     guards: dict[ast.AST, ast.AST] = {}
     for hit in all_hits:  # the outer ones first
         if hit.code in _GUARDED:
@@ -182,7 +206,8 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
 
 
 class _View:
-    """A tree with the parents of its nodes, and what its imports name."""
+    """A module as the rules see it: its nodes and their parents, the full names of the names
+    that it imports (`imports`), and all names in it (`words`)."""
 
     def __init__(self, module: PythonModule) -> None:
         self.module = module
@@ -193,6 +218,7 @@ class _View:
             if isinstance(node, ast.Name | ast.Attribute | ast.keyword):
                 self.words.add(last_name(node))
             elif isinstance(node, ast.Import):
+                # `import a.b` binds `a`, and `import a.b as c` binds `c` to a.b
                 for alias in node.names:
                     name = alias.name if alias.asname else alias.name.partition(".")[0]
                     self.imports[alias.asname or name] = name
@@ -201,7 +227,8 @@ class _View:
                     self.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
     def full(self, node: ast.AST) -> str:
-        """The full name of an imported object; empty for anything else."""
+        """The full name of an expression that begins with an imported name, such as
+        "torch.cuda.is_available"; "" for any other."""
         match node:
             case ast.Name(id=name):
                 return self.imports.get(name) or _CONVENTIONS.get(name, "")
@@ -211,7 +238,8 @@ class _View:
         return ""
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Each node around a node, from the innermost up to its function, with the child that contains the node."""
+        """The nodes around a node, from the innermost one up to its function or class, each
+        with its child in which the node is."""
         while node in self.parents:
             child, node = node, self.parents[node]
             yield node, child
@@ -221,7 +249,8 @@ class _View:
                 return
 
     def is_guarded(self, node: ast.AST) -> bool:
-        """Whether the node runs only if a test that mentions devices says so."""
+        """Whether a node is in a branch, of `if` or of a conditional expression, whose test
+        mentions devices."""
         for outer, child in self.above(node):
             match outer:
                 case ast.If(test=test) | ast.IfExp(test=test) if (
@@ -231,17 +260,19 @@ class _View:
         return False
 
     def framework(self) -> str:
-        """The one framework that the module imports; empty if there are none or several."""
+        """The one framework that the module imports; "" if there are none or several."""
         names = {name.partition(".")[0] for name in self.imports.values()} & _FRAMEWORKS
         return names.pop() if len(names) == 1 else ""
 
 
 def _speaks_of_devices(test: ast.expr) -> bool:
+    """Whether a name or a string in a test suggests that it is about devices."""
     return any(_GUARD.search(last_name(node)) for node in ast.walk(test))
 
 
 def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
-    """The text of a literal that names a device, else ""."""
+    """The text of a string literal that matches the pattern of a device's name; "" for any
+    other node."""
     match node:
         case ast.Constant(value=str(text)) if pattern.fullmatch(text):
             return text
@@ -249,13 +280,16 @@ def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
 
 
 def _method(call: ast.Call) -> str:
+    """The name of the called method, or of a function in a module; "" for a plain name."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _hard_coded(view: _View, call: ast.Call) -> Found:
-    """XD202: a literal that names a device, unless a test of devices is around it."""
+    """XD202: a string literal that names a device as an argument, unless a test of devices is
+    around the call."""
     name = view.full(call.func)
     devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
+    # `x.to("cuda")`, but not a function `to` of a module
     if not name and _method(call) == "to":
         devices += call.args[:1]
     nodes = [device for device in devices if _device_text(device, _OF_VENDORS)]
@@ -272,7 +306,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 
 
 def _collectives(view: _View, call: ast.Call) -> Found:
-    """XD217: the collectives of NVIDIA's GPUs."""
+    """XD217: `init_process_group("nccl")`, with the collectives of NVIDIA's GPUs."""
     name = 'torch.distributed.init_process_group("nccl")'
     if view.full(call.func) == name.partition("(")[0]:
         for node in [
@@ -284,11 +318,12 @@ def _collectives(view: _View, call: ast.Call) -> Found:
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
-    """XD218, and XD203 where the program names several GPUs and sets none."""
+    """XD218: `x.cuda()`. Also XD203, if the program uses several GPUs and never calls
+    `set_device`."""
     match call.func:
-        # else a function, as tvm.cuda()
+        # a full name means a function of a module, such as `tvm.cuda()`
         case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):
-            # code that has a branch for each vendor is meant so
+            # code with a branch for each vendor names CUDA on purpose
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
@@ -299,12 +334,13 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
 
 
 def _is_bare(call: ast.Call) -> bool:
+    """Whether a call has no arguments."""
     return not call.args and not call.keywords
 
 
 def _load(view: _View, call: ast.Call) -> Found:
-    """XD205."""
-    # `**options` may have it
+    """XD205: `torch.load(file)` without `map_location`."""
+    # None is the name of `**options`, which may contain map_location
     has_place = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
@@ -322,15 +358,16 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
     method = _method(call)
     if method != "cpu" and (method != "to" or getattr(target, "value", None) != "cpu"):
         return
+    # `non_blocking=x` counts as true, unless x is the literal False
     if getattr(keywords.get("non_blocking"), "value", True) and "non_blocking" in keywords:
         yield (
             "XD204",
-            "the host may read this before it is copied; wait with xdevice.sync(x), or copy without non_blocking",
+            "the host may read this before the copy is done; call xdevice.sync(x), or copy without non_blocking",
         )
 
 
 def _one_of_several(view: _View, call: ast.Call) -> Found:
-    """XD207."""
+    """XD207: `torch.cuda.synchronize()` in a program that uses several GPUs."""
     if _is_bare(call) and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
         yield (
             "XD207",
@@ -339,8 +376,9 @@ def _one_of_several(view: _View, call: ast.Call) -> Found:
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
-    """XD208 in the loop that trains, and XD402 if it is read in some steps only."""
-    # without a framework `.item()` is one of NumPy, and waits for nothing
+    """XD208: `x.item()` and the like in a loop that trains; XD402 if an `if` inside the loop is
+    around it."""
+    # without a framework, `.item()` is a method of NumPy, which waits for nothing
     if _method(call) not in _READS or call.args or not view.framework():
         return
     if isinstance(call.func, ast.Attribute) and _is_on_host(call.func.value):
@@ -349,27 +387,30 @@ def _host_read(view: _View, call: ast.Call) -> Found:
     for outer, _ in view.above(call):
         if isinstance(outer, ast.If | ast.IfExp):
             code = "XD402"
-        # the innermost loop decides, in which the value is read
+        # only the innermost loop around the read counts
         if isinstance(outer, _LOOPS):
             if _trains(outer):
                 yield (
                     code,
-                    f"`.{_method(call)}()` waits for the GPU; add up on the device, and read the sum once in a while",
+                    f"`.{_method(call)}()` waits for the GPU; add up on the device, and read the sum less often",
                 )
             return
 
 
 def _is_on_host(node: ast.expr) -> bool:
-    """Whether the value is on the host already, because an inner call has read it, as in `x.numpy().tolist()`."""
+    """Whether an expression is on the host already, because a call inside has read it, as in
+    `x.numpy().tolist()`."""
     return any(
         isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node)
     )
 
 
 def _trains(loop: Any) -> bool:
-    """Whether the backward pass is in the loop itself, and not in a loop inside it."""
+    """Whether a loop contains a backward pass, which is not in another loop or function inside
+    it."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
+        # neither these nodes nor those inside them
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):
             continue
         if isinstance(node, ast.Call) and _method(node) in (
@@ -383,10 +424,12 @@ def _trains(loop: Any) -> bool:
 
 
 def _thrown_away(view: _View, statement: ast.Expr) -> Found:
-    """XD212, which alone needs the values that the engine has inferred."""
+    """XD212: `x.to(d)` as a statement, which does nothing to a tensor. Only this rule needs the
+    engine, which finds the values of expressions."""
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
-            if means_of(receiver) == TENSOR:  # if the engine's inference has run
+            # without the engine nothing is known about the receiver, and nothing is found
+            if means_of(receiver) == TENSOR:
                 yield (
                     "XD212",
                     f"`.{method}()` returns a new tensor, and leaves this one where it is",
@@ -394,7 +437,8 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
-    """XD217 for names of CUDA's that have a word, and XD219 for those that have none."""
+    """XD217 for CUDA-only names that have a neutral word, and XD219 for those that have
+    none."""
     name = view.full(node)
     asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
     if (
@@ -404,17 +448,21 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     ):
         return
     if asks and not _is_on_purpose(view, node):
-        yield "XD217", f"is_cuda is false on other GPUs; use {ROWS['x.is_cuda'].advice}"
+        yield (
+            "XD217",
+            f"is_cuda is false on other vendors' GPUs; use {ROWS['x.is_cuda'].advice}",
+        )
     elif _OF_CUDA.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
         if (
             isinstance(parent := view.parents.get(node), ast.Call)
             and last_name(parent.func) == "hasattr"
         ):
-            return  # it asks what this release has
+            return  # `hasattr(torch.cuda, "x")` asks what this release has
         row = ROWS.get(name)
         if row is None:
             yield "XD219", f"{name} is CUDA-only, and xdevice has no word for it"
         else:
+            # the advice is the word, or the reason why there is none
             has_word = bool(row.xdevice or row.accelerator)
             if not has_word or not _is_on_purpose(view, node):
                 yield (
@@ -424,8 +472,9 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code is about CUDA on purpose: it says so by the name of its path or class,
-    decides what to build, or is for an old release."""
+    """Whether code is about CUDA on purpose: by the name of its path or of a class around it,
+    because setup.py decides what to build, or because tests around it ask for the release or
+    for other vendors."""
     path = view.module.source.path
     places, inner = [path], node
     while inner in view.parents:
@@ -439,6 +488,7 @@ def _is_on_purpose(view: _View, node: ast.AST) -> bool:
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
     """Whether a name is in an annotation, which needs no GPU."""
+    # inside `Optional[x]`, `x | None` and the like
     parent = view.parents[node]
     while isinstance(parent, ast.Subscript | ast.BinOp | ast.Tuple):
         node, parent = parent, view.parents[parent]
@@ -446,7 +496,8 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 
 def _compare(view: _View, node: ast.Compare) -> Found:
-    """XD217 for the kind of a device that is compared with "cuda", XD211 for a part of its name."""
+    """XD217: `device.type == "cuda"`. XD211: `"cuda" in device`, which looks for a part of the
+    name."""
     match node:
         case (
             ast.Compare(
@@ -468,7 +519,7 @@ def _compare(view: _View, node: ast.Compare) -> Found:
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
-    """XD211."""
+    """XD211: `device.startswith("cuda")` and the like."""
     match call:
         case ast.Call(
             func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]
@@ -478,7 +529,7 @@ def _ends_with(view: _View, call: ast.Call) -> Found:
 
 
 def _copies_nothing(view: _View, node: ast.With) -> Found:
-    """XD209: `with tf.device(...): y = x` where a copy was meant."""
+    """XD209: `with tf.device(...): y = x`, by which the author wants a copy."""
     match node.body:
         case [ast.Assign(value=ast.Name())] if view.framework() == "tensorflow":
             scope = node.items[0].context_expr
@@ -491,11 +542,13 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
 
 
 def _too_late(view: _View, node: ast.Assign) -> Found:
-    """XD214: the variable is read when the framework starts."""
+    """XD214: `os.environ["CUDA_VISIBLE_DEVICES"] = ...` below the import of a framework, which
+    may have read the variable already."""
     match node.targets[0]:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full(owner) != "os.environ":
                 return
+            # anywhere above in the file; a node without a line does not count
             before = (
                 other
                 for other in view.nodes
@@ -506,6 +559,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
                 for other in before
                 for name in imported_names(other, view.module)
             }
+            # one finding, whatever the number of frameworks
             for name in sorted(names & _FRAMEWORKS)[:1]:
                 yield (
                     "XD214",
@@ -514,7 +568,8 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
-    """XD201: `clock() - start` after work, with nothing in between that waits for the device."""
+    """XD201: `clock() - start` after work for the device, with nothing in between that waits
+    for it."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -533,8 +588,9 @@ def _time(view: _View, node: ast.BinOp) -> Found:
 
 
 def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
-    """The statements of a block between the last assignment of `name`, which reads the clock, and the one with
-    `node`."""
+    """The statements of a block from the last assignment to `name`, where the clock is read
+    first, up to the statement with `node`; empty if there is no such assignment in its
+    function."""
     for outer, child in view.above(node):
         body = getattr(outer, "body", None)
         if not isinstance(body, list) or child not in body:
@@ -550,16 +606,17 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
 
 
 def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
-    """XD222, except in code for TensorRT, which is NVIDIA's."""
+    """XD222: `def f(device="cuda")`, except in code for TensorRT, which is NVIDIA's."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
+        # defaults belong to the last positional parameters
         *zip(reversed(positional), reversed(arguments.defaults), strict=False),
         *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
     for argument, default in pairs:
         text = _device_text(default)
-        # `device_type` takes a kind, and not a place
+        # `device_type` is the type of a device, as autocast takes it
         is_device = "device" in argument.arg and "type" not in argument.arg
         if (
             text
@@ -575,14 +632,15 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def _pinned(view: _View, call: ast.Call) -> Found:
-    """XD224."""
+    """XD224: `x.pin_memory()`, unless a test of devices is around it."""
     if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
         yield (
             "XD224",
-            f"`.pin_memory()` raises without an accelerator; ask {ROWS['torch.cuda.is_available'].advice} first",
+            f"`.pin_memory()` raises without an accelerator; check {ROWS['torch.cuda.is_available'].advice} first",
         )
 
 
+# the rules for each class of nodes
 _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Call: (
         _hard_coded,

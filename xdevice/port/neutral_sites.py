@@ -1,4 +1,5 @@
-"""The sites of a module whose words are the framework's own: `xdevice port --to accelerator`."""
+"""The sites of a module for `xdevice port --to accelerator`, which writes PyTorch's own words
+for any vendor's device."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from .rules_of_calls import stands_loose
 from .values import AVAILABLE, DEVICES, means_of, only
 from .words import ROWS
 
+# beginnings of full names that are for one vendor's devices
 _VENDORS: Final = (
     "torch.cuda.",
     "torch.xpu.",
@@ -22,7 +24,8 @@ _VENDORS: Final = (
     "torch.mps.",
     "torch.backends.mps.",
 )
-_NEUTRAL: Final = Judgement("neutral", "the framework's own word, for any vendor's device")
+_NEUTRAL: Final = Judgement("neutral", "the framework's own word for any vendor's device")
+# functions whose first argument is a device
 _TAKE_DEVICES: Final = {
     "torch.device",
     "torch.Generator",
@@ -30,16 +33,23 @@ _TAKE_DEVICES: Final = {
     "torch.get_device_module",
 }
 _ON_DEVICE: Final = {"device", "map_location"}
-"""The keywords of PyTorch that take a device, and not only a text."""
+"""PyTorch's keyword arguments that take a device as well as its name."""
+# the two forms of a literal that can be edited inside: "cuda:1", and the beginning of
+# f"cuda:..."
 _QUOTED: Final = re.compile(rb"""(["'])cuda(:\d+)?\1""")
 _FILLED: Final = re.compile(rb"""[fF](["'])cuda:""")
 
 
 class NeutralSites(JudgedSites):
-    """The sites of one module, for the target "accelerator"."""
+    """The sites of one module for the target "accelerator".
+
+    Unlike the other target, a string that names CUDA is a site itself, wherever it is, and most
+    methods and functions stay as they are.
+    """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """The judgement on a method: PyTorch's own are right on any device, except `.cuda()`."""
+        """The judgement on a call of a method. PyTorch's own methods are right on any device,
+        except `.cuda()`."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
@@ -51,6 +61,8 @@ class NeutralSites(JudgedSites):
         return use, rules_of_words.move(use)
 
     def _of_call(self, use: Use, full_name: str) -> Judgement:
+        """The judgement on a call of a name in the table of calls which is not in the table of
+        words for PyTorch."""
         if full_name == "torch.device":
             return self._of_device(use)
         if full_name.startswith(_VENDORS):
@@ -58,33 +70,39 @@ class NeutralSites(JudgedSites):
         row = ROWS.get(full_name)
         if row is not None and row.xdevice and "neutral" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
-        # a call of d2l has its own device inside, which no word of PyTorch changes
+        # d2l's helpers choose a device inside, which no word of PyTorch changes
         if full_name.startswith("d2l."):
-            return left_open("a helper of d2l, for which xdevice has a word")
+            return left_open("a d2l helper, for which only --to xdevice has a word")
         return _NEUTRAL
 
     def _of_device(self, use: Use) -> Judgement:
-        """The judgement on `torch.device("cuda")`; any other argument is judged by itself."""
+        """The judgement on `torch.device("cuda")`, which is replaced as a whole. Any other
+        argument is a site of its own, if it names CUDA."""
         argument = use.only_argument
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL
         text = self.accelerator
-        # a fallback would make a comparison on the CPU true
+        # without an accelerator the word is None, so the CPU is added; but not in a comparison,
+        # which would then be true for a tensor on the CPU
         if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if stands_loose(use) else f"({text})"
-        why = "the present accelerator"
+        why = "names the current accelerator"
         return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
+        """The judgement on `device=x` and the like; None if the value is a string, which is a
+        site itself."""
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
-            return None  # the text is a site itself
+            return None
         return judged[0], judged[1] if judged[1].verdict != "rewritten" else _NEUTRAL
 
-    # texts that name CUDA
+    # strings that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
+        """The judgement on a string that names CUDA; None for any other string, and for one in
+        a call that is a site."""
         judged = super()._judge_text(node)
         if judged is not None or "torch" not in self.frameworks:
             return judged
@@ -94,22 +112,25 @@ class NeutralSites(JudgedSites):
             return use, self._of_text(use, self._place_of(filling), filling)
         if not only(means_of(node), DEVICES):
             return None
+        # the value of a string is one atom, whose subject is the text, with stars if it is
+        # filled in
         match = re.match(r"cuda(:|$)", str(next(iter(means_of(node))).subject))
         if match is None:
             return None
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
         if self._is_compared(node):
-            # "cuda:1" has no counterpart among the kinds of devices
+            # types have no index, so nothing can replace "cuda:1"
             if text_of(node) != "cuda":
-                return use, left_open("is compared with one device")
+                return use, left_open("the string is compared with a device that has an index")
             edits = use.replace(self.accelerator_name)
-            return use, proven("the kind of the present accelerator", edits, since="2.6")
-        # a text in a call that is a site itself is rewritten with it
+            return use, proven("the type of the current accelerator", edits, since="2.6")
+        # in a call that is a site itself, the string is rewritten with the call
         place = self._place_of(node)
         return None if place == "a site" else (use, self._of_text(use, place))
 
     def _filling(self, node: ast.expr) -> ast.expr | None:
-        """The value that fills in a text such as "cuda:%d" or "cuda:{}"; None if the node is no such text."""
+        """The expression that fills in a string such as "cuda:%d" or "cuda:{}": the operation
+        with `%`, or the call of `format`. None if the node is no such string."""
         parent = self.parents.get(node)
         match text_of(node), parent:
             case "cuda:%d" | "cuda:%s", ast.BinOp(op=ast.Mod(), left=left) if left is node:
@@ -120,14 +141,16 @@ class NeutralSites(JudgedSites):
         return None
 
     def _of_text(self, use: Use, place: str, filling: ast.expr | None = None) -> Judgement:
-        """The judgement on a text that names CUDA, by where it occurs; `filling` fills in its index."""
+        """The judgement on a string that names CUDA. `place` says where it occurs (see
+        `_place_of`), and `filling` is the expression that fills in its index, if there is
+        one."""
         if place == "elsewhere":
             return left_open(
-                "a text that names CUDA, and what is made of it is not known", "XD165"
+                "a string that names CUDA, and it is not known what it is used for", "XD165"
             )
         accelerator = self.accelerator
         segment = self.segment(use.node).encode()
-        why = "the present accelerator"
+        why = "names the current accelerator"
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
             return proven(why, use.replace(text), since="2.6")
@@ -136,14 +159,16 @@ class NeutralSites(JudgedSites):
             and _QUOTED.fullmatch(segment) is None
             and _FILLED.match(segment) is None
         ):
-            return left_open("a text in another form", "XD165")
-        # the new text stands inside the old quotes, behind an f
+            return left_open("the string is not written as one plain literal", "XD165")
+        # the old quotes stay: the literal becomes an f-string
         quote = segment.index(b"cuda") - 1
-        # without an accelerator the text would be "None:0"
+        # without an accelerator the text would be "None:0"; the inner quotes must not be the
+        # outer ones
         if place != "device" and not rules_of_words.has_gpu(use):
             other = "'" if segment[quote : quote + 1] == b'"' else '"'
             accelerator = f"{accelerator} or {other}cpu{other}"
         start = use.start + quote + 1
+        # "cuda:{}".format(i) becomes "{}:{}".format(accelerator, i)
         if isinstance(filling, ast.Call):
             at = use.find(b"(", self.span(filling.func)[1]) + 1
             edits: Edits = (
@@ -157,8 +182,13 @@ class NeutralSites(JudgedSites):
         return proven(why, edits, since="2.6")
 
     def _place_of(self, node: ast.expr) -> str:
-        """Where a text occurs: "device" where PyTorch takes a device and would fail without it, "text" where a device
-        is made of it later, "a site" where the call itself is one, and else "elsewhere"."""
+        """Where a string occurs.
+
+        "device": as the device of a PyTorch function, which fails if the machine lacks it.
+        "text": where a device is made of it, here or later, and the machine need not have it.
+        "a site": in a call that is a site itself. "elsewhere": it is not known what the string
+        is used for.
+        """
         parent = self.parents.get(node)
         call = self.parents.get(parent) if isinstance(parent, ast.keyword) else parent
         if isinstance(call, ast.Call):
@@ -172,12 +202,14 @@ class NeutralSites(JudgedSites):
                 takes_device = (
                     is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
                 )
+                # a device object can be made without the device
                 if name == "torch.device":
-                    return "text"  # which need not be there
+                    return "text"
             if takes_device:
                 return "device"
             if name in rules_of_words.WITH_DEVICES:
                 return "a site"
+        # `"cuda" if torch.cuda.is_available() else "cpu"`
         is_choice = (
             isinstance(parent, ast.IfExp)
             and parent.body is node
@@ -186,7 +218,8 @@ class NeutralSites(JudgedSites):
         return "text" if is_choice or node in self.device_origins else "elsewhere"
 
     def _is_compared(self, node: ast.expr) -> bool:
-        """Whether a text is compared with the kind or the name of a device."""
+        """Whether a string is compared with the type or the name of a device, by an operator or
+        by `startswith`."""
         parent = self.parents.get(node)
         match parent:
             case ast.Compare(left=left, ops=[_], comparators=[right]):
@@ -195,6 +228,7 @@ class NeutralSites(JudgedSites):
                 return argument is node and _names_device(owner)
         return False
 
+    # comparisons and conditional expressions are no sites here: the strings in them are
     _JUDGES: ClassVar[dict[type, Any]] = {
         **JudgedSites._JUDGES,
         ast.Compare: None,
@@ -206,6 +240,7 @@ class NeutralSites(JudgedSites):
 
 
 def _names_device(node: ast.expr) -> bool:
+    """Whether an expression is a device, its name, or its type."""
     if isinstance(node, ast.Attribute) and node.attr in ("type", "device_type"):
         return only(means_of(node.value), ("device",))
     return only(means_of(node), DEVICES)

@@ -1,4 +1,5 @@
-"""The edits that insert `import xdevice` and `set_backend` into a file that is rewritten."""
+"""The edits around the sites of a rewritten file: they insert `import xdevice` and
+`set_backend`, and remove imports that are no longer used."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ from .sources import PythonModule, Source
 def import_edits(
     source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None
 ) -> set[Edit]:
-    """The edits that insert the imports which a file needs for its rewritten sites.
+    """The edits that insert the imports which a file needs for its rewritten sites. `backend`
+    is the name for `set_backend`; if it is None, the one framework that the file imports.
 
-    `set_backend` goes above the import of the framework: xdevice has to load the framework itself for virtual GPUs of
-    Paddle and TensorFlow, and for MXNet with a newer NumPy. It is left out where a file uses several frameworks.
+    `set_backend` goes above the import of the framework: xdevice has to load the framework
+    itself for virtual GPUs of Paddle and TensorFlow, and for MXNet with a newer NumPy. It is
+    left out where a file uses several frameworks.
     """
     edits = set()
     for module in modules:
@@ -31,18 +34,20 @@ def import_edits(
             (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
         )
         frameworks = frameworks_of(module)
-        # with several frameworks none is chosen: the program may use either
+        # with several frameworks none is chosen, because the program may use any of them
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
+        # a line that several tabs share must be right in each, so it names no framework
         name = None if _is_shared(source, line, module.tab) else name
-        # a line that several tabs share must be right in each
         lines = _lines(module, sites_of_module, name)
         if not lines:
             continue
         start = source.offset(line, col)
-        if col:  # `import a; import b`, or a block
+        # behind `import a;` or `try:` on the same line
+        if col:
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
-        # a site that begins here has minus its end as rank
+        # the import goes before a site that begins at the same place: the rank of a site is
+        # minus its end, and none ends behind the text
         before_all_sites = -len(source.text)
         text = (source.newline * 2).join(lines) + source.newline
         edits.add(Edit(start, before_all_sites, start, text))
@@ -50,11 +55,12 @@ def import_edits(
 
 
 def _lines(module: PythonModule, sites: list[Site], backend: str | None) -> list[str]:
-    """The lines that the new text of the sites needs: an import of each name that it uses and the module does not
-    import."""
+    """The lines to insert: the imports of xdevice and torch, if the new text of the sites uses
+    them and the module does not import them, and `set_backend` with `backend`, unless that is
+    None."""
     written = "".join(edit.text for site in sites for edit in site.edits)
     lines = []
-    # whoever imports xdevice has also chosen the backend
+    # a program that imports xdevice already has also chosen its backend
     if "xdevice." in written and not _has_import(module.tree, "xdevice"):
         if backend == "mxnet" and not _sets_semantics(module.tree):
             lines += ["import os", _LEGACY]
@@ -70,8 +76,9 @@ _OF_CUDA: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
 def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
-    """The edits that remove imports from `torch.cuda` whose last use the edits have rewritten."""
-    # others may import it from here
+    """The edits that remove imports from `torch.cuda` whose last use the edits have
+    rewritten."""
+    # other modules may import the name from a package's `__init__.py`
     if module.source.path.endswith("__init__.py"):
         return set()
     nodes, parents = module.walked
@@ -82,6 +89,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
             and not node.level
             and _OF_CUDA.match(node.module or "")
         ):
+            # only some of the names of one import may have lost their uses
             gone = {
                 alias
                 for alias in node.names
@@ -93,7 +101,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 
 
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
-    """Whether the edits have rewritten all uses of an imported name."""
+    """Whether an imported name has uses, and the edits replace all of them."""
     nodes, _ = module.walked
     uses = [
         module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name
@@ -102,7 +110,9 @@ def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
     is_rewritten = all(
         any(edit.start <= start and end <= edit.end for edit in edits) for start, end in uses
     )
-    return bool(uses) and is_rewritten and name not in texts  # a text may be in `__all__`
+    # an import without uses was there for another reason; a string with the name may be in
+    # `__all__`
+    return bool(uses) and is_rewritten and name not in texts
 
 
 def _without(
@@ -111,13 +121,16 @@ def _without(
     gone: set[ast.alias],
     parents: dict[ast.AST, ast.AST],
 ) -> Edit:
-    """The edit that removes names from an import, or the whole statement if none is left."""
+    """The edit that removes the names `gone` from an import; the whole statement with its line
+    if no name is left. A statement that shares its line, or is alone in its block, becomes
+    `pass`."""
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]
     if rest:
         new = ast.unparse(ast.ImportFrom(node.module, rest, 0))
         return Edit(start, -end, end, new)
+    # the beginning of the line, and the rest of it if that is blank
     first = text.rfind(b"\n", 0, start) + 1
     line = re.compile(rb"[ \t]*\r?\n").match(text, end)
     is_alone = len(getattr(parents.get(node), "body", ())) == 1
@@ -127,15 +140,18 @@ def _without(
 
 
 def _is_within(site: Site, module: PythonModule) -> bool:
+    """Whether a site is in this module: in its file, and in its tab if the file has tabs."""
     return module.source.path == site.file and (not site.tabs or module.tab in site.tabs)
 
 
 _LEGACY: Final = 'os.environ.setdefault("XDEVICE_MXNET_NP", "0")'
-"""Keeps the arrays of `mx.nd` as they are: otherwise `set_backend("mxnet")` turns NumPy's semantics on."""
+"""A line for MXNet programs that use the arrays of `mx.nd`: without it, `set_backend("mxnet")`
+turns NumPy's semantics on."""
 
 
 def _sets_semantics(tree: ast.Module) -> bool:
-    """Whether an MXNet program works with NumPy's semantics: it sets them, or d2l does."""
+    """Whether an MXNet program turns NumPy's semantics on: by `set_np`, or by importing d2l,
+    which calls it."""
     for node in ast.walk(tree):
         match node:
             case (
@@ -148,7 +164,8 @@ def _sets_semantics(tree: ast.Module) -> bool:
 
 
 def _has_import(tree: ast.Module, package: str) -> bool:
-    """Whether the module imports a package under its own name, before anything else runs."""
+    """Whether a module imports a package under its own name at its top level. An import inside
+    a function or `try` does not count, because other code may run without it."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             packages = [alias.name.split(".")[0] for alias in node.names if not alias.asname]
@@ -158,8 +175,12 @@ def _has_import(tree: ast.Module, package: str) -> bool:
 
 
 def _place(module: PythonModule, first_use: int) -> ast.stmt | None:
-    """The statement before which the import goes: the first import of a framework, if nothing above it is rewritten;
-    else the first statement that is neither the docstring nor from `__future__`."""
+    """The statement before which the import goes: the first import of a framework, if no site
+    is above it; else the first statement that is neither the docstring nor from `__future__`.
+    None for a module without such a statement.
+
+    `first_use` is the line of the first site.
+    """
     has_docstring = ast.get_docstring(module.tree, clean=False) is not None
     plain = [node for node in module.tree.body[has_docstring:] if not _is_from_future(node)]
     for node in plain:
@@ -173,6 +194,8 @@ def _is_from_future(node: ast.stmt) -> bool:
 
 
 def _is_shared(source: Source, line: int, tab: str | None) -> bool:
-    """Whether a line belongs to other tabs of a d2l text too, so that it may not name a framework."""
+    """Whether a line belongs to other tabs of a d2l text as well as to `tab`; False in other
+    files, whose tab is None."""
+    # the last cell that begins at or before the line
     cell = next((cell for cell in reversed(source.cells or ()) if cell.line <= line), None)
     return tab is not None and cell is not None and (cell.tabs or source.default_tabs) != (tab,)

@@ -6,16 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
-"""Gets a step, the amount of it that is done, and the total: ("reading", 12, 476)."""
+"""A function that is called with the name of a step, the amount of it that is done, and the
+total, as in ("reading", 12, 476)."""
 
 
 def unseen(step: str, done: int, total: int) -> None:
-    """Shows nothing."""
+    """The `Progress` that shows nothing, which is used if nobody watches."""
 
 
 @contextmanager
 def shown_on_terminal() -> Iterator[Progress]:
-    """A bar on the standard error while the block runs; nothing where that is no terminal."""
+    """Shows a bar on standard error while the block runs, and removes it afterwards.
+
+    Yields the `Progress` that moves the bar; one that shows nothing if standard error is not a
+    terminal.
+    """
     from rich.console import Console
     from rich.progress import Progress as Bars
 
@@ -24,9 +29,12 @@ def shown_on_terminal() -> Iterator[Progress]:
     if not console.file.isatty():
         yield unseen
         return
+    # transient: the bar is erased at the end, so that only the command's own output stays
     with Bars(console=console, transient=True) as bars:
+        # no total yet: until the first step begins, rich shows that something is going on
         bar = bars.add_task("", total=None)
 
+        # one bar for all steps: its label and its total change with the step
         def show(step: str, done: int, total: int) -> None:
             bars.update(bar, description=step, completed=done, total=total)
 

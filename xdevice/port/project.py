@@ -1,4 +1,5 @@
-"""The modules that are examined together: which module an import means, and which functions and classes there are."""
+"""The modules that are examined together: which module an import means, and what is known of
+their functions and classes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(eq=False)
 class Function:
-    """A function of the project, or a lambda."""
+    """A function of the project, or a lambda.
+
+    `node` is the definition, `owner` the class of a method, and `outer` the function around an
+    inner one. `locals` are the names that the function binds, with its parameters; `globals`
+    those that it declares as global.
+    """
 
     node: Any
     module: PythonModule
@@ -27,7 +33,7 @@ class Function:
     outer: Function | None = None
     is_method: bool = False  # called on an object, which is its first argument
     is_property: bool = False
-    has_callers: bool = False
+    has_callers: bool = False  # something in the project calls it, or may do so
     is_open: bool = False  # code outside the project may call it with anything
     has_yield: bool = False
 
@@ -40,6 +46,7 @@ class Function:
         self.locals = {
             arg.arg for arg in (*self.args, parameters.vararg, parameters.kwarg) if arg
         }
+        # the body of a lambda is one expression
         body = self.node.body
         for node in _nodes_of_scope(body if isinstance(body, list) else [body]):
             if isinstance(node, ast.Global):
@@ -50,16 +57,19 @@ class Function:
 
     @property
     def is_global(self) -> bool:
+        """Whether the function is at the top level of its module."""
         return self.outer is None and self.owner is None
 
     @property
     def receiver(self) -> str | None:
-        """The parameter that is the object on which a method is called."""
+        """The parameter that gets the object on which a method is called (`self`), or the class
+        (`cls`); None for functions, static methods, and methods that take it by a star."""
         return self.positional[0] if self.is_method and self.positional else None
 
 
 def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a function, without those of the functions and classes inside it."""
+    """The nodes of a function's body. The functions and classes inside it are among them, but
+    not their nodes."""
     waiting = list(body)
     for node in waiting:  # which grows meanwhile
         yield node
@@ -68,7 +78,8 @@ def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _names_bound_by(node: ast.AST) -> Iterable[str]:
-    """The names that a node binds in its scope, without those of nodes inside it."""
+    """The names that a node itself binds in its scope; those that its child nodes bind are left
+    out."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             return [name]
@@ -81,13 +92,19 @@ def _names_bound_by(node: ast.AST) -> Iterable[str]:
         case ast.ExceptHandler(name=str(name)):
             return [name]
         case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            # `import a.b` binds `a`
             return [(alias.asname or alias.name).split(".")[0] for alias in aliases]
     return []
 
 
 @dataclass(eq=False)
 class Class:
-    """A class of the project."""
+    """A class of the project.
+
+    `outer` is the class around an inner one. `bases` are the values of its bases, `methods` and
+    `inner` the functions and classes in its body, by name. `united_with` leads to the class
+    that stands for its family (see `family`).
+    """
 
     node: ast.ClassDef
     module: PythonModule
@@ -98,26 +115,31 @@ class Class:
     inner: dict[str, Class] = field(default_factory=dict)
     united_with: Class | None = None
     foreign_bases: frozenset[str] = frozenset()
-    """The bases that are not of the project, by their full names; "?" for one that is not known."""
+    """The full names of all direct and indirect bases outside the project; "?" for one that is
+    not known."""
 
     def __post_init__(self) -> None:
-        # asked for at every call of a method, so that both are kept until the bases change
+        # needed at every call of a method, so it is kept until the bases change
         self.lineage: tuple[Class, ...] = (self,)
+        # the direct subclasses, which must be told when the bases change
         self._heirs: set[Class] = set()
 
     def family(self) -> Class:
-        """One class for all that inherit from each other: the same for each of them."""
+        """The class that stands for all classes related by inheritance: the same one for each
+        of them."""
         cls = self
         while cls.united_with is not None:
             cls = cls.united_with
         return cls
 
     def inherit(self, bases: Value) -> None:
-        """Sets the bases, of which there may be more than before."""
+        """Sets the bases, which are read again when more of the project is known; brings the
+        lineages of this class and its subclasses up to date."""
         self.bases = bases
         for atom in bases:
             if atom.kind == "class":
                 atom.subject._heirs.add(self)
+        # subclasses only if something has changed: classes may inherit in a circle
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
@@ -125,7 +147,8 @@ class Class:
                 waiting.extend(cls._heirs)
 
     def _changes_with_bases(self) -> bool:
-        """Finds the lineage and the bases outside the project again; returns whether they differ from before."""
+        """Computes `lineage` and `foreign_bases` again; returns whether they differ from
+        before."""
         before = self.lineage, self.foreign_bases
         self.lineage = tuple(self._find_lineage())
         atoms = {atom for cls in self.lineage for atom in cls.bases if atom.kind != "class"}
@@ -135,7 +158,9 @@ class Class:
         return before != (self.lineage, self.foreign_bases)
 
     def _find_lineage(self) -> dict[Class, None]:
-        """The class and its bases within the project, nearest first."""
+        """The class and its direct and indirect bases in the project, as the keys of a dict,
+        each class before its own bases. If a class has several bases, any of them may come
+        first, because `bases` is a set."""
         classes: dict[Class, None] = {}
         waiting: list[Class] = [self]
         while waiting:
@@ -148,14 +173,16 @@ class Class:
         return classes
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
-        """The method of this name; with `is_super` that of a base."""
+        """The method of this name in the class or the nearest base; with `is_super`, in a base
+        only. None if there is none."""
         for cls in self.lineage[is_super:]:
             if name in cls.methods:
                 return cls.methods[name]
         return None
 
     def inner_class(self, name: str, is_super: bool = False) -> Class | None:
-        """The class of this name in the body of the class, or else of a base."""
+        """The class of this name in the body of the class or of the nearest base; with
+        `is_super`, of a base only. None if there is none."""
         return next(
             (cls.inner[name] for cls in self.lineage[is_super:] if name in cls.inner), None
         )
@@ -169,15 +196,18 @@ class Project:
         packages = {
             module.path.parent for module in self.modules if module.path.name == "__init__.py"
         }
+        # by the last part of the name, because most imports name only some packages around it
         self._by_last_name: dict[str, list[PythonModule]] = {}
         for module in self.modules:
             module.name = _full_name(module.path, packages)
+            # notebooks and pages cannot be imported
             if module.path.suffix == ".py":
                 self._by_last_name.setdefault(module.name.split(".")[-1], []).append(module)
 
     def find(self, name: str, asker: PythonModule) -> PythonModule | None:
-        """The module that `import name` means in the module `asker`: one in the same folder, else one with that full
-        name, else the only one whose path ends with that name."""
+        """The module that `import name` means in the module `asker`: one in the same folder,
+        else one with that full name, else the only one whose path ends with that name. None for
+        a framework, for a module outside the project, or if several modules fit."""
         parts = tuple(name.split("."))
         # a folder torch/ of the project, as d2l has one, is not what `import torch` means
         if parts[0] in FRAMEWORKS:
@@ -193,7 +223,8 @@ class Project:
 
 
 def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
-    """The full name of the module that `from ..x import` means."""
+    """The full name of the module that `from ..x import y` in the module `asker` means: that of
+    x."""
     if not node.level:
         return node.module or ""
     parts = asker.name.split(".")
@@ -206,7 +237,8 @@ def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
 
 
 def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
-    """The full names that an import may load; none for any other node."""
+    """The full names that an import may load: those of the modules, and after `from` also those
+    of the imported names, which may be modules. None for any other node."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -216,13 +248,14 @@ def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
 
 
 def frameworks_of(module: PythonModule) -> set[str]:
-    """The frameworks that a module imports, anywhere in it."""
+    """The names of the frameworks that a module imports anywhere in it, such as {"torch"}."""
     names = {name for node in module.walked[0] for name in imported_names(node, module)}
     return {framework for framework in map(framework_of, names) if framework is not None}
 
 
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
-    """The name by which a project imports the module at a path."""
+    """The name by which a project imports the module at a path: with all packages around it.
+    `packages` are the folders with an `__init__.py`."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
     # paths are relative to the root folder; even if that is a package, its name is in no path
@@ -233,6 +266,7 @@ def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
 
 
 def _location(module: PythonModule) -> tuple[str, ...]:
-    """The parts of a module's path, without a suffix."""
+    """The parts of a module's path without the suffix; for an `__init__.py`, those of its
+    folder."""
     path = module.path
     return path.parent.parts if path.name == "__init__.py" else (*path.parent.parts, path.stem)

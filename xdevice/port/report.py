@@ -1,4 +1,5 @@
-"""The report of all sites as JSON: equal projects give equal bytes, wherever they lie."""
+"""The report of all sites as JSON. Equal projects give equal bytes, in whatever folder they
+are."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from .sites import GRADES, Site, Verdict
 from .sources import Source
 from .summary import summary
 
+# grows when a key changes its meaning or is removed
 FORMAT: Final = 1
+# the other attributes are left out, or written in another form
 _UNCHANGED: Final = (
     "code",
     "idiom",
@@ -30,11 +33,13 @@ VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
 def document(examined: Examined) -> dict[str, Any]:
-    """The report as a dict for JSON: lines and columns from 1, in characters; files by path, sites by position."""
+    """The report as a dict for JSON. Lines and columns count from 1, columns in characters;
+    files are sorted by path, and sites by position."""
     return {
         "tool": "xdevice",
         "version": installed_version(),
         "format": FORMAT,
+        # only the name of the folder, so that the report does not depend on where it is
         "root": examined.root.resolve().name,
         "only": examined.only,
         "summary": summary(examined),
@@ -50,7 +55,9 @@ def document(examined: Examined) -> dict[str, Any]:
 
 
 def installed_version() -> str:
-    """The version of xdevice, which this room does not import."""
+    """The version of xdevice, from the metadata of its package, because this room does not
+    import xdevice; "not installed" if there is no such package."""
+    # the folder alone works, too: it needs only click and rich
     try:
         return version("xdevice-dl")
     except PackageNotFoundError:
@@ -58,15 +65,18 @@ def installed_version() -> str:
 
 
 def text(examined: Examined) -> str:
-    """The text of the report's file."""
+    """The report as the text of a JSON file."""
+    # sorted keys, so that equal projects give equal bytes
     return json.dumps(document(examined), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def totals(sites: Iterable[Site]) -> dict[str, int]:
-    """How many sites there are, by verdict, and how many are rewritten by grade; the verdicts add up to the sites."""
+    """The number of all sites ("sites"), of those with each verdict, and of the rewritten ones
+    with each grade. The numbers of the verdicts add up to that of the sites."""
     sites = list(sites)
     verdicts = Counter(site.verdict for site in sites)
     grades = Counter(site.grade for site in sites if site.verdict == "rewritten")
+    # with zeros: the keys are the same in each report
     total = {"sites": len(sites)}
     total.update((verdict, verdicts[verdict]) for verdict in VERDICTS)
     total.update((grade, grades[grade]) for grade in GRADES)
@@ -74,12 +84,15 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
 
 
 def share_ported(total: dict[str, int]) -> float | None:
-    """The share of the sites that must change which `port` rewrites; None if no site must change."""
+    """The share of the sites which `port` rewrites among those that must change, from 0 to 1;
+    None if no site must change. `total` is a result of `totals`."""
+    # neutral uses, and those of no device, need no change
     must_change = total["rewritten"] + total["open"]
     return total["rewritten"] / must_change if must_change else None
 
 
 def by_code(sites: Iterable[Site]) -> list[tuple[str, list[Site]]]:
+    """The sites with each code, sorted by code."""
     codes: dict[str, list[Site]] = {}
     for site in sites:
         codes.setdefault(site.code, []).append(site)
@@ -98,6 +111,8 @@ def _file(examined: Examined, source: Source) -> dict[str, Any]:
 
 
 def _site(source: Source, site: Site) -> dict[str, Any]:
+    """The entry of one site, with its place in the file; `cell` is None unless the file is a
+    notebook."""
     line, cell = source.place(site.line)
     end, _ = source.place(site.end[0])
     return {
@@ -110,5 +125,6 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
 
 
 def column(source: Source, line: int, col: int) -> int:
-    """A column as editors count: from 1, in characters."""
+    """A column as editors count, from 1 and in characters, of a column in bytes from 0 (`col`)
+    in a line of `Source.text`."""
     return len(source.line_text(line).encode()[:col].decode()) + 1

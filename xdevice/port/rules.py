@@ -1,4 +1,4 @@
-"""Finds the sites of a module, and gives the verdict on each by the rule that `idioms` names."""
+"""Finds the sites of a module, and judges each by the rule that `idioms` names for it."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ _RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
     **vars(rules_of_calls),
     **vars(rules_of_methods),
 }
-"""The rules by the names that the tables of `idioms` use."""
+"""The rules, by the names that they have in the tables of `idioms`."""
 _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
-"""The codes of idioms whose neutral word asks the selected backend; the words of the others have a tensor to ask."""
+"""The codes of idioms whose neutral word depends on the selected backend; the words of other
+codes find the backend by the tensor in their arguments."""
 _OF_PYTORCH: Final = ("word", "text")
-"""Rules that write PyTorch's own words, where the file has several frameworks."""
+"""Rules that write PyTorch's own words, which need no selected backend."""
+# names that only TensorFlow 1 has
 _OF_TENSORFLOW_1: Final = {
     f"tensorflow.{name}"
     for name in ("placeholder", "Session", "get_variable", "variable_scope", "contrib")
 }
+# kinds of values that are on no device: their `.device` or `.cpu` is another thing
 _NO_OBJECTS: Final = ("foreign", "module", "class", "namespace")
 
 
@@ -50,7 +53,9 @@ class JudgedSites(JudgedModule):
     """The sites of one module, for the target "xdevice"."""
 
     def sites(self) -> Iterator[Site]:
-        """The sites of the module. A node that is rewritten together with a site around it is no site of its own."""
+        """The sites of the module. A node that is rewritten together with a site around it is
+        no site of its own."""
+        # without a framework, `x.cpu()` and the like mean something else
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
@@ -61,33 +66,43 @@ class JudgedSites(JudgedModule):
             if judged is not None:
                 uses.append(judged)
                 for part in judged[1].consumed:
-                    # rewritten together with this use, so it must not be rewritten again
+                    # rewritten together with this use: two edits of one place would overlap
                     consumed.update(ast.walk(part))
-        # a test that guards what only one vendor has is kept, so every use is judged before any test
+        # a test is kept if it guards a use that only one vendor can run, so all uses are judged
+        # first
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
+            # uses without edits stay in any case
             kept = self._as_a_test(use, stays) if judgement.edits else None
             yield self._site(use, kept or judgement)
 
     def _as_a_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
-        """The judgement on `torch.cuda.is_available()`, `d.type == "cuda"` and the like where they guard what only CUDA
-        has, or where the next test asks for another vendor: they are kept. None for any other use."""
+        """The judgement that keeps a test such as `torch.cuda.is_available()` or `d.type ==
+        "cuda"`, because it guards a use that only CUDA can run, or because the tests around it
+        ask for other vendors, too. None for any other use.
+
+        `stays` are the vendor-specific uses that are not rewritten, by their nodes.
+        """
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
         inside = [inner for part in parts for inner in ast.walk(part)] if stays else ()
-        # another vendor's device would pass the test, and then fail
+        # another vendor's device would pass the neutral test, and the guarded code would fail
+        # on it
         for inner in inside:
             if inner in stays:
-                return left_open(f"guards {stays[inner].idiom.name}, which only one vendor has")
+                return left_open(
+                    f"it guards {stays[inner].idiom.name}, which only one vendor has"
+                )
         if (
             parts
             and tells_vendors_apart(use.node, self.parents)
             and not all(map(_only_chooses, parts))
         ):
-            return Judgement("neutral", "code that tells vendors apart")
+            return Judgement("neutral", "this code tells vendors apart on purpose")
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
+        # not keyword arguments: `device=x` counts as a use, whatever x is
         return any(
             self._judge(inner) is not None
             for inner in ast.walk(node)
@@ -95,18 +110,20 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
-        """The site of a use, in which nothing is rewritten if something forbids it."""
+        """The site of a use with its judgement. A use that could be rewritten stays if
+        something around it forbids that (`_hindrance`)."""
         node, idiom = use.node, use.idiom
+        # of a keyword argument, the site is its value
         where: Any = node.value if isinstance(node, ast.keyword) else node
-        # only now, because a reason to leave a use open needs no further reason
+        # only for uses with edits: an open use has its reason already
         if judgement.edits:
             judgement = self._hindrance(where, idiom) or judgement
         position = node.lineno, node.col_offset
-        # several calls on one line have a position each
+        # at the dot, because all calls of a chain such as `x.cpu().numpy()` begin at `x`
         if isinstance(node, ast.Call) and idiom.name.startswith("."):
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
-        # the name says whose it is; a method does not
+        # a full name tells the framework, a method does not
         framework = framework_of(full_name)
         if framework is None:
             framework = min(self.frameworks) if len(self.frameworks) == 1 else "several"
@@ -130,8 +147,8 @@ class JudgedSites(JudgedModule):
     # which idiom
 
     def _judge(self, node: Any) -> Judged | None:
-        """The use that a node is, and the judgement on it; None if the node is not a use, or is never reached, because
-        it is behind a `return` or in another tab."""
+        """Returns the use that a node is, and the judgement on it. None if the node is no use,
+        or is never reached, because it is behind a `return` or belongs to another tab."""
         is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
         if isinstance(node, ast.Attribute | ast.Name):
             judged = self._judge_name(node)
@@ -142,12 +159,16 @@ class JudgedSites(JudgedModule):
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
-        # a parameter with one known value may get another one tomorrow
+        """The judgement on a call: of a name in the tables, of one of d2l's helpers, or of a
+        method."""
+        # a parameter that is a function: the callers choose the device, and more of them may be
+        # added
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None  # its callers choose the device
+            return None
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
-        # for xdevice's own word there is a rule in the table of calls, which may write more than a name
+        # xdevice's own words are written by the rules in the table of calls, which look at the
+        # arguments
         is_xdevices = self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
         judged = None if is_xdevices else self._judge_word(node, full_name)
         if judged is not None:
@@ -156,7 +177,7 @@ class JudgedSites(JudgedModule):
             use = Use(self, node, idioms.CALLS[full_name])
             return use, self._of_call(use, full_name)
         name = full_name.rpartition(".")[2]
-        # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
+        # the project defines `try_gpu()` itself
         if (
             self.goal.target == "xdevice"
             and name in idioms.HELPERS
@@ -165,7 +186,7 @@ class JudgedSites(JudgedModule):
         ):
             helper = Use(self, node, Idiom(name, "XD101", "helper"))
             return helper, Judgement(
-                "neutral", "a function of the project: its body is rewritten"
+                "neutral", "a function of the project, whose body is rewritten"
             )
         if isinstance(node.func, ast.Attribute) and node.func.attr in idioms.METHODS:
             return self._judge_method(
@@ -174,12 +195,14 @@ class JudgedSites(JudgedModule):
         return None
 
     def _of_call(self, use: Use, full_name: str) -> Judgement:
-        """The judgement on a call of a name that the table of calls has."""
+        """The judgement on a call of a name in the table of calls. No call with stars is
+        rewritten, because they may hide any argument."""
         judgement = _RULES[use.idiom.rule](use)
         return STARS if judgement.edits and use.has_stars else judgement
 
     def _judge_word(self, node: ast.expr, full_name: str) -> Judged | None:
-        """The judgement on a use of a name that has a row in the table of words, or that only CUDA has."""
+        """The judgement on a use of a PyTorch name that has a row in the table of words or
+        begins with "torch.cuda."; None for other names."""
         row = rules_of_words.row_of(full_name)
         if not full_name.startswith("torch.") or (
             row is None and not full_name.startswith("torch.cuda.")
@@ -189,21 +212,25 @@ class JudgedSites(JudgedModule):
         return use, rules_of_words.word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
-        """The judgement on a name of CUDA's that is not called here: it is passed on, or is an annotation."""
+        """The judgement on a CUDA-only name that is not called here, but passed on, or is in an
+        annotation."""
         parent = self.parents.get(node)
+        # a part of a longer name, or a call, which `_judge_call` judges
         if isinstance(parent, ast.Attribute) or (
             isinstance(parent, ast.Call) and parent.func is node
         ):
             return None
+        # `hasattr(torch.cuda, "x")` asks what this release of PyTorch has
         if isinstance(parent, ast.Call) and ast.unparse(parent.func) == "hasattr":
-            return None  # it asks what this release has
+            return None
         full_name = (
             self.full_name(node) if hasattr(node, "means") else self._annotated_name(node)
         )
         return self._judge_word(node, full_name) if isinstance(node.ctx, ast.Load) else None
 
     def _annotated_name(self, node: ast.AST) -> str:
-        """The full name of what an annotation names, which is not interpreted; "" for anything else."""
+        """The full name of a type of `torch.cuda` in an annotation, which is never interpreted;
+        "" for any other node."""
         prefix = f"{self.torch_name}.cuda."
         if not isinstance(node, ast.Attribute) or not ast.unparse(node).startswith(prefix):
             return ""
@@ -213,18 +240,22 @@ class JudgedSites(JudgedModule):
         return ""
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
+        """The judgement on a call of a method with a name such as `to` or `cpu`; None if the
+        name is clearly that of a function or of another object. `full_name` is "" unless the
+        receiver is a module or a name outside the project."""
         receiver = means_of(use.receiver)
-        # `torch.cpu` is a module, and `np.item` a function: a name, and no object of a framework
+        # a function in a module, such as `np.copyto`
         if full_name and (
             framework_of(full_name) is None or not may_be(receiver, ("foreign",))
         ):
             return None
-        # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a module
+        # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a
+        # module
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
-        # `.to`, `.cpu` and `.device` are common names: only objects of frameworks count
+        # `.to` and `.cpu` are common names: only objects of frameworks count
         if may_be(receiver, (*_NO_OBJECTS, "dict", "list", "tuple")):
-            is_other = Judgement("not a device", "a name of a module or a container")
+            is_other = Judgement("not a device", "the receiver is a module, class or container")
             return (
                 (use, is_other) if use.idiom.rule not in ("neutral", "read_as_list") else None
             )
@@ -233,19 +264,21 @@ class JudgedSites(JudgedModule):
             return (
                 None
                 if is_nothing
-                else (use, Judgement("not a device", "no device among the arguments"))
+                else (use, Judgement("not a device", "none of the arguments is a device"))
             )
         return use, _RULES[use.idiom.rule](use)
 
-    # what is no call
+    # uses that are no calls
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device="cuda"` and the like, in calls that have no rule of their own."""
+        """The judgement on `device="cuda"` and the like, in calls that have no rule of their
+        own."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
         callee = self.full_name(call.func)
-        # these calls have rules of their own, which look at their keywords
+        # calls with a rule of their own, which looks at the keywords, and functions that take
+        # no device
         is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
         if (
             is_move
@@ -255,12 +288,12 @@ class JudgedSites(JudgedModule):
             return None
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
-        # not a text, or one that is right on every machine
+        # a device that comes from elsewhere, or a text that is right on every machine
         if text is None or text.lower() in ("cpu", "auto", "meta"):
             return use, GIVEN
         # DALI's device="gpu" and the like mean something else
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
-            return use, left_open("a text, for a function that may read it", "XD165")
+            return use, left_open("a string, for a function that may read it as text", "XD165")
         # after set_device "cuda" means the GPU that was set, and xdevice.native.gpu() the first
         if self.sets_current and ":" not in text:
             if not self.current_gpu:
@@ -269,24 +302,27 @@ class JudgedSites(JudgedModule):
                 "the GPU that set_device has chosen", use.replace(self.current_gpu, node.value)
             )
         edits = use.replace(f"xdevice.native.gpu({text.partition(':')[2]})", node.value)
-        return use, proven("a text that names it, for a function of the framework", edits)
+        return use, proven("a string that names a device, for the framework's function", edits)
 
     def _judge_choice(self, node: ast.IfExp) -> Judged | None:
-        """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"` where it is used as text."""
+        """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"` that is no argument
+        of `torch.device`, so that the program keeps a string."""
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
+        # the new text has no index, and may be another name than "cuda"
         if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint(
             (node.body, node.orelse)
         ):
             return use, Judgement(
-                "open", "a text that is read as text, too", "XD169", consumed=(node.test,)
+                "open", "the string is also used as text", "XD169", consumed=(node.test,)
             )
-        why = "the same text, and right where the GPU is called something else"
+        why = "the same string on CUDA, and the right one where GPUs have another name"
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
-        """The judgement on `device.type == "cuda"`."""
+        """The judgement on `device.type == "cuda"` and the like, also with `!=` and other
+        texts; None for other comparisons."""
         match node:
             case ast.Compare(
                 left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
@@ -296,24 +332,25 @@ class JudgedSites(JudgedModule):
                 use = Use(self, node, Idiom(f".{name} == {text}", "XD112", "comparison"))
                 if text == "cpu":
                     return use, Judgement(
-                        "neutral", "a CPU is called cpu everywhere", consumed=(node.left,)
+                        "neutral", "the CPU has this name everywhere", consumed=(node.left,)
                     )
                 (literal,) = node.comparators
                 edits = use.replace(self.accelerator_name, literal)
-                why = "the kind of the present accelerator"
+                why = "compares with the type of the current accelerator"
                 if text == "gpu":
-                    return use, left_open("PyTorch has no such kind")
+                    return use, left_open('no PyTorch device has the type "gpu"')
                 return use, proven(why, edits, node.left, since="2.6")
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
-        """The judgement on `x.device` and the like, which read where something is."""
+        """The judgement on attributes such as `x.device`, which tell where something is; None
+        if `x` is no tensor or model of a framework."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = means_of(node.value)
         if may_be(means, (*_NO_OBJECTS, "instance", "result")) or not means:
             return None
-        # settings of the program, not where a tensor is
+        # usual names for the settings of a program, whose `device` is not that of a tensor
         if isinstance(node.value, ast.Name) and node.value.id in (
             "self",
             "args",
@@ -325,14 +362,15 @@ class JudgedSites(JudgedModule):
         use = Use(self, node, Idiom(f".{node.attr}", "XD112", "attribute"))
         if node.attr == "is_cuda":
             return use, rules_of_words.is_cuda(use)
-        return use, Judgement("neutral", "reads where it is")
+        return use, Judgement("neutral", "only reads where a tensor is")
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
+        """The judgement on the string "nccl"; None for any other."""
         if text_of(node) != "nccl":
             return None
         use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
         return use, left_open(
-            "the collectives of CUDA; without a backend init_process_group takes the right one"
+            "NCCL needs CUDA; without a backend, init_process_group takes the right one"
         )
 
     _JUDGES: ClassVar[dict[type, Any]] = {
@@ -345,6 +383,7 @@ class JudgedSites(JudgedModule):
     }
 
     def _is_parameter(self, node: ast.Name) -> bool:
+        """Whether a name is that of a parameter of a function around it."""
         for scope in self.around(node):
             if isinstance(scope, SCOPES):
                 parameters = (arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
@@ -352,16 +391,18 @@ class JudgedSites(JudgedModule):
                     return True
         return False
 
-    # what forbids an edit
+    # reasons against an edit
 
     def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
-        """Why a use of this idiom that could be rewritten is not."""
+        """The judgement that keeps a use of this idiom which could be rewritten, because of the
+        code around it; None if nothing is against the edit."""
         around = list(self.around(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
-            return Judgement("neutral", "chosen by the release of the framework")
+            return Judgement("neutral", "behind a check of the framework's release")
         if self.source.path.endswith("setup.py"):
-            return Judgement("neutral", "decides what to build")
-        # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the position of the whole
+            return Judgement("neutral", "setup.py decides what to build")
+        # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the
+        # position of the whole
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(
             node
         ):
@@ -372,41 +413,46 @@ class JudgedSites(JudgedModule):
         asks = asks and idiom.rule not in _OF_PYTORCH and self.goal.target == "xdevice"
         if "tensorflow" in self.frameworks and self.is_of_tensorflow_1:
             return left_open(
-                "a program for TensorFlow 1, which xdevice does not run on", "XD167"
+                "a program for TensorFlow 1, which xdevice does not support", "XD167"
             )
         if asks and len(self.frameworks) > 1:
             return left_open(
-                "several frameworks in this file: the selected one would be asked", "XD168"
+                "the file uses several frameworks, and the word asks only the selected one",
+                "XD168",
             )
         if idiom.code == "XD101" and _is_by_identity(around[0]):
             return left_open(
-                "compared by identity, which another object of the same device may pass",
+                "compared by identity, and the new text may give another object",
                 "XD169",
             )
         if self._is_printed(node, around):
-            return left_open("an f-string with = prints the expression itself", "XD169")
+            return left_open("an f-string with = prints the text of the expression", "XD169")
         if any(self._is_scripted(outer) for outer in around):
             return left_open(
-                "TorchScript compiles this function, and knows no other module", "XD167"
+                "TorchScript compiles this function, and supports no other modules", "XD167"
             )
         return None
 
     @cached_property
     def is_of_tensorflow_1(self) -> bool:
-        """Whether the module uses names that TensorFlow 2 does not have."""
+        """Whether the module uses names of TensorFlow 1 that TensorFlow 2 does not have."""
         return any(
             isinstance(node, ast.Attribute) and self.full_name(node) in _OF_TENSORFLOW_1
             for node in self.nodes
         )
 
     def _is_printed(self, node: ast.AST, around: list[ast.AST]) -> bool:
+        """Whether a node is in an f-string such as f"{x.device=}", which prints its source
+        text. `around` are the nodes around it."""
         for inner, outer in zip([node, *around], around, strict=False):
             if isinstance(outer, ast.FormattedValue) and inner is outer.value:
+                # the tree does not show the =, so the text behind the expression is read
                 rest = self.source.text[self.span(inner)[1] :][:40]
                 return re.match(rb"\s*=\s*[}!:]", rest) is not None
         return False
 
     def _is_scripted(self, node: ast.AST) -> bool:
+        """Whether a node is a function that TorchScript compiles."""
         decorators = getattr(node, "decorator_list", ())
         return any(
             self.full_name(d) in ("torch.jit.script", "torch.jit.script_method")
@@ -415,7 +461,8 @@ class JudgedSites(JudgedModule):
 
 
 def _only_chooses(node: ast.AST) -> bool:
-    """Whether a branch does nothing but choose a device or its name, for which any vendor's device will do."""
+    """Whether a statement or expression only chooses a device or its name, so that it is right
+    for any vendor's device."""
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
             return value is not None and _only_chooses(value)
@@ -424,16 +471,18 @@ def _only_chooses(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant | ast.JoinedStr)
 
 
+# the vendors in reports, by the words in names and texts
 _VENDORS: Final = {"cuda": "CUDA", "nccl": "CUDA", "xpu": "XPU", "npu": "NPU", "mps": "MPS"}
 
 
 def _vendor_of(use: Use) -> str:
-    """The vendor whose devices a use names, by its own name or a text that it is given; "" for none."""
+    """The vendor that a use names, in its own name or in one of its strings; "" if it names
+    none."""
     node = use.node
-    # of a call, of a comparison, of a keyword
+    # the strings of a call, of a comparison, or of a keyword argument
     parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
     names = [use.idiom.name, *(text_of(part) or "" for part in parts)]
-    # whole words only: "cuda" in "cudnn" would be another thing
+    # only whole words count
     for part in re.split(r"\W+", " ".join(names).lower()):
         if part in _VENDORS:
             return _VENDORS[part]
@@ -441,15 +490,17 @@ def _vendor_of(use: Use) -> str:
 
 
 def _has_one_vendor(use: Use, judgement: Judgement) -> bool:
-    """Whether only one vendor's devices will be able to run a use: a use that stays, or DataParallel, whose copying is
-    only in PyTorch's builds for CUDA."""
+    """Whether only one vendor's devices will be able to run a use after porting: a use of that
+    vendor that stays open, or `DataParallel`, which needs functions that only PyTorch's builds
+    for CUDA have."""
     return (
         judgement.verdict == "open" and bool(_vendor_of(use))
     ) or use.idiom.name == "torch.nn.DataParallel"
 
 
 def _idiom_of_word(full_name: str) -> Idiom:
-    """An idiom for a name of the table of words, with the code and link that the table of calls has for it, if any."""
+    """The idiom of a name in the table of words. Its code and link are those in the table of
+    calls; XD156, a question about what a device can do, for names that are not there."""
     listed = idioms.CALLS.get(full_name)
     return Idiom(
         full_name,
@@ -460,4 +511,5 @@ def _idiom_of_word(full_name: str) -> Idiom:
 
 
 def _is_by_identity(node: ast.AST) -> bool:
+    """Whether a node is a comparison with `is` or `is not`."""
     return any(isinstance(op, ast.Is | ast.IsNot) for op in getattr(node, "ops", ()))

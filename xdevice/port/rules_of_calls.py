@@ -1,6 +1,7 @@
-"""The judgements on calls of functions and classes, which are known by their full names.
+"""The rules for calls of functions and classes that have full names. Each rule returns the
+judgement on one use.
 
-`idioms.CALLS` names the function that judges each.
+`idioms.CALLS` names the rule for each full name.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .values import DEVICES, NUMBERS, Value, is_device, is_number, may_be, means
 
 _NO_DEVICE: Final = "the argument is not proven to be a device"
 _A_DEVICE: Final = "the argument is a device"
-_A_TEXT: Final = "a text that names it"
+_A_TEXT: Final = "the string names a device"
 _LOOSE: Final = (
     ast.If,
     ast.While,
@@ -39,29 +40,33 @@ _LOOSE: Final = (
     ast.NamedExpr,
     ast.Assert,
 )
-"""The nodes around an expression in which a comparison needs no brackets; it needs none as an argument of a call,
-either."""
+"""The nodes in which a comparison needs no brackets around it. Arguments of calls need none,
+either: `stands_loose` finds these."""
 
 
 def no_word(use: Use) -> Judgement:
+    """For names without a neutral word: the use stays open, for the idiom's reason."""
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
+    """For names that are right on every device, for the idiom's reason."""
     return Judgement("neutral", use.idiom.why)
 
 
 def renamed(use: Use) -> Judgement:
-    # d2l.numpy(x, y) is a mistake that is left to its author
+    """For names whose neutral word takes the same arguments: only the name changes."""
+    # d2l.numpy(x, y) is a mistake, which is left to its author
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
     return proven(NAMED, use.renamed)
 
 
 def replaced(use: Use) -> Judgement:
-    """The call becomes the text of the idiom, which is an expression."""
+    """For calls without arguments, which become the text of the idiom: an expression such as
+    `xdevice.num_gpus() > 0`."""
     if use.arguments:
-        return left_open("the neutral word takes no argument", "XD166")
+        return left_open("the neutral word takes no arguments", "XD166")
     text = use.idiom.text
     return proven(
         NAMED, use.replace(f"({text})" if " " in text and not stands_loose(use) else text)
@@ -69,19 +74,18 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
-    """`paddle.is_compiled_with_cuda()` asks how the framework was built, and the new text asks the machine: never
-    proven."""
+    """For `paddle.is_compiled_with_cuda()` and the like: it asks how the framework was built,
+    and the new text asks about the machine, so it is never proven."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
-    return safe(
-        "asks the machine, where the old name asks how the framework was built", judgement.edits
-    )
+    return safe("the new text asks about the machine, not about the build", judgement.edits)
 
 
 def stands_loose(use: Use) -> bool:
-    """Whether a comparison needs no brackets in place of this use."""
+    """Whether a comparison needs no brackets if it replaces this use."""
     match use.parent:
+        # an argument, but not the called function itself
         case ast.Call(func=func):
             return use.node is not func
         case ast.UnaryOp(op=ast.Not()) | ast.IfExp(test=use.node):
@@ -93,22 +97,22 @@ def stands_loose(use: Use) -> bool:
 
 
 def torch_device(use: Use) -> Judgement:
-    """The judgement on `torch.device(text)`, `torch.device(text, index)` or `torch.device(index)`."""
+    """For `torch.device(text)`, `torch.device(text, index)` and `torch.device(index)`."""
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
             return _by_index(index, use.replace_around(index, f"{_native(name)}(", ")"))
     # `torch.device("cuda", i)` is judged above; what is left has one argument
     argument = use.only_argument
     if argument is None:
-        return left_open("not the form torch.device(text)", "XD166")
+        return left_open("only the form torch.device(string) is rewritten", "XD166")
     if (
         isinstance(argument, ast.Attribute)
         and argument.attr == "type"
         and only(means_of(argument.value), ("device",))
     ):
-        return Judgement("neutral", "the kind of a device")
+        return Judgement("neutral", "made from the type of another device")
     judgement = _device_of_text(use, argument)
-    # with an index both print the same
+    # with an index, and on the CPU, both devices print the same
     if (
         not judgement.edits
         or _has_index(argument)
@@ -119,14 +123,14 @@ def torch_device(use: Use) -> Judgement:
 
 
 def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
-    """The judgement on `torch.device(argument)`, ignoring how the device prints."""
+    """The judgement on `torch.device(argument)`, without regard to how the device prints."""
     text = text_of(argument)
     # tensors on "meta" have no memory, on any machine
     if text == "meta":
-        return Judgement("neutral", "no device of the machine")
+        return Judgement("neutral", '"meta" is the same on every machine')
     # such as "hpu", which xdevice does not know
     if text is not None and not SPELLING.fullmatch(text):
-        return left_open("an unknown device", "XD165")
+        return left_open("the string names no device that xdevice knows", "XD165")
     if text is not None:
         name, _, index = text.partition(":")
         return proven(_A_TEXT, use.replace(f"{_native(name)}({index})"))
@@ -136,26 +140,30 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
             filled, use.replace(f"xdevice.native.gpu({use.module.segment(filled)})")
         )
     if isinstance(argument, ast.IfExp) and is_usual_choice(argument, use.full_name):
-        return proven("the usual choice", use.replace("xdevice.native.try_gpu()"), argument)
+        return proven(
+            "a GPU if there is one", use.replace("xdevice.native.try_gpu()"), argument
+        )
     means = means_of(argument)
     edits = use.rename("xdevice.native.device")
-    # a device is passed through, a text is read; both raise for what is neither
+    # both functions return a device as it is, read a string, and raise for anything else
     if only(means, DEVICES):
         return proven("the argument is a device or names one", edits)
     if only(means, NUMBERS):
         return proven("the argument is a number", use.rename("xdevice.native.gpu"))
     if only(means, ("str", *DEVICES)):
-        return proven("the argument is a text, and one that names no device raises", edits)
+        return proven("the argument is a string; one that names no device raises", edits)
     return safe("the argument is not proven to name a device", edits)
 
 
 def _native(name: str) -> str:
-    """The function of xdevice that makes the framework's device with this name."""
+    """The name of xdevice's function for the framework's own device: the CPU if `name` is
+    "cpu", else a GPU."""
     return "xdevice.native.cpu" if name.lower() == "cpu" else "xdevice.native.gpu"
 
 
 def is_usual_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether an expression is just `"cuda" if torch.cuda.is_available() else "cpu"`."""
+    """Whether an expression is `"cuda" if torch.cuda.is_available() else "cpu"`, perhaps with
+    "cuda:0". `full_name` returns the full name of an expression."""
     asks = isinstance(node.test, ast.Call) and full_name(node.test.func) in (
         "torch.cuda.is_available",
         "torch.accelerator.is_available",
@@ -164,11 +172,13 @@ def is_usual_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> boo
 
 
 def names_no_index(node: ast.AST) -> bool:
+    """Whether an expression is a string that names a GPU without an index."""
     return text_of(node) in ("cuda", "gpu", "mps", "xpu")
 
 
 def _has_index(node: ast.AST) -> bool:
-    """Whether a string names a device with its index, as the framework prints it."""
+    """Whether a string names a device as the framework prints it: with an index, or "cpu". Of a
+    conditional expression, both sides must do so; f-strings are taken to have an index."""
     if isinstance(node, ast.IfExp):
         return _has_index(node.body) and _has_index(node.orelse)
     text = text_of(node)
@@ -178,80 +188,95 @@ def _has_index(node: ast.AST) -> bool:
 
 
 def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
-    """The judgement on a device without an index. The native device of xdevice has an index, which shows in texts and
-    ignores `set_default_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
+    """The judgement on a device without an index, of which `judgement` is right apart from
+    that: xdevice's device has the index 0. This shows if the device is printed, and it is
+    another GPU after `set_device`. In these cases the new text makes a device from the type
+    alone, or the use stays open. `is_gpu` tells whether the use is certain to mean a GPU."""
     in_text = use.node in use.module.text_origins
-    # `torch.device("cuda")` prints without an index, and follows set_device; xdevice's own has index 0
+    # nobody sees the index
     if not in_text and not use.sets_current:
         return judgement
-    # a CPU has no other index, so what differs is only how it prints
+    # the new text below always makes a GPU
     if not is_gpu:
-        return left_open("flows into text", "XD169") if in_text else OTHER_GPU
+        return left_open("it is turned into text", "XD169") if in_text else OTHER_GPU
     root = use.node.func
     while isinstance(root, ast.Attribute):
         root = root.value
+    # the new text needs a name for torch: after `from torch import device` there is none
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
         return left_open(
-            "flows into text, or follows set_device, and torch has another name here", "XD169"
+            "the index 0 would show or be wrong, and the module has no name for torch",
+            "XD169",
         )
-    why = "flows into text" if in_text else "follows set_device"
+    why = "is turned into text" if in_text else "follows set_device"
     edits = use.replace(f"{root.id}.device(xdevice.native.gpu().type)")
     return proven(f"{judgement.why}; without an index, because it {why}", edits)
 
 
 def accelerator(use: Use) -> Judgement:
-    """`torch.accelerator.current_accelerator()` is None without a GPU, where the new text would raise."""
+    """For `torch.accelerator.current_accelerator()`, which is None without a GPU, where the new
+    text would raise."""
     if use.arguments:
         return OTHER_ARGUMENTS
-    # PyTorch returns None there, and the program may rely on it
+    # the program may rely on the None
     if not getattr(use.node, "has_gpu", False):
-        return left_open("no test shows that there is one, and without one it is None", "XD170")
+        return left_open(
+            "without an accelerator it is None, and no test excludes that", "XD170"
+        )
     return _without_index(
         use,
-        proven("a test has shown that there is one", use.replace(use.idiom.text)),
+        proven("a test has shown that there is a GPU", use.replace(use.idiom.text)),
         is_gpu=True,
     )
 
 
 def device_with_index(use: Use) -> Judgement:
-    """`mx.gpu(i)` and the like: the framework's device of an index, which may be left out."""
+    """For `mx.gpu(i)` and the like, which return the framework's device with an index. The
+    index may be left out."""
     if len(use.arguments) > 1 or not use.keywords.keys() <= {"device_id"}:
         return OTHER_ARGUMENTS
     edits = use.renamed
     if not use.arguments:
         return proven(NAMED, edits)
-    # the new function has another name for the index
+    # `device_id=` goes: the new function has another name for the index
     for keyword in use.keywords.values():
         edits = (*edits, use.edit(use.span(keyword)[0], use.span(keyword.value)[0], ""))
     return _by_index(use.arguments[0], edits)
 
 
 def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
-    """The judgement on edits that are right if an argument is a number."""
+    """The judgement on edits that are right if an argument is a number: proven if it is known
+    to be one, else safe."""
     if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
 
 
 def helper_scope(use: Use) -> Judgement:
-    # elsewhere it is stored or passed on, as a device would be
+    """For d2l's `try_gpu()` and the like in the TensorFlow tab, which return a scope and not a
+    device."""
+    # outside a `with` statement, the program passes on a scope, and xdevice's function returns
+    # a device
     if not isinstance(use.parent, ast.withitem):
         return left_open(
-            "TensorFlow's helper gives a scope, where a neutral device is needed", "XD164"
+            "d2l's TensorFlow helper returns a scope, but the neutral word returns a device",
+            "XD164",
         )
-    return proven("a scope, as a neutral device is", use.renamed)
+    return proven("used in a with statement, in which a neutral device also works", use.renamed)
 
 
 def scope(use: Use) -> Judgement:
-    """The judgement on `tf.device("/GPU:1")`. Where there is no such GPU, TensorFlow takes another device: so a GPU
-    stays in `tf.device` as a description, which no block of xdevice takes."""
+    """For `tf.device("/GPU:1")`. If there is no such GPU, TensorFlow takes another device, and
+    a `with` block of xdevice would raise. So for a GPU only the argument of `tf.device` is
+    rewritten; a CPU becomes a neutral device."""
     argument = use.only_argument
     before, filled = _filled_in(use, argument)
+    # an f-string such as f"/GPU:{i}" is checked with 0 in place of the value
     text = f"{before}0" if before.endswith(":") else text_of(argument)
     match = re.fullmatch(r"/?(?:device:)?([CG]PU)(?::(\d+))?", text or "", re.IGNORECASE)
-    # job and task of a cluster, or a name that is put together at run time
+    # such as the job and task of a cluster, or a name that is put together at run time
     if match is None or argument is None:
-        return left_open("not a text that names one device", "XD165")
+        return left_open("the argument is not a string that names one device", "XD165")
     native = _native(match[1])
     if filled is not None:
         return _by_index(
@@ -264,8 +289,9 @@ def scope(use: Use) -> Judgement:
 
 
 def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
-    """The beginning of an f-string, and the one value behind it; nothing if the value cannot be written elsewhere
-    unchanged."""
+    """The text at the beginning of an f-string, and the one value behind it, which can be
+    written elsewhere unchanged. ("", None) for any other expression, also if a format or a use
+    of a device inside changes the value."""
     match node:
         case ast.JoinedStr(
             values=[
@@ -281,7 +307,8 @@ def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
 
 
 def device_list(use: Use) -> Judgement:
-    """A list of devices is rewritten if only its length, its truth value or one item is used."""
+    """For lists of devices, which are rewritten if only the length, the truth value or one item
+    of the list is used."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
@@ -289,68 +316,75 @@ def device_list(use: Use) -> Judgement:
         # the number is the same, whatever objects the list holds
         case ast.Call(func=ast.Name(id="len")):
             return proven(
-                "only its length is used", use.replace("xdevice.num_gpus()", use.parent)
+                "only the length of the list is used",
+                use.replace("xdevice.num_gpus()", use.parent),
             )
         case ast.If() | ast.UnaryOp() | ast.IfExp(test=use.node):
             return proven(
-                "only asked whether there is one", use.replace("xdevice.num_gpus() > 0")
+                "only used to test whether there is a GPU",
+                use.replace("xdevice.num_gpus() > 0"),
             )
         case ast.Subscript(slice=index) if is_number(index) and use.idiom.name == "jax.devices":
             return proven(
-                "one of the list",
+                "only one item of the list is used",
                 use.replace_around(index, "xdevice.native.gpu(", ")", use.parent),
             )
-    return left_open("a list of the framework's own objects", "XD155")
+    return left_open("the list holds the framework's own device objects", "XD155")
 
 
 def device_count(use: Use) -> Judgement:
+    """For `jax.device_count("gpu")`, which raises on a machine without GPUs."""
     # jax.device_count() is 1 on a machine without GPUs
     if text_of(use.only_argument) not in ("gpu", "cuda"):
-        return left_open("counts the devices of the default kind, CPUs too", "XD155")
+        return left_open("counts the devices of the default kind, which may be CPUs", "XD155")
+    # the new text never raises
     if use.is_statement:
-        return left_open("only asks whether JAX raises an error", "XD163")
-    return proven("only their number is asked", use.replace(use.idiom.text))
+        return left_open("only tests whether JAX raises an error", "XD163")
+    return proven("only the number of GPUs is used", use.replace(use.idiom.text))
 
 
 # what is done on devices
 
 
 def put_on_device(use: Use) -> Judgement:
-    """`jax.device_put(x, device)`, which also makes an array from a Python number; `to_device` refuses numbers."""
+    """For `jax.device_put(x, device)`, which also makes an array from a Python number;
+    `to_device` refuses numbers."""
     # `device_put` also takes shardings, donate and more, which `to_device` does not
     if len(use.args) != 2 or use.keywords:
-        return left_open("not the form device_put(x, device)", "XD166")
+        return left_open("only the form device_put(x, device) is rewritten", "XD166")
     if only(means_of(use.args[0]), ("int", "float", "bool")):
-        return left_open("a number of Python, which is on no device before", "XD162")
+        return left_open("a Python number, which to_device refuses", "XD162")
     edits = use.renamed
     return proven(_A_DEVICE, edits) if is_device(use.args[1]) else safe(_NO_DEVICE, edits)
 
 
 def current_device(use: Use) -> Judgement:
-    """`paddle.set_device(device)`, as a statement: it returns an object of Paddle's."""
+    """For `paddle.set_device(device)` as a statement. Elsewhere its result, a Paddle object, is
+    used."""
     means = means_of(use.only_argument)
     if not use.is_statement or not only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
     texts = (atom.subject.lower() for atom in means if atom.kind == "spelling")
-    # paddle.distributed.launch gives each process its GPU, which "gpu" means and "gpu:0" does not
+    # paddle.distributed.launch assigns a GPU to each process, which "gpu" means and "gpu:0"
+    # does not
     if any(":" not in text and text != "cpu" for text in texts):
-        return left_open("without an index, Paddle takes the GPU that was given to the process")
+        return left_open("without an index, Paddle takes the GPU assigned to the process")
     return proven(_A_DEVICE, use.renamed)
 
 
 def wait(use: Use) -> Judgement:
-    """A function that waits for all devices or one, and returns nothing."""
+    """For functions that wait for all devices or for one, and return nothing."""
     if not use.is_statement:
-        return left_open("its result is used", "XD163")
+        return left_open("its result is used, but sync returns None", "XD163")
     if use.keywords or len(use.args) > 1:
         return OTHER_ARGUMENTS
     edits = use.renamed
-    # nothing, or a device that `sync` takes as well
+    # no argument, or a device, which `sync` takes, too
     if not use.args or is_device(use.args[0]):
         return proven(NAMED, edits)
     if is_number(use.args[0]):
         (index,) = use.args
-        # sync takes a device, and no bare index
+        # sync takes a device, and not a bare index
         start, _ = use.span(index)
         bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
         return proven("the index is a number", edits + bracket)
@@ -358,14 +392,14 @@ def wait(use: Use) -> Judgement:
 
 
 def split_and_load(use: Use) -> Judgement:
-    """The judgement on a call of MXNet's `split_and_load(data, ctx_list)`. It becomes a call of `split_batch`, which
-    has other names for the keywords and always splits the first axis."""
+    """For MXNet's `split_and_load(data, ctx_list)`. The new word, `split_batch`, has other
+    names for the keywords and always splits the first axis."""
     keywords = use.keywords
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
-        return left_open("not the form split_and_load(data, ctx_list)", "XD166")
+        return left_open("only the form split_and_load(data, ctx_list) is rewritten", "XD166")
     edits = use.renamed
-    # the keywords are renamed where they stand, so that comments between them stay
+    # only the names of the keywords change, so that their order and comments between them stay
     for old, new in (("ctx_list", "devices"), ("even_split", "even")):
         if old in keywords:
             start, _ = use.span(keywords[old])
@@ -373,54 +407,62 @@ def split_and_load(use: Use) -> Judgement:
     axis = keywords.get("batch_axis")
     if axis is not None:
         if getattr(axis.value, "value", None) != 0:
-            return left_open("split_batch splits the first axis", "XD166")
+            return left_open("split_batch always splits the first axis", "XD166")
         edits = (*edits, use.drop(axis))
+    # `split_and_load` also takes an array on the host
     if may_be(means_of(use.args[0]), ("array", "list", "tuple")):
         return safe("the batch is not proven to be a tensor", edits, "XD162")
-    return proven("what MXNet splits, and a list of its devices", edits)
+    return proven("the arguments are a batch and a list of devices", edits)
 
 
 def scatter(use: Use) -> Judgement:
-    """PyTorch's `scatter(tensor, devices)`, which allows parts of different lengths."""
+    """For PyTorch's `scatter(tensor, devices)`, which allows parts of different lengths: hence
+    `even=False`."""
     if (
         len(use.args) != 2
         or use.keywords
         or not _is_list_of_devices(use, means_of(use.args[1]))
     ):
-        return left_open("not the form scatter(tensor, devices)", "XD166")
+        return left_open("only the form scatter(tensor, devices) is rewritten", "XD166")
     if not only(means_of(use.args[0]), ("tensor",)):
-        return left_open("what is scattered is not proven to be a tensor", "XD162")
+        return left_open("the first argument is not proven to be a tensor", "XD162")
     end = use.end - 1
     # the new argument is put before the last bracket, where a comma would end up double
     if use.span(use.args[1])[1] != end:
-        return left_open("brackets or a comma behind the arguments", "XD166")
+        return left_open("brackets or a comma follow the last argument", "XD166")
     return proven(
-        "a tensor, and a list of devices", (*use.renamed, use.edit(end, end, ", even=False"))
+        "a tensor and a list of devices", (*use.renamed, use.edit(end, end, ", even=False"))
     )
 
 
 def _is_list_of_devices(use: Use, means: Value) -> bool:
+    """Whether a value is known to be a list with nothing but devices or their names in it."""
     items = use.module.inference.items
     return only(means, ("list",)) and all(only(items(atom), DEVICES) for atom in means)
 
 
 def split_batch(use: Use) -> Judgement:
-    """d2l's `a, b = split_batch(x, y, devices)` returns lists, and xdevice's function returns pairs: `zip(*...)`
-    converts them."""
+    """For d2l's `a, b = split_batch(x, y, devices)`, which returns a list for x and one for y.
+    xdevice's function takes a pair, and returns a pair for each device: `zip(*...)` makes two
+    sequences of these."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )
     if len(use.args) != 3 or use.keywords or not is_unpacked:
         return left_open(
-            "split_batch gives one pair for each device, where d2l's gives two lists", "XD166"
+            "split_batch returns a pair for each device, but d2l's function returns two lists",
+            "XD166",
         )
+    # split_batch(x, y, devices) becomes zip(*xdevice.split_batch((x, y), devices))
     middle, end = use.span(use.args[1])[1], use.end
     start = use.rename_with_bracket(f"zip(*{use.idiom.text}((")
     return proven(NAMED, (start, use.edit(middle, middle, ")"), use.edit(end - 1, end, "))")))
 
 
 def memory(use: Use) -> Judgement:
-    """Paddle's numbers of allocated bytes: an attribute of the result of `xdevice.memory(device)`."""
+    """For Paddle's numbers of allocated bytes, which become attributes of the result of
+    `xdevice.memory(device)`."""
+    # without an argument Paddle takes the current GPU
     if not use.arguments:
         if use.sets_current:
             return OTHER_GPU

@@ -1,6 +1,8 @@
-"""The judgements on methods of tensors and models, which are known by their names and by what the receiver may be.
+"""The rules for methods of tensors and models, which are recognized by their names and by the
+possible values of the receiver, the object before the dot. Each rule returns the judgement on
+one use.
 
-`idioms.METHODS` names the function that judges each.
+`idioms.METHODS` names the rule for each method.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from .rules_of_calls import names_no_index
 from .values import DEVICES, NUMBERS, TENSOR, Atom, is_device, is_known, may_be, means_of, only
 
 _A_DEVICE: Final = "the argument is a device, and the result is used"
-_NO_DEVICE: Final = "the argument is not proven to be a device; another one raises"
-_A_MODEL: Final = "a model, which moves in place"
+_NO_DEVICE: Final = "the argument is not proven to be a device; anything else raises"
+_A_MODEL: Final = "the receiver is a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
+# the kinds of values that are on the host in any case
 _HOST: Final = ("array", "int", "float", "bool", "str")
-_ON_HOST: Final = Judgement("neutral", "it is on the host already")
+_ON_HOST: Final = Judgement("neutral", "the value is on the host already")
 _SAME_ANYWHERE: Final = {
     "detach",
     "clone",
@@ -34,31 +37,37 @@ _SAME_ANYWHERE: Final = {
     "long",
     "flatten",
 }
-"""Methods that give the same on the CPU as on a device."""
+"""Methods that give the same on the CPU as on a device, so that they may be between `.cpu()`
+and `.numpy()`."""
+# the full name of a dtype, such as "torch.float32"
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
+# names that suggest a model: "net", "my_model", "encoder2"
 _MODEL_NAME: Final = re.compile(
     r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*"
 )
 
 
 def to(use: Use) -> Judgement:
-    """`x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet, whose arguments may be other things."""
+    """For `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also takes dtypes
+    and tensors."""
     if use.has_stars:
         return STARS
     device = use.arguments[0]
     means = means_of(device)
     # PyTorch's `.to` takes a dtype, a device or a tensor in the same place
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
-        return Judgement("not a device", "a dtype")
+        return Judgement("not a device", "the argument is a dtype")
+    # the names of all arguments; None for those without one
     named = [*([None] * len(use.args)), *use.keywords]
     if named[0] not in (None, "device", "ctx") or any(
         name != "non_blocking" for name in named[1:]
     ):
         return left_open(
-            "to_device takes the device first, and of the rest only non_blocking=", "XD166"
+            "to_device takes the device first, and then only non_blocking=", "XD166"
         )
     if means == TENSOR:
-        return left_open("moves to where another tensor is, and to its dtype", "XD161")
+        return left_open("it adopts the device and the dtype of another tensor", "XD161")
+    # after set_device, "cuda" means the GPU that was set
     if use.sets_current and names_no_index(device):
         if not use.module.current_gpu or use.method != "to" or use.keywords.keys() - {"device"}:
             return OTHER_GPU
@@ -69,18 +78,19 @@ def to(use: Use) -> Judgement:
     edits = use.move_to(device)
     if only(means, DEVICES):
         return _moved(use, proven(_A_DEVICE, edits))
-    # what nobody knows can be trusted where the name of the method belongs to one framework
+    # even an unknown argument is a device if only MXNet has a method of this name
     if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
         return _moved(
-            use, proven("only arrays of MXNet have this method, and it takes a device", edits)
+            use, proven("only MXNet arrays have this method, and it takes a device", edits)
         )
     if only(means, ("dtype", "float", "tensor", "model", "array")):
-        return Judgement("not a device", "the argument is something else")
+        return Judgement("not a device", "the argument is not a device")
     return _moved(use, safe(_NO_DEVICE, edits))
 
 
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether the first argument of `.to` is a dtype, by its value or by its name."""
+    """Whether the first argument of `.to` is a dtype, by its value or by its name. `full_name`
+    returns the full name of an expression."""
     if isinstance(node, ast.Attribute) and node.attr in (
         "dtype",
         "float",
@@ -94,21 +104,22 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def _moved(use: Use, judgement: Judgement) -> Judgement:
-    """The judgement on a move, of which `judgement` has only seen the argument. The move can be rewritten if its result
-    is used, or if what it moves is a model."""
+    """Completes the judgement on a move, which so far considers only the argument. The move can
+    be rewritten if its result is used, or if the receiver is a model: a tensor whose move is
+    thrown away stays where it is."""
     moved = means_of(use.receiver)
-    # any other reason says more about the argument, and is kept
+    # any other reason says more about the argument, so it is kept
     is_plain = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
         if is_plain and moved and all(map(_can_move, moved)):
-            return replace(judgement, why="receiver and argument are proven")
+            return replace(judgement, why="the receiver and the argument are known")
         return judgement
     if moved and all(map(_moves_in_place, moved)):
         return replace(judgement, why=_A_MODEL) if is_plain else judgement
-    # nothing shows what the receiver is: its name is only a hint, which proves nothing
+    # nothing is known about the receiver but its name, which is only a hint
     name = ast.unparse(use.receiver).rpartition(".")[2].lower()
     if _MODEL_NAME.fullmatch(name) and not is_known(moved):
-        why = "the name says that it is a model; its result is thrown away"
+        why = "only its name suggests that the receiver is a model; the result is thrown away"
         return replace(judgement, why=why, code="XD163", grade="likely")
     return left_open(
         "the result is thrown away, and the receiver is not proven to be a model", "XD163"
@@ -116,11 +127,13 @@ def _moved(use: Use, judgement: Judgement) -> Judgement:
 
 
 def _can_move(atom: Atom) -> bool:
+    """Whether an atom is a tensor or a model."""
     return atom.kind == "tensor" or is_model(atom)
 
 
 def _moves_in_place(atom: Atom) -> bool:
-    """Whether a move whose result is thrown away does the same before and after."""
+    """Whether a move of an atom whose result is thrown away has the same effect in the old and
+    in the new text."""
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
     # a tensor whose result is thrown away moves nowhere, with the old text and with the new
@@ -128,8 +141,9 @@ def _moves_in_place(atom: Atom) -> bool:
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether nothing is done with the result of a call, not even through a list or a conditional expression."""
-    # the nodes that hand a result on to what is around them
+    """Whether nothing is done with the result of a call. A list that is thrown away counts,
+    too: `[m.cuda() for m in ms]`. `parents` has the parent of each node."""
+    # the nodes whose value is, or contains, that of a node inside them
     passing = (
         ast.ListComp
         | ast.List
@@ -146,7 +160,8 @@ def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 def to_vendor(use: Use) -> Judgement:
-    """The judgement on `.cuda()` and `.cpu()`."""
+    """For `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is the function
+    that makes the device."""
     is_known_form = use.keywords.keys() <= {"non_blocking", "device"} and len(use.args) <= 1
     if not is_known_form or use.has_stars:
         return OTHER_ARGUMENTS
@@ -160,6 +175,7 @@ def to_vendor(use: Use) -> Judgement:
         return _moved(use, proven(_A_DEVICE, use.move_to(device)))
     if only(means, NUMBERS):
         return _moved(use, proven(_A_DEVICE, use.move_to(device, maker=maker)))
+    # what may be a number needs the maker, and what may be a device must not have it
     edits = use.move_to(device, maker=maker if only(means, (*NUMBERS, "none")) else "")
     return _moved(use, safe(_NO_DEVICE, edits))
 
@@ -177,7 +193,7 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
         return merged
     end, text = use.end - 1, new
     if use.keywords:
-        [non_blocking] = use.keywords.values()  # it stays, behind the device
+        [non_blocking] = use.keywords.values()  # stays, behind the device
         end, text = use.span(non_blocking)[0], f"{new}, "
     return _moved(
         use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text))
@@ -185,11 +201,14 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
-    """The judgement on `.cpu()` in `x.cpu().numpy()`, which is removed, since the new text reads from any device."""
+    """The judgement on `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for
+    `.numpy()` reads from any device. None if there is no such read around `node`, directly or
+    behind methods in `_SAME_ANYWHERE`."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None
     name = attribute.attr
+    # x.cpu().data.numpy()
     if name == "data":
         return _read_around(use, attribute)
     call = use.module.parents.get(attribute)
@@ -199,31 +218,33 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
         return _read_around(use, call)
     if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
+    # removing `.cpu()` is as certain as rewriting the read, which does not need it then
     around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None
     edits = (use.edit(use.dot, use.end, ""),)
-    return replace(around, why="the read around it takes it from any device", edits=edits)
+    return replace(around, why="the read around it works from any device", edits=edits)
 
 
 def reset(use: Use) -> Judgement:
-    """`net.collect_params().reset_ctx(device)` moves parameters of MXNet in place."""
+    """For `net.collect_params().reset_ctx(device)`, which moves MXNet parameters in place."""
     if len(use.arguments) != 1:
-        return left_open("not the form reset_ctx(device)", "XD166")
+        return left_open("only the form reset_ctx(device) is rewritten", "XD166")
     (device,) = use.arguments
     if not is_device(device):
         return left_open(
-            "a list of devices, or not proven to be one: replicate makes copies on several",
+            "the argument is not proven to be one device; for several, use replicate",
             "XD151",
         )
     return proven(_A_MODEL, use.move_to(device))
 
 
 def copy_to(use: Use) -> Judgement:
-    """`x.copyto(other)` copies to a device or into another array, which depends on the value of the argument."""
+    """For `x.copyto(other)`, which copies to a device or into another array, depending on the
+    argument."""
     argument = use.only_argument
     if argument is None:
-        return left_open("not the form copyto(device)", "XD166")
+        return left_open("only the form copyto(device) is rewritten", "XD166")
     means = means_of(argument)
     if only(means, ("tensor", "array")):
         return Judgement("not a device", "copies into another array")
@@ -233,16 +254,18 @@ def copy_to(use: Use) -> Judgement:
 
 
 def sync(use: Use) -> Judgement:
-    """`x.wait_to_read()` and `x.block_until_ready()`. The latter returns the array, which sync does not."""
+    """For `x.wait_to_read()` and `x.block_until_ready()`. The latter returns the array, and
+    `sync` returns None."""
     if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
-        return left_open("its result is used, and sync gives none", "XD163")
+        return left_open("its result is used, but sync returns None", "XD163")
     return read(use)
 
 
 def read(use: Use) -> Judgement:
-    """`x.numpy()`, `x.item()` and the like: an array or a number on the host."""
+    """For `x.numpy()`, `x.item()` and the like, which return an array or a number on the
+    host."""
     if use.args or use.keywords.keys() not in (set(), {"force"}):
         return OTHER_ARGUMENTS
     means, parent = means_of(use.receiver), use.parent
@@ -250,36 +273,38 @@ def read(use: Use) -> Judgement:
         return _ON_HOST
     # `x.numpy()[0] = 1` changes the tensor on the CPU, and a copy would not
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
-        return left_open("writes into the memory of the tensor", "XD163")
+        return left_open("the program writes into the memory of the tensor", "XD163")
     if _is_scalar_in_tensorflow(use):
         return left_open(
-            "TensorFlow gives a number or a text here, and to_numpy an array of no axes",
+            "TensorFlow returns a number or string here, but to_numpy returns an array without axes",
             "XD165",
         )
-    # `x.numpy(force=True)` detaches, as xdevice.to_numpy always does; so the keyword goes
+    # `x.numpy(force=True)` detaches the tensor, as `to_numpy` always does, so the keyword goes
     edits = use.call_with_receiver(use.idiom.text, use.end - 1, comma="")
     if means == TENSOR:
         return proven(_A_TENSOR, edits)
     if means == DECORDS_ARRAY:
-        return Judgement("not a device", "an array of decord, which is on the host")
+        return Judgement("not a device", "a decord array, which is on the host")
     if use.method in ONLY_MXNET:
         others = use.module.other_arrays
         if others and "mxnet" not in use.module.frameworks:
             return Judgement(
                 "not a device",
-                f"a method of {min(others)}'s arrays, and of none of the framework's",
+                f"a method of {min(others)} arrays; no framework in this file has it",
             )
         if means == GLUONS_OUTPUT or _is_mxnets(use):
-            return proven("only arrays of MXNet have this method", edits)
+            return proven("only MXNet arrays have this method", edits)
+    # a Python object with a method of the same name
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
-        return Judgement("not a device", "the receiver is something else")
+        return Judgement("not a device", "the receiver is not a tensor")
     return safe(
         "the receiver is not proven to be a tensor; anything else raises", edits, "XD162"
     )
 
 
 def _is_scalar_in_tensorflow(use: Use) -> bool:
-    """Whether `x.numpy()` is used as what only a scalar can be: a text, or a key."""
+    """Whether the result of `x.numpy()` is used as only that of a TensorFlow scalar can be: as
+    bytes, or as a key."""
     if "tensorflow" not in use.module.frameworks or use.method != "numpy":
         return False
     match use.parent:
@@ -292,7 +317,8 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
 
 
 def _is_mxnets(use: Use) -> bool:
-    """Whether no other framework that this module imports has a method of this name."""
+    """Whether only MXNet arrays can be meant by the name of this method: the module uses no
+    other framework and no other arrays, and no class of the project has such a method."""
     has_namesakes = use.method in use.module.inference.methods
     return (
         use.module.frameworks == {"mxnet"} and not has_namesakes and not use.module.other_arrays
@@ -300,7 +326,8 @@ def _is_mxnets(use: Use) -> bool:
 
 
 def read_as_list(use: Use) -> Judgement:
-    """`x.tolist()` becomes `to_numpy(x).tolist()`: xdevice has no word that makes a list."""
+    """For `x.tolist()`, which becomes `to_numpy(x).tolist()`, because no word of xdevice makes
+    a list."""
     means = means_of(use.receiver)
     if only(means, _HOST):
         return _ON_HOST

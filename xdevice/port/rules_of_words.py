@@ -1,7 +1,9 @@
-"""The judgements on names that have a row in the table of `words`: a use of the name becomes a use of PyTorch's word.
+"""The rules for names that have a row in the table of `words`: a use of the name becomes a use
+of PyTorch's word.
 
-A program that ran before still runs afterwards, also without a GPU: a word that raises there, where the old name
-returned a value, is put behind a test, unless the program has already made that test.
+A program that ran before still runs afterwards, also without a GPU. A word may raise there,
+although the old name returned a value: such a word is put behind a test, unless the program has
+made that test already.
 """
 
 from __future__ import annotations
@@ -31,11 +33,12 @@ from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
 from .words import ROWS, Row
 
 _HANDLES: Final = left_open(
-    "this file needs CUDA's own streams: default_stream, ExternalStream, cuda_stream or cuda_event",
+    "this file uses CUDA's own streams: default_stream, ExternalStream, cuda_stream or cuda_event",
     "XD162",
 )
-NAMED: Final = "the table of words has it"
+NAMED: Final = "the table of neutral words has it"
 TOO_NEW: Final = "XD171"
+"""The code of a use whose word `--torch-minimum` excludes."""
 _STREAMS: Final = {
     "torch.cuda.Stream",
     "torch.cuda.current_stream",
@@ -43,9 +46,10 @@ _STREAMS: Final = {
     "torch.Stream",
     "torch.accelerator.current_stream",
 }
-"""Calls that give a stream."""
+"""The full names of functions and classes whose calls return a stream."""
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
-"""Names whose objects have CUDA's handles, which those of PyTorch's own classes lack."""
+"""Names of classes and functions whose objects have CUDA's handles, which objects of PyTorch's
+own classes lack."""
 _OF_CUDAS_PROPERTIES: Final = {
     "major",
     "minor",
@@ -54,7 +58,9 @@ _OF_CUDAS_PROPERTIES: Final = {
     "warp_size",
     "L2_cache_size",
 }
-"""Attributes that the properties of other vendors' devices lack."""
+"""Attributes of `torch.cuda.get_device_properties` that other vendors' modules lack in
+theirs."""
+# the parameters of `torch.autocast` and of the gradient scalers
 _OF_AUTOCAST: Final = ("device_type", "dtype", "enabled", "cache_enabled")
 _OF_SCALER: Final = (
     "init_scale",
@@ -71,14 +77,16 @@ _SETTINGS: Final = {
     "torch.cuda.amp.GradScaler": _OF_SCALER,
     "torch.amp.GradScaler": ("device", *_OF_SCALER),
 }
-"""The names of the parameters, in their order."""
+"""The names of the parameters, in their order: for words that have another order, or take
+keyword arguments only."""
 _ALIKE: Final = {
     "torch.autocast": 'torch.autocast("cuda")',
     "torch.amp.autocast": 'torch.autocast("cuda")',
     "torch.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
     "torch.distributed.init_process_group": 'torch.distributed.init_process_group("nccl")',
 }
-"""Functions whose row is about one value of an argument."""
+"""The names of the rows for functions that are vendor-specific only if an argument has a
+certain value, by full name."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
 """Expressions that need brackets after an `and`."""
 _REPEATABLE: Final = (
@@ -90,24 +98,30 @@ _REPEATABLE: Final = (
     ast.operator,
     ast.unaryop,
 )
-"""The parts of an expression that has the same value when it is evaluated again. A call may have another one."""
+"""The classes of nodes in expressions that have the same value when they are evaluated again,
+which a call may not have."""
 WITH_DEVICES: Final = frozenset(_ALIKE)
-"""Functions whose calls are judged together with the text in them that names a device."""
+"""Functions whose calls are judged together with the string in them that names a device."""
 
 
 def row_of(full_name: str) -> Row | None:
-    """The row of a full name, if it has one."""
+    """The row of a full name in the table of words; None if it has none."""
     return ROWS.get(_ALIKE.get(full_name, full_name))
 
 
 def word(use: Use, row: Row | None) -> Judgement:
-    """The judgement on a call of a name with this row, or on the name alone, which is passed on or is an annotation."""
+    """The judgement on a use of a name with this row: a call, or the name alone, which is
+    passed on or is an annotation. Without a row there is no word."""
     if row is None:
-        return left_open("no neutral word is known for it")
+        return left_open("it has no neutral word")
+    # without a word, `differs` is the reason
     if not row.accelerator:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
-        return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
+        return left_open(
+            f"its neutral word {row.accelerator} needs PyTorch {row.since}", TOO_NEW
+        )
+    # PyTorch's own streams have no such handles, so all streams of the file stay CUDA's
     if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
         return _HANDLES
     rule = WORD_RULES[row.rule] if isinstance(use.node, ast.Call) else _not_called
@@ -116,28 +130,31 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
-    """The judgement on a name that is passed on, not called: the neutral word replaces it if whoever calls it later can
-    call the word with the same arguments, also where there is no GPU (`Row.idle`)."""
+    """The judgement on a name that is passed on and not called here. The word replaces it if
+    later calls can have the same arguments, and give the same without a GPU."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(NAMED, use.replace(_callee(use, row)))
     return left_open(
-        "it is handed on, and the word takes other arguments or needs a GPU", "XD166"
+        "it is passed on, and the word takes other arguments or needs a GPU", "XD166"
     )
 
 
 def has_gpu(use: Use) -> bool:
-    """Whether a test around the use has shown that there is a GPU."""
+    """Whether a test around the use has shown that there is a GPU. The interpreter stores this
+    on the nodes of calls and strings."""
     return getattr(use.node, "has_gpu", False)
 
 
 def _callee(use: Use, row: Row) -> str:
-    """The word without the arguments that the table shows."""
+    """The word of a row without its arguments in the table, and with the module's name for
+    PyTorch."""
     return use.module.named(re.sub(r"\([^()]*\)$", "", row.accelerator))
 
 
 def device_type(use: Use) -> str:
-    """The text that names the kind of accelerator there is: "cuda" on CUDA."""
+    """The text of an expression for the type of the accelerator as a string: "cuda" on CUDA,
+    and "cpu" without one."""
     if use.module.asks_xdevice:
         return "xdevice.native.try_gpu().type"
     accelerator = use.module.accelerator
@@ -145,7 +162,8 @@ def device_type(use: Use) -> str:
 
 
 def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
-    """The edits, with a test where the word raises without a GPU and the old name does not."""
+    """The edits of a use, with a test for a GPU around the new text if that needs one. `idle`
+    is `Row.idle`: the text of the value without a GPU, or None if no test is needed."""
     if idle is None or has_gpu(use):
         return edits
     test = use.module.available
@@ -164,7 +182,8 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
 
 
 def _stands_free(use: Use) -> bool:
-    """Whether a choice (`x if test else y`) needs no brackets in place of this use."""
+    """Whether a conditional expression (`x if test else y`) needs no brackets if it replaces
+    this use."""
     match use.parent:
         case ast.Call(func=func):
             return use.node is not func
@@ -174,14 +193,14 @@ def _stands_free(use: Use) -> bool:
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
-    """The word takes the same arguments as the name."""
+    """For words that take the same arguments as the name."""
     if use.has_stars:
         return STARS
     if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
-        return left_open("this file reads what only the properties of CUDA's devices have")
+        return left_open("this file reads properties that only CUDA devices have")
     edits = use.rename(_callee(use, row))
     device = use.keywords.get("device")
-    # the functions of torch.accelerator take the device by position only
+    # the functions of torch.accelerator take the device by position only, so `device=` goes
     if device is not None and row.accelerator.startswith("torch.accelerator."):
         if len(use.arguments) > 1:
             return OTHER_ARGUMENTS
@@ -190,14 +209,15 @@ def _renamed(use: Use, row: Row) -> Judgement:
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
-    """The word is an expression without arguments."""
+    """For words that are expressions without arguments."""
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(NAMED, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle))
 
 
 def _event(use: Use, row: Row) -> Judgement:
-    """`torch.Event` takes its settings by name only, so they get their names."""
+    """For `torch.cuda.Event`: `torch.Event` takes keyword arguments only, so positional ones
+    get their names."""
     names = _SETTINGS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
@@ -209,13 +229,14 @@ def _event(use: Use, row: Row) -> Judgement:
 
 
 def _is_plain(use: Use) -> bool:
-    """Whether no argument has a star, and no positional argument has brackets around it."""
+    """Whether names can be put before the positional arguments: none has a star, or brackets
+    around it."""
     if use.has_stars:
         return False
     end = use.find(b"(", use.span(use.node.func)[1]) + 1
     for argument in use.args:
         start, next_end = use.span(argument)
-        # `f((x))` would become `f((name=x))`
+        # something other than a comma before the argument: `f((x))` would become `f((name=x))`
         if use.module.source.text[end:start].strip(b" \t\r\n,"):
             return False
         end = next_end
@@ -223,12 +244,13 @@ def _is_plain(use: Use) -> bool:
 
 
 def _insertions(use: Use, texts: dict[int, str]) -> Edits:
-    """The edits that insert texts, by their positions."""
+    """The edits that insert each text at its position."""
     return tuple(use.edit(at, at, text) for at, text in texts.items())
 
 
 def _device_scope(use: Use, row: Row) -> Judgement:
-    """`torch.accelerator.device_index` takes an index, and `torch.cuda.device` a device or its name, too."""
+    """For `torch.cuda.device(x)`, whose argument is an index, a device or its name; the word,
+    `torch.accelerator.device_index`, takes an index only."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -239,37 +261,43 @@ def _device_scope(use: Use, row: Row) -> Judgement:
     match re.fullmatch(r"cuda:(\d+)", text_of(argument) or ""):
         case re.Match() as text:
             return proven(
-                "a text that names the index", (*edits, *use.replace(text[1], argument))
+                "the string names the index", (*edits, *use.replace(text[1], argument))
             )
+    # `.index` can be put behind these without brackets
     if only(means, ("device",)) and isinstance(argument, ast.Name | ast.Attribute | ast.Call):
         _, end = use.span(argument)
         return proven("the argument is a device", (*edits, use.edit(end, end, ".index")))
-    return safe("the argument is not proven to be an index; another one raises", edits)
+    return safe("the argument is not proven to be an index; anything else raises", edits)
 
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
-    """A stream of PyTorch's own is a scope itself, so that `torch.cuda.stream(s)` becomes `s`."""
+    """For `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's own streams
+    are scopes themselves."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
     means = means_of(argument)
+    # only the argument is left of the call
     edits = use.replace_around(argument, "", "")
     if _is_stream(means):
-        return proven("the argument is a stream, which is a scope itself", edits)
+        return proven("the argument is a stream, which works in a with statement", edits)
+    # `torch.cuda.stream(None)` does nothing
     if may_be(means, ("none",)):
-        return left_open("it may be None, which is no scope", "XD161")
-    return safe("the argument is not proven to be a stream; another one raises", edits)
+        return left_open("it may be None, which raises in a with statement", "XD161")
+    return safe("the argument is not proven to be a stream; anything else raises", edits)
 
 
 def _is_stream(means: Value) -> bool:
+    """Whether a value is known to be a stream."""
     return bool(means) and all(
         atom.kind == "result" and atom.subject in _STREAMS for atom in means
     )
 
 
 def _seed(use: Use, row: Row) -> Judgement:
-    """A seed that `torch.manual_seed` has just set on all devices is set by it again, any other by the module of the
-    present device."""
+    """For the functions that seed CUDA's generators. If `torch.manual_seed` has just set the
+    same seed on all devices, the new text calls it again; else it calls the function in the
+    module of the current accelerator."""
     seed = use.only_argument
     if seed is None:
         return OTHER_ARGUMENTS
@@ -280,11 +308,12 @@ def _seed(use: Use, row: Row) -> Judgement:
         )
     name = row.name.rpartition(".")[2]
     edits = use.rename(use.module.named(f"torch.get_device_module().{name}"))
-    return proven("the generator of the present accelerator", guarded(use, edits, "None"))
+    return proven("the generator of the current accelerator", guarded(use, edits, "None"))
 
 
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
-    """Whether `torch.manual_seed` of the same seed runs before this statement, with nothing but seeds in between."""
+    """Whether a call of `torch.manual_seed` with the same seed runs before this statement, with
+    nothing in between except calls that seed other generators."""
     if not all(isinstance(part, (*_REPEATABLE, ast.expr_context)) for part in ast.walk(seed)):
         return False
     statement = use.parent
@@ -301,40 +330,44 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
                 # the seeds of Python and NumPy leave this one alone
                 case ast.Expr(value=ast.Call(func=func)) if "seed" in ast.unparse(func):
                     continue
+                # a docstring
                 case ast.Expr(value=ast.Constant()):
                     continue
                 case _:
                     return False
         outer = use.module.parents.get(statement)
-        # what stands before `if torch.cuda.is_available():` runs before its body
+        # the statements before `if torch.cuda.is_available():` run before its body
         statement = outer if isinstance(outer, ast.If) else None
     return False
 
 
 def _with_device(use: Use, row: Row) -> Judgement:
-    """Gives a function of mixed precision the device that is present, and switches it off if there is none, as the old
-    name does for CUDA."""
+    """For functions of mixed precision, which get the type of the current accelerator as an
+    argument. Without one they are disabled, as the old names are without CUDA."""
     callee, _, _ = row.accelerator.partition("(")
     name = _SETTINGS[callee][0]  # of the parameter for the device
-    names = _SETTINGS[use.called]
+    names = _SETTINGS[use.called]  # the parameters of the old name
     if (
         not _is_plain(use)
         or not use.keywords.keys() <= set(names)
         or len(use.args) > len(names)
     ):
         return OTHER_ARGUMENTS
+    # the arguments by the names of their parameters
     settings = dict(zip(names, use.args, strict=False))
     settings.update((str(key), keyword.value) for key, keyword in use.keywords.items())
     device = settings.pop(name, None)
+    # `torch.autocast` without its required argument is a mistake, which is left to its author
     if device is None and name == "device_type" and name in names:
         return OTHER_ARGUMENTS
+    # another device, or a computed one, names no vendor
     if device is not None and text_of(device) != "cuda":
         return GIVEN
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
     edits = use.rename(use.module.named(callee))
-    # # the word has the device first, so an argument that has no name gets its own
+    # the word takes the device first, so positional arguments get the names of their parameters
     inserted: dict[int, str] = {}
     if device is None:
         inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (
@@ -342,10 +375,12 @@ def _with_device(use: Use, row: Row) -> Judgement:
         )
     else:
         edits = (*edits, *use.replace(text, device))
+    # the text inserted before an argument: first the name of its parameter, then the test
     for setting, argument in settings.items():
         start, end = use.span(argument)
         if argument in use.args:
             inserted[start] = f"{inserted.get(start, '')}{setting}="
+        # `enabled=x` becomes `enabled=test and x`; False stays
         if (
             setting == "enabled"
             and not has_gpu(use)
@@ -357,24 +392,25 @@ def _with_device(use: Use, row: Row) -> Judgement:
             inserted[start] = f"{inserted.get(start, '')}{test} and {opening}"
             if closing:
                 inserted[end] = closing
-    return proven("the present accelerator", (*edits, *_insertions(use, inserted)))
+    return proven("names the current accelerator", (*edits, *_insertions(use, inserted)))
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
-    """`init_process_group("nccl")` gets the collectives of the device that is present."""
+    """For `init_process_group("nccl")`: the string becomes a call that returns the collectives
+    of the current accelerator."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":
         return GIVEN
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
     return proven(
-        "the collectives of the present accelerator", use.replace(text, backend), backend
+        "the collectives of the current accelerator", use.replace(text, backend), backend
     )
 
 
 def move(use: Use) -> Judgement:
-    """The judgement on `.cuda()`, which becomes `.to()`: an object with one has the other, too, and both move it in the
-    same way."""
+    """The judgement on `.cuda()` for the target "accelerator". It becomes `.to()`, because
+    every object with one method also has the other, and both move it in the same way."""
     if (
         use.has_stars
         or not use.keywords.keys() <= {"non_blocking", "device"}
@@ -385,36 +421,44 @@ def move(use: Use) -> Judgement:
     if any(
         atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver
     ):
-        return Judgement("neutral", "a method of the project: its body is rewritten")
+        return Judgement("neutral", "a method of the project, whose body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
+    # only the name of the method: layout and comments around the dot stay
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
     if device is None:
         at = use.find(b"(", end) + 1
         text = use.module.accelerator
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
     elif not only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
-        return left_open("it may be None, which .to() takes for no move", "XD161")
+        return left_open("the argument may be None, and .to(None) moves nothing", "XD161")
+    # a class of the project has a method `cuda`, and the receiver may be an object of it
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
         return safe(
-            "it may be an object of the project that has .cuda() alone", edits, "XD162", "2.6"
+            "the receiver may be an object of the project without .to()", edits, "XD162", "2.6"
         )
-    return proven("what has .cuda() has .to(), and moves in the same way", edits, since="2.6")
+    return proven(
+        "every object with .cuda() also has .to(), which moves it in the same way",
+        edits,
+        since="2.6",
+    )
 
 
 def is_cuda(use: Use) -> Judgement:
-    """The judgement on `x.is_cuda`."""
+    """The judgement on `x.is_cuda`, which becomes `x.device.type == ...`, in brackets if they
+    are needed."""
     means = means_of(use.node.value)
     if any(atom.kind == "instance" for atom in means):
-        return Judgement("not a device", "an attribute of the project")
+        return Judgement("not a device", "an attribute of a class of the project")
     _, end = use.span(use.node.value)
     text = f"device.type == {use.module.accelerator_name}"
     dot = use.find(b".", end)
     edits: Edits = (use.edit(dot + 1, use.end, text),)
+    # `not x.is_cuda` needs no brackets, and `x.is_cuda == y` does
     if not stands_loose(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):
-        return proven("the kind of the present accelerator", edits, since="2.6")
+        return proven("compares with the type of the current accelerator", edits, since="2.6")
     return safe("the receiver is not proven to be a tensor", edits, "XD162", "2.6")
 
 
@@ -428,4 +472,4 @@ WORD_RULES: Final[dict[str, Callable[[Use, Row], Judgement]]] = {
     "stream_scope": _stream_scope,
     "with_device": _with_device,
 }
-"""The rules that the table names for calls."""
+"""The rules for calls, by the names that they have in the table (`Row.rule`)."""

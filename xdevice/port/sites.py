@@ -10,9 +10,14 @@ Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]
 
 GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
-"""The levels of `port --only`; each one includes those before it."""
+"""The levels of `port --only`; each one includes those before it.
+
+"proven": the rewriting follows from the project's own text. "safe": if an assumption is wrong,
+the new text raises at once. "likely": only a name suggests what an object is.
+"""
 
 CODES: Final[dict[str, str]] = {
+    # uses that have a neutral word
     "XD101": "chooses a device",
     "XD102": "asks whether there are devices, or how many",
     "XD103": "moves to a device",
@@ -25,6 +30,7 @@ CODES: Final[dict[str, str]] = {
     "XD110": "asks for memory in use",
     "XD111": "places something when it is made or loaded",
     "XD112": "asks where something is, or what kind of device it is",
+    # uses that have none
     "XD151": "sets or asks for the default device",
     "XD152": "pins memory",
     "XD153": "wraps a model for several devices",
@@ -33,48 +39,55 @@ CODES: Final[dict[str, str]] = {
     "XD156": "asks what a device can do",
     "XD157": "empties a cache, or lets memory grow",
     "XD158": "seeds a device",
+    # reasons why a use stays open
     "XD160": "a cell that is not Python",
     "XD161": "the argument is not proven to be a device",
     "XD162": "the receiver is not proven",
     "XD163": "the result is thrown away, and the receiver is not proven to be a model",
     "XD164": "the tabs of the text disagree, or TensorFlow takes a scope where others take a value",
-    "XD165": "a string or a number of Python",
-    "XD166": "keywords or stars that the neutral word does not have",
+    "XD165": "a Python string or number",
+    "XD166": "arguments that the neutral word does not take",
     "XD167": "graph mode",
     "XD168": "several frameworks in one script",
-    "XD169": "a device that flows into text",
+    "XD169": "a device that is turned into text",
     "XD170": "current_accelerator() may be None here",
     "XD171": "the word needs a newer PyTorch",
 }
-"""The meaning of each code. 10x: there is a neutral word; 15x: there is none; 16x: not proven. Lint adds 2xx and
-4xx."""
+"""The meaning of each code: of a kind of use, or of the reason why a use stays open. The codes
+2xx and 4xx are in `lint_rules.RULES`."""
 
 
 @dataclass(frozen=True, order=True)
 class Edit:
     """Bytes `start` to `end` of `Source.text` become `text`. An insertion has `start == end`.
 
-    `rank` orders the edits that begin at one place: minus the end of the site's expression, so that the outer of two
-    nested sites comes first.
+    `rank` orders the edits that begin at one place: minus the end of the site's expression, so
+    that the outer of two nested sites comes first.
     """
 
+    # edits are sorted by their fields in this order: by `start`, and then by `rank`
     start: int
     rank: int
     end: int
     text: str
 
     def shifted(self, distance: int) -> Edit:
+        """The same edit `distance` bytes further on; a negative distance makes it fit a part of
+        the text that is cut out."""
         return Edit(self.start + distance, self.rank, self.end + distance, self.text)
 
 
 def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
-    """`text` with the edits made, which may not overlap; everything outside them stays byte for byte.
+    """Returns `text` with the edits made, in whatever order they come. They may not overlap;
+    everything outside them stays byte for byte.
 
     Raises:
-        ValueError: two edits overlap, which is a fault of xdevice: the sites of a file should nest.
+        ValueError: two edits overlap, which is a fault of xdevice: sites should nest.
     """
     parts, at = [], 0
+    # a set, because two sites of a file may need the same edit, such as an import
     for edit in sorted(set(edits)):
+        # edits may touch: several insertions at one place are made in the order of their ranks
         if edit.start < at:
             raise ValueError(f"{edit} overlaps the edit before it, which ends at {at}")
         parts += [text[at : edit.start], edit.text.encode()]
@@ -82,16 +95,22 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
     return b"".join([*parts, text[at:]])
 
 
+# eq=False: two sites are the same only if they are one object, so that sites can be keys
 @dataclass(eq=False)
 class Site:
-    """One use of a device idiom. Sites are sorted by file and position; (file, line, col, idiom) is unique, so that one
-    that several tabs of a text share is counted once.
+    """One use of a device idiom. Sites are sorted by file and position; (file, line, col,
+    idiom) is unique, so that one that several tabs of a d2l text share is counted once.
 
-    `line` and `col` (bytes, from 0, as `ast` has them) are those of `Source.text`; `Source.place(line)` gives the line
-    of the file and, for a notebook, the cell. `before` is the text of the whole expression, `after` what it becomes
-    (None unless there is a rewriting). `grade` says how sure the rewriting is. A site that is open only because its
-    grade is above the level that was asked for has one, too; it is None if there is no rewriting at all. `since` is the
-    release of PyTorch that the new text needs, "" for any; `vendor` the one whose devices the old text names.
+    `line` and `col` (bytes, from 0, as `ast` has them) are those of `Source.text`;
+    `Source.place(line)` gives the line of the file and, for a notebook, the cell. `idiom` is
+    the name of the use in reports, such as ".cuda()", `code` a key of `CODES`, and `why` the
+    reason for the verdict. `end` is the line and column behind the expression, `before` its
+    text, and `after` its new text (None unless there is a rewriting). `grade` says how sure the
+    rewriting is. A site that is open only because its grade is above the level of `--only` has
+    one, too; it is None if there is no rewriting at all. `since` is the release of PyTorch that
+    the new text needs, "" for any; `vendor` the one whose devices the old text names, "" for
+    none. `link` is the page of the documentation to read, or None; `tabs` are the tabs of a d2l
+    text that share the site.
     """
 
     file: str
@@ -114,7 +133,10 @@ class Site:
 
     @property
     def key(self) -> tuple[str, int, int, str]:
+        """The file, the line, the column and the idiom, which no two sites of a project
+        share."""
         return self.file, self.line, self.col, self.idiom
 
     def __lt__(self, other: Site) -> bool:
+        # for `sorted`: without tabs, edits and texts, which have no order
         return self.key < other.key

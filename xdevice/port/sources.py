@@ -1,9 +1,11 @@
 """Files with Python in them: scripts, notebooks, and the texts of d2l with their tabs.
 
-Each is read into one text (`Source.text`, UTF-8), and the rest of the room knows positions in that text only: lines
-from 1, columns and offsets in bytes. The text of a script is the script, that of a notebook its cells of code one after
-the other, that of a d2l text the Markdown itself. `Source.modules` are what Python would run of the text: one module,
-or one for each tab, in which every line keeps its number and everything but the code of that tab is blank.
+Each file is read into one text (`Source.text`, UTF-8), and the rest of the room uses positions
+in that text only: lines from 1, columns and offsets in bytes. The text of a script is the
+script itself; that of a notebook, its code cells one after the other; that of a d2l text, the
+Markdown source. `Source.modules` are the parts that Python would run: one module, or one for
+each tab. In a module every line keeps its number, and everything but the code of its tab is
+blank.
 """
 
 from __future__ import annotations
@@ -32,13 +34,20 @@ from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
-"""Folders that are not searched, nor are those that begin with a dot, unless the user names one."""
+"""Folders that are not searched, nor are those that begin with a dot, unless the user names
+one."""
 
+# the line ends at which Python's tokenizer splits; `splitlines` would split at form feeds, too
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
+# the first line of a cell of d2l: `%%tab pytorch, jax` or `#@tab pytorch`
 _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
+# the line before a block of code in Markdown: "```{.python .input}"
 _FENCE: Final = re.compile(rb"[ \t]*```\s*\{\.python\s+\.input")
+# a line that is IPython's and not Python's: `%matplotlib inline`, `!pip install x`, `x?`
 _MAGIC: Final = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
+# a cell such as `%%bash`; behind the four excepted commands, the rest of the cell is Python
 _OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)")
+# the order of the modules of a page
 TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 
@@ -54,17 +63,20 @@ _LEAVES: Final = {
     type(...),
     *(leaf for mark in _MARKS for leaf in mark.__subclasses__()),
 }
-"""The classes of what trees are made of beside nodes with children."""
+"""The classes of the values in a syntax tree that have no children and no position."""
 
 
 class UnreadableError(Exception):
-    """Raised for a file that cannot be read, with the reason."""
+    """Raised for a file that cannot be read or parsed; the message is the reason."""
 
 
 @dataclass(eq=False)
 class PythonModule:
-    """The code of a file that Python would run: a script, a notebook, or one tab of a d2l text. `name` is its full
-    name, with the packages around it ("d2l.torch"), once it is part of a project."""
+    """The code of a file that Python would run: a script, a notebook, or one tab of a d2l text.
+
+    `tab` is the name of that tab, None for a script or a notebook. `name` is the full name,
+    with the packages around it ("d2l.torch"), and "" until the module is part of a project.
+    """
 
     source: Source
     tab: str | None
@@ -73,16 +85,20 @@ class PythonModule:
 
     @cached_property
     def path(self) -> PurePosixPath:
+        """The path of the file, as `Source.path` has it."""
         return PurePosixPath(self.source.path)
 
     @cached_property
     def walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
-        """All nodes of the tree, the outer ones first, and the parent of each. Operators and contexts of names, which
-        all trees share, are left out."""
+        """All nodes of the tree, the outer ones first, and a dict with the parent of each.
+        Operators and the contexts of names are left out: Python uses the same objects for them
+        in all trees, so they have no parent."""
         nodes: list[Any] = [self.tree]
         parents: dict[ast.AST, ast.AST] = {}
         # a loop, because the trees of long expressions are too deep for recursion
         for node in nodes:  # which grows meanwhile
+            # as `ast.iter_child_nodes` does, without its generators: a project has millions of
+            # nodes
             for name in node._fields:
                 part: Any = getattr(node, name, None)
                 for child in part if part.__class__ is list else (part,):
@@ -92,7 +108,8 @@ class PythonModule:
         return nodes, parents
 
     def release(self) -> None:
-        """Drops what `walked` keeps, because a large project would not fit into memory with it."""
+        """Drops what `walked` keeps, because a large project would not fit into memory with
+        it."""
         self.__dict__.pop("walked", None)
 
     def segment(self, node: ast.AST) -> str:
@@ -100,14 +117,16 @@ class PythonModule:
         return self.source.text[slice(*self.span(node))].decode()
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node begins and ends in `Source.text`, without brackets around it."""
+        """The offsets at which a node begins and ends in `Source.text`, without brackets around
+        it."""
         at = self.source.offset
         return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
 
 @dataclass(eq=False)
 class Cell:
-    """Lines of a file from `line` on, with their text, and the tabs that they belong to (none means all)."""
+    """A code cell: `text` is its code, which begins at `line` of `Source.text`. `tabs` are the
+    tabs that it is marked with; an unmarked cell (no tabs) belongs to `Source.default_tabs`."""
 
     line: int
     text: str
@@ -116,8 +135,9 @@ class Cell:
 
 @dataclass(eq=False)
 class Source:
-    """A file as it was read. `path` is its path as shown to the user: relative to the root of the call, with
-    slashes."""
+    """A file as it was read. `path` is its path as it is shown to the user: relative to the
+    root folder, with slashes; `raw` are the bytes of the file, and `text` is the text in which
+    all positions are (see the top of this file)."""
 
     path: str
     raw: bytes
@@ -132,40 +152,46 @@ class Source:
     tokens: list[_Token] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        # the offset of each line
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
     def offset(self, line: int, col: int) -> int:
+        """The offset in `text` of a line, from 1, and a column in bytes, from 0."""
         return self.starts[line - 1] + col
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Line and column of an offset."""
+        """The line and the column of an offset: the reverse of `offset`."""
         line = bisect_right(self.starts, offset)
         return line, offset - self.starts[line - 1]
 
     def line_text(self, line: int) -> str:
-        """A line without its end."""
+        """The text of a line of `text`, without its line end."""
         end = self.starts[line] if line < len(self.starts) else len(self.text)
         return self.text[self.starts[line - 1] : end].decode().rstrip("\r\n")
 
     @property
     def newline(self) -> str:
-        """The end of the first line, which is used for added lines too."""
+        """The line end of the first line, which added lines get, too; a line feed if there is
+        only one line."""
         match = _NEWLINE.search(self.text)
         return match[0].decode() if match else "\n"
 
     def place(self, line: int) -> tuple[int, int | None]:
-        """The line of the file and, for a notebook, the number of the cell, from 1."""
+        """Where a line of `text` is for the user: the line of the file and, for a notebook, the
+        number of the code cell, from 1; None for other files."""
         if not self.tokens:
             return line, None
-        # a notebook's lines are strings in JSON, so the file's own line is found by the string's place
+        # a notebook's lines are strings in JSON, so the file's own line is found by the
+        # string's place
         start = self.starts[line - 1]
+        # the last string that begins at or before the line
         *_, token = (token for token in self.tokens if token.at <= start)
         cell = sum(cell.line <= line for cell in self.cells or ())
         return self.raw.decode("utf-8-sig").count("\n", 0, token.start) + 1, cell
 
     def rewrite(self, edits: Iterable[Edit]) -> bytes:
         """The bytes of the file with the edits made; `raw` if there are none."""
-        # several sites may ask for the same edit, such as an import
+        # a set, because several sites may need the same edit, such as an import
         edits = sorted(set(edits))
         if not edits:
             return self.raw
@@ -183,8 +209,10 @@ def read_each(
     unreadable: list[tuple[str, str]],
     progress: Progress = unseen,
 ) -> Iterator[Source]:
-    """Reads the files that `files_in` lists, one after the other; "-" is the standard input. For each file that cannot
-    be read, (path, why) is added to `unreadable`."""
+    """Reads the files that `files_in` lists, one after the other; "-" is the standard input.
+    Paths are shown relative to `root`. A file that cannot be read is left out, and (path, why)
+    is added to `unreadable`."""
+    # a list, because the bar needs the number of files
     files = list(files_in(paths))
     for number, path in enumerate(files):
         progress("reading", number, len(files))
@@ -200,6 +228,8 @@ def read_each(
 
 
 def _show(path: Path, root: Path) -> str:
+    """The path as the user sees it: relative to the root folder, or absolute for a file outside
+    it."""
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
@@ -208,25 +238,28 @@ def _show(path: Path, root: Path) -> str:
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files to read: those named, and those in the folders named, in order."""
+    """The files to read: each path that is not a folder, whether it exists or not, and the
+    scripts, notebooks and texts below each folder, sorted."""
     for path in paths:
         if not path.is_dir():
             yield path
             continue
-        # a folder may be called x.py
+        # `is_file`, because a folder may be called x.py
         inside = (p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
         yield from sorted(p for p in inside if not _is_skipped(p.relative_to(path).parts[:-1]))
 
 
 def _is_skipped(folders: tuple[str, ...]) -> bool:
+    """Whether a file is in a folder that is not searched, given the folders between it and the
+    named folder."""
     return any(folder.startswith(".") or folder in SKIPPED for folder in folders)
 
 
 def read(path: Path, shown: str) -> Source:
-    """A file with its modules.
+    """Reads a file, and returns it with its modules. `shown` is its path as the user sees it.
 
     Raises:
-        UnreadableError: it cannot be opened, is not text, or is not Python.
+        UnreadableError: the file cannot be opened, is not text, or is not Python.
     """
     try:
         raw = path.read_bytes()
@@ -236,25 +269,37 @@ def read(path: Path, shown: str) -> Source:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Puts new bytes into a file, all or none: if the program is stopped in between, the file has the old ones."""
-    path = path.resolve()  # a link stays one
-    path.open("r+b").close()  # what is write-protected stays
+    """Puts new bytes into a file, all or none: if the program is stopped in between, the file
+    has the old ones.
+
+    Raises:
+        OSError: the file or its folder cannot be written to; the file is unchanged.
+    """
+    path = path.resolve()  # a symbolic link stays one: its target is replaced
+    # raises if the file is write-protected, which `os.replace` would ignore
+    path.open("r+b").close()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        # into a new file next to the old one, because a rename is atomic only within a file system
+        # into a new file next to the old one, because a rename is atomic only within a file
+        # system
         with open(handle, "wb") as file:
             file.write(raw)
         shutil.copymode(path, name)
         # atomic: readers see the old file or the new one
         os.replace(name, path)
+    # also when the user presses Ctrl-C: no half-written file is left behind
     except BaseException:
         os.unlink(name)
         raise
 
 
 def parse(raw: bytes, shown: str) -> Source:
-    """A file with its modules, from its bytes. The suffix of `shown` says whether it is a notebook, a d2l text or a
-    script."""
+    """Returns a file with its modules, from its bytes. The suffix of `shown` tells whether it
+    is a notebook, a d2l text or a script.
+
+    Raises:
+        UnreadableError: the bytes are not text, not JSON of a notebook, or not Python.
+    """
     try:
         if shown.endswith(".ipynb"):
             return _notebook(raw, shown)
@@ -265,11 +310,15 @@ def parse(raw: bytes, shown: str) -> Source:
         raise UnreadableError(
             f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
         ) from error
+    # bytes that are not UTF-8, a `coding:` that is no text encoding, an expression nested too
+    # deep
     except (ValueError, LookupError, RecursionError) as error:
         raise UnreadableError(str(error)) from error
 
 
 def _script(raw: bytes, shown: str) -> Source:
+    """A script with its one module."""
+    # by the byte order mark or the `coding:` comment, as Python reads it
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     text = raw.decode(encoding)
     source = Source(shown, raw, text.encode(), encoding)
@@ -278,7 +327,11 @@ def _script(raw: bytes, shown: str) -> Source:
 
 
 def _tree(text: str) -> ast.Module:
-    """The syntax tree of a text."""
+    """The syntax tree of a text.
+
+    Raises:
+        SyntaxError: the text is not Python.
+    """
     with warnings.catch_warnings():
         # warnings about escapes in strings are for the file's author
         warnings.simplefilter("ignore")
@@ -293,7 +346,8 @@ def _tree(text: str) -> ast.Module:
 
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
-    """A page of d2l.ai: Markdown, in which the blocks of code alternate between the tabs of several frameworks."""
+    """A page of d2l.ai: Markdown, in which each block of code is for the tab of one framework,
+    or for several. It gets a module for each tab; a page without such blocks gets none."""
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
     source.cells = list(_fences(source))
@@ -301,6 +355,7 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
         return source
     default = source.default_tabs = _default_tabs(source.cells)
     tabs = {tab for cell in source.cells for tab in cell.tabs if tab != "all"} | set(default)
+    # in a fixed order, so that equal pages give equal reports
     for tab in (tab for tab in TABS if tab in tabs):
         cells = [
             cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs
@@ -310,9 +365,9 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
 
 
 def _fences(source: Source) -> Iterator[Cell]:
-    """The blocks of code of a page."""
+    """The blocks of code of a page, without the lines of backticks around them."""
     lines = [source.line_text(i + 1) for i in range(len(source.starts))]
-    begin = None
+    begin = None  # the first line of the block that is read, None outside blocks
     for number, line in enumerate(lines, 1):
         if begin is None:
             begin = number + 1 if _FENCE.match(line.encode()) else None
@@ -322,6 +377,8 @@ def _fences(source: Source) -> Iterator[Cell]:
 
 
 def _cell(begin: int, lines: list[str]) -> Cell:
+    """The cell of some lines, of which the first that is not blank may name the tabs. That line
+    is made blank, because `%%tab` is not Python."""
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     marked = _TAB.match(lines[first]) if lines else None
     if marked is None:
@@ -331,11 +388,13 @@ def _cell(begin: int, lines: list[str]) -> Cell:
 
 
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
-    """The tabs of cells without a mark: those that the text selects, else the tab of the framework that is imported."""
+    """The tabs of cells without a mark: those that `tab.interact_select` lists, or else the tab
+    of the framework that unmarked cells import first, or else "pytorch"."""
     plain = "\n".join(cell.text for cell in cells if not cell.tabs)
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
     if selected:
         return tuple(re.findall(r"\w+", selected[1]))
+    # the tabs by the names of the packages
     names = {
         "mxnet": "mxnet",
         "torch": "pytorch",
@@ -355,9 +414,11 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class _Token:
-    """A JSON string in a notebook's file: its position there, and where its content begins in `Source.text`.
+    """A JSON string in a notebook's file: it extends from `start` to `end` there, in
+    characters, with its quotes, and `value` begins at the offset `at` of `Source.text`.
 
-    `previous_end` is the end of the string before it in the same list, or None.
+    `is_listed` tells whether it is one line in a list, as Jupyter writes cells, or a whole
+    cell. `previous_end` is the end of the string before it in the same list, or None.
     """
 
     start: int
@@ -369,7 +430,12 @@ class _Token:
 
 
 def _notebook(raw: bytes, shown: str) -> Source:
-    """A notebook, in whose JSON the strings of code are kept with their positions."""
+    """A notebook with its one module. The strings of its JSON are kept with their positions,
+    for rewriting.
+
+    Raises:
+        ValueError: the file is not JSON, or has no list of cells.
+    """
     file = raw.decode("utf-8-sig")
     whole = _Decoder().decode(file)
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
@@ -381,6 +447,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
     for cell in whole["cells"]:
         if _value(cell.get("cell_type")) != "code":
             continue
+        # a list of lines, or one string; a cell may also have no source
         content: Any = cell.get("source") or []
         is_list = isinstance(content, list)
         strings: list[_Token] = content if is_list else [content]
@@ -403,6 +470,8 @@ def _notebook(raw: bytes, shown: str) -> Source:
 
 
 def _value(token: object) -> object:
+    """The value of a JSON string that was read as a `_Token`; anything else is returned as it
+    is."""
     return token.value if isinstance(token, _Token) else token
 
 
@@ -417,14 +486,17 @@ class _Decoder(json.JSONDecoder):
 
         def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
             value, end = scan(text, begin, strict)
+            # `begin` is the position behind the opening quote
             return _Token(begin - 1, end, value), end
 
         self.parse_string = token
-        self.scan_once = py_make_scanner(self)  # the one in C calls no function of ours
+        # the scanner in C would ignore `parse_string`
+        self.scan_once = py_make_scanner(self)
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
-    """The bytes of a notebook with the edits made: only the strings that they touch are rewritten."""
+    """The bytes of a notebook with the edits made. Only the JSON strings that they touch are
+    written again; outputs, metadata and layout stay byte for byte. The edits are sorted."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
     for first, last, group in _touched(source.tokens, edits):
@@ -439,28 +511,34 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
 
 
 def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
-    """The first and the last of the strings that are rewritten together, because an edit spans several lines, with all
-    edits in them."""
+    """Groups sorted edits by the strings that they touch: yields the indices of the first and
+    the last string of each group, with the edits in them. Strings are in one group if an edit
+    spans several of them."""
     starts = [token.at for token in tokens]
     first = last = -1
     group: list[Edit] = []
     for edit in edits:
+        # the string in which the edit begins
         start = bisect_right(starts, edit.start) - 1
         if start > last:
             if group:
                 yield first, last, group
             first, group = start, []
         group.append(edit)
+        # bisect_left: an edit that ends where a string begins does not touch that string
         last = max(last, start, bisect_left(starts, edit.end) - 1)
     yield first, last, group
 
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
-    """The lines of a text as JSON strings, in the style of the strings around them in the file."""
+    """The new text of a cell or of some of its lines as JSON: one string, or one for each line,
+    in the style of the file. `tokens[at]` is the first of the strings that it replaces."""
     token = tokens[at]
     # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
+    # the comma and the white space between two lines: as in the file if the cell has two lines,
+    # else as Jupyter writes them
     between = ",\n    "
     if token.previous_end is not None:
         between = file[token.previous_end : token.start]
@@ -473,30 +551,37 @@ def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
 
 
 def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
-    """Adds the module that some cells form; cells that are not Python are noted in `broken`."""
+    """Adds the module that some cells form to `source.modules`; cells that are not Python are
+    left out, and noted in `source.broken`. `tab` is None for a notebook."""
     readable = [(cell, _python(cell.text)) for cell in cells]
     try:
         tree = _tree(_join(readable))
     except SyntaxError:
-        # the usual case is one parse of the whole; only if that fails is each cell tried for itself
+        # the usual case is one parse of the whole; only if that fails is each cell tried for
+        # itself
         readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
         tree = _tree(_join(readable))
     source.modules.append(PythonModule(source, tab, tree))
 
 
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
+    """One text of all cells, given with their Python code, in which each keeps the line where
+    it begins."""
     lines: list[str] = []
     for cell, text in cells:
         # blank lines in place of what belongs to other tabs: every line keeps its number
         lines += [""] * (cell.line - 1 - len(lines))
+        # a cell's own line ends may differ from those of the text, which is only parsed
         lines += _NEWLINE.sub(b"\n", text.encode()).decode().removesuffix("\n").split("\n")
     return "\n".join(lines) + "\n"
 
 
 def _python(text: str) -> str:
-    """The text of a cell, with IPython's commands replaced by `pass`, so that blocks keep a body."""
+    """The text of a cell, in which IPython's commands are replaced by `pass`, so that blocks
+    keep a body. The number of lines stays the same."""
     if not _MAGIC.search(text):
         return text
+    # inside brackets, a line may begin with % and be Python
     try:
         _tree(text)
     except SyntaxError:

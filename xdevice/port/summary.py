@@ -1,5 +1,6 @@
-"""A summary of what `scan` and `port` have found, for those who decide: how much there is, what `port` does by itself,
-and what needs a person. It comes as text and as one page of HTML."""
+"""A summary of the result of `scan` or `port` for people who plan the work: how much device
+code there is, how much of it `port` rewrites, and how much needs a person. It comes as text and
+as one page of HTML."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from typing import Any, Final
 from .engine import Examined
 from .sites import CODES, Site
 
+# the order matters: the last expressions also match names of other parts, such as
+# `torch.cuda.synchronize`
 PARTS: Final = {
     "mixed precision": r"autocast|scaler|amp\b|custom_[fb]wd",
     "several devices and processes": r"parallel|distribut|nccl|process_group|strategy|split_|scatter",
@@ -24,10 +27,12 @@ PARTS: Final = {
     "asking what there is": r"available|count|num_gpus|is_compiled|is_built|is_cuda|propert|capabilit|supported|name",
     "choosing and placing": r"device|gpu|cpu|cuda|place|ctx|context|location",
 }
-"""The parts of a vendor's interface, and how the names of each are recognized; the first match counts."""
+"""The parts of a vendor's interface, and the regular expressions that recognize the idioms of
+each; the first match counts."""
 MUST_CHANGE: Final = ("rewritten", "open")
 """The verdicts on code that is bound to a vendor or a framework."""
 _REST: Final = "other"
+# how the states of files are worded in the text
 STATES: Final = {
     "ready": "nothing in them has to change",
     "mechanical": "xdevice port does all of it",
@@ -36,6 +41,7 @@ STATES: Final = {
 
 
 def part_of(site: Site) -> str:
+    """The part of a vendor's interface that a site belongs to: a key of `PARTS`, or "other"."""
     return next(
         (part for part, names in PARTS.items() if re.search(names, site.idiom, re.IGNORECASE)),
         _REST,
@@ -43,9 +49,10 @@ def part_of(site: Site) -> str:
 
 
 def summary(examined: Examined) -> dict[str, Any]:
-    """The figures: each site that must change is mechanical or needs a person, and each file with sites is in one
-    state."""
+    """The figures of the summary as a dict for JSON. Each site that must change is counted as
+    "mechanical" or "person", and each file with sites has one of the `STATES`."""
     must_change = [site for site in examined.sites if site.verdict in MUST_CHANGE]
+    # the code of an open site says why it is open
     reasons = Counter(site.code for site in must_change if site.verdict == "open")
     return {
         "files": len(examined.sources),
@@ -62,14 +69,18 @@ def summary(examined: Examined) -> dict[str, Any]:
 
 
 def _split(sites: list[Site]) -> dict[str, int]:
+    """How many of the sites that must change `port` rewrites, and how many are left to a
+    person."""
     mechanical = sum(site.verdict == "rewritten" for site in sites)
     return {"mechanical": mechanical, "person": len(sites) - mechanical}
 
 
 def _parts(sites: list[Site]) -> dict[str, dict[str, int]]:
+    """The numbers of sites by part of the interface, the largest part first."""
     groups: dict[str, list[Site]] = {}
     for site in sites:
         groups.setdefault(part_of(site), []).append(site)
+    # parts of equal size by name, so that equal projects give equal summaries
     largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     return {part: {"sites": len(group), **_split(group)} for part, group in largest}
 
@@ -84,13 +95,14 @@ def _states(examined: Examined) -> dict[str, list[str]]:
             states["person"].append(source.path)
         elif "rewritten" in verdicts:
             states["mechanical"].append(source.path)
+        # a file without sites is in no state
         elif verdicts:
             states["ready"].append(source.path)
     return states
 
 
 def text(examined: Examined) -> str:
-    """The summary, and then the files."""
+    """The summary as text, followed by the uses in each file that have to change."""
     lines = head(examined)
     for title, uses in _files(examined):
         lines += ["", title, *(f"  {use}" for use in uses)]
@@ -98,10 +110,12 @@ def text(examined: Examined) -> str:
 
 
 def head(examined: Examined) -> list[str]:
-    """The lines of the summary."""
+    """The lines of the summary: a sentence, and then the tables with a blank line before
+    each."""
     figures = summary(examined)
     lines = [_sentence(figures)]
     for table in _tables(figures):
+        # labels on the left, numbers on the right
         width = max(len(str(label)) for label, *_ in table)
         lines.append("")
         for label, *numbers in table:
@@ -117,7 +131,8 @@ _STYLE: Final = (
 
 
 def page(examined: Examined) -> str:
-    """The same as `text` as one page of HTML without scripts: each file can be opened."""
+    """The content of `text` as one page of HTML without scripts, on which the list of each file
+    can be unfolded."""
     figures = summary(examined)
     title = f"Device code in {escape(examined.root.resolve().name)}"
     parts = [
@@ -134,6 +149,7 @@ def page(examined: Examined) -> str:
 
 
 def _sentence(figures: dict[str, Any]) -> str:
+    """The first sentence of the summary."""
     must_change = figures["must_change"]
     return (
         f"{figures['sites']:,} uses of devices in {figures['files']:,} files; {must_change:,} have to change: "
@@ -143,11 +159,13 @@ def _sentence(figures: dict[str, Any]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
+    """A number with its percentage of the whole, which is left out if the whole is 0."""
     return f"{part:,} ({100 * part / whole:.0f} %)" if whole else f"{part:,}"
 
 
 def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
-    """The tables of the summary: rows of a label and numbers, the first row being the heading."""
+    """The tables of the summary. Each is a list of rows, and each row a label and numbers; the
+    first row is the heading."""
     parts, reasons = figures["parts"].items(), figures["reasons"].items()
     return [
         [
@@ -167,7 +185,7 @@ def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
 
 
 def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
-    """The files in which something has to change: a title, and a line for each use."""
+    """The files in which something has to change, by path: a title, and a line for each use."""
     for source in sorted(examined.sources, key=lambda source: source.path):
         sites = [site for site in examined.of(source) if site.verdict in MUST_CHANGE]
         if sites:
@@ -180,7 +198,8 @@ def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
 
 
 def _change(site: Site) -> str:
-    """The text of a use and its new text, or the reason why it has none."""
+    """The text of a use and its new text, or the reason why it has none, on one line."""
+    # an expression may have line breaks in it
     before = " ".join(site.before.split())
     if site.verdict == "open":
         return f"{before}  [{site.code}: {site.why}]"

@@ -1,7 +1,8 @@
 """The possible results of an expression: a value, which is a set of atoms.
 
-The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first towards the second while
-the project is interpreted. An atom has a kind, which says what its subject is:
+The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first
+towards the second while the project is interpreted. An atom has a kind, which says what its
+subject is:
 
 | kind | subject |
 |---|---|
@@ -25,6 +26,9 @@ from typing import Any, Final, NamedTuple
 
 
 class Atom(NamedTuple):
+    """One thing that an expression may be: its kind and its subject (see the table above), and
+    for a device or its name the node that chose it."""
+
     kind: str
     subject: Any = None
     origin: ast.AST | None = None
@@ -34,11 +38,13 @@ Value = frozenset[Atom]
 
 
 def of(kind: str, subject: Any = None, origin: ast.AST | None = None) -> Value:
-    """The value that is one new atom."""
+    """The value with one new atom, of this kind and subject; `origin` is the node that chose a
+    device."""
     return frozenset([Atom(kind, subject, origin)])
 
 
 def value_of(atom: Atom) -> Value:
+    """The value with just this atom."""
     return frozenset([atom])
 
 
@@ -56,8 +62,12 @@ AVAILABLE: Final = of("available")
 """A value that is true only if there is a GPU."""
 
 DEVICES: Final = ("device", "spelling")
+"""The kinds of a device, and of a text that names one."""
 NUMBERS: Final = ("int", "bool")
+"""The kinds of values that are valid as an index of a device; in Python a bool is a whole
+number."""
 
+# a function needs the arguments of all its callers, and a device must be found wherever it goes
 _FOLLOWED: Final = {
     "function",
     "bound",
@@ -69,6 +79,8 @@ _FOLLOWED: Final = {
     "list",
     "dict",
 }
+"""The kinds that `union` keeps beside "anything"."""
+# more would make the analysis slow, and no rule can use so many
 _MOST: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
 _LONGEST: Final = 12
@@ -76,8 +88,9 @@ _LONGEST: Final = 12
 
 
 def union(*values: Value) -> Value:
-    """The union of values. A value that may be anything keeps only functions and uses of devices besides, because those
-    have to be followed in any case. So values only grow towards "anything"."""
+    """The union of values. A union that may be anything, or has too many atoms, is "anything"
+    and the atoms of the kinds in `_FOLLOWED`, which have to be followed in any case. So values
+    only grow towards "anything"."""
     whole = NOTHING.union(*values)
     # most unions are of one value with itself or with nothing
     if len(whole) > 1:
@@ -85,7 +98,8 @@ def union(*values: Value) -> Value:
             whole = frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
         elif sum(atom.kind == "tuple" for atom in whole) > 1:
             return _merge_tuples(whole)
-    # each node keeps its value, and there is no memory for a copy on each
+    # an argument that equals the result is returned itself: each of millions of nodes keeps its
+    # value, and there is no memory for a copy on each
     for value in values:
         if len(value) == len(whole) and value == whole:
             return value
@@ -93,11 +107,14 @@ def union(*values: Value) -> Value:
 
 
 def only(value: Value, kinds: Iterable[str]) -> bool:
-    """Whether a value is known to be of these kinds, and of no other."""
+    """Whether each atom of a value is of one of these kinds; False for a value that is not
+    known yet."""
     return bool(value) and all(atom.kind in kinds for atom in value)
 
 
 def may_be(value: Value, kinds: Iterable[str]) -> bool:
+    """Whether at least one atom of a value is of one of these kinds. "Anything" counts only if
+    it is among the kinds."""
     return any(atom.kind in kinds for atom in value)
 
 
@@ -107,26 +124,33 @@ def is_device(node: ast.AST | None) -> bool:
 
 
 def is_number(node: ast.AST | None) -> bool:
+    """Whether an expression is known to be a whole number, which is valid as the index of a
+    device."""
     return only(means_of(node), NUMBERS)
 
 
 def is_known(value: Value) -> bool:
+    """Whether something is known about a value, and it cannot be anything else."""
     return bool(value) and ANYTHING not in value
 
 
 def means_of(node: ast.AST | None) -> Value:
-    """The inferred value of an expression: nothing for an expression that is never reached."""
+    """The inferred value of an expression: the empty set if there is no expression, or if it is
+    never reached."""
     return getattr(node, "means", NOTHING)
 
 
 def tuple_of(values: Iterable[Value]) -> Value:
-    """A tuple with these values in it. Items of tuples that are nested three deep become "anything"."""
+    """The value of a tuple with these values in it. Items of tuples that are nested three deep
+    become "anything", and so do all items of a tuple with more than `_LONGEST`."""
     # a loop such as `x = (x, 1)` would make deeper tuples for ever
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return of("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))
 
 
 def _is_deep(value: Value) -> bool:
+    """Whether the tuples of a value have tuples in them, or more items together than are worth
+    keeping."""
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
     return len(inside) > _MOST or any(
         atom.kind == "tuple" for inner in inside for atom in inner
@@ -134,7 +158,9 @@ def _is_deep(value: Value) -> bool:
 
 
 def _merge_tuples(value: Value) -> Value:
-    """Merges all tuples of the same length into one. Otherwise a loop that swaps values would make new ones forever."""
+    """Merges all tuples of the same length into one, item by item. Otherwise a loop that swaps
+    values would make new tuples forever."""
+    # by the length of the tuples
     merged: dict[int, tuple[Value, ...]] = {}
     rest = set()
     for atom in value:

@@ -1,9 +1,10 @@
-"""The table of vendor-specific names, and the word for each of them in both targets: what `port` writes and `lint`
-recommends.
+"""The table of vendor-specific names, with the word that replaces each of them: what `port`
+writes and `lint` recommends.
 
-The target "accelerator" is PyTorch's own words that work on every vendor's devices: `torch.accelerator`,
-`torch.Stream`, `torch.Event`; other frameworks have none. The target "xdevice" is xdevice's words, and where it has
-none, those of "accelerator". Versions are PyTorch's: the first release that has the word as it is used here.
+There are two targets. "accelerator" means PyTorch's own words for the devices of any vendor:
+`torch.accelerator`, `torch.Stream`, `torch.Event`; other frameworks have none. "xdevice" means
+xdevice's words or, if it has none, those of "accelerator". Versions are PyTorch's: the first
+release that has the word as it is used here.
 """
 
 from __future__ import annotations
@@ -22,37 +23,43 @@ class Version(NamedTuple):
     minor: int
 
     def __str__(self) -> str:
+        # as in messages and in the table, and not as a tuple
         return f"{self.major}.{self.minor}"
 
 
 def version(text: str) -> Version:
-    """The release that a string names, such as "2.9" or "2.9.1".
+    """The release that a string such as "2.9" or "2.9.1" names; a third number is ignored.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the string has another form.
     """
+    # "2.10" is no decimal number: it is later than "2.9"
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*", text.strip())
     if match is None:
-        raise ValueError(f"a release of PyTorch must be a text such as 2.9, not {text!r}")
+        raise ValueError(f"expected a PyTorch release such as 2.9, got {text!r}")
     return Version(int(match[1]), int(match[2]))
 
 
 class Goal(NamedTuple):
-    """The words that `port` writes: the target, and the oldest PyTorch that must have them; None if any may be
-    needed."""
+    """The words that `port` writes: their target, and the oldest release of PyTorch that must
+    have them. If `minimum` is None, the new text may need the newest release."""
 
     target: Target = "xdevice"
     minimum: Version | None = None
 
 
 USUAL: Final = Goal()
+"""The goal without options: xdevice's words, and any release of PyTorch."""
 
 
 class Row(NamedTuple):
-    """One vendor-specific name, and its words.
+    """One vendor-specific name, and its words for the targets "accelerator" and "xdevice" (""
+    if there is none).
 
-    `rule` names the function of `rules_of_words` that rewrites a call of the name. `idle` is the value that the name,
-    but not the word, gives where there is no GPU; None if both raise or both work. `differs` says what is different
+    `since` is the release of PyTorch that the word of "accelerator" needs, "" for any. `rule`
+    is the key in `rules_of_words.WORD_RULES` of the rule that rewrites a call of the name.
+    `idle` is for words that raise on a machine without a GPU where the old name returns a
+    value: that value, as text; None for all other words. `differs` says what is different
     afterwards or, if there is no word, why.
     """
 
@@ -65,18 +72,20 @@ class Row(NamedTuple):
     xdevice: str = ""
 
     def is_too_new(self, goal: Goal) -> bool:
-        """Whether the oldest PyTorch that has to work does not have the word yet."""
+        """Whether the oldest release that the goal allows does not have the word yet."""
         return (
             goal.minimum is not None and bool(self.since) and version(self.since) > goal.minimum
         )
 
     def word(self, target: Target) -> str:
-        """The word that is written for a target; empty if there is none."""
+        """The word that is written for a target; "" if there is none."""
         return (self.xdevice or self.accelerator) if target == "xdevice" else self.accelerator
 
     @property
     def advice(self) -> str:
-        """The replacement, as lint words it: both words, or the reason why there is none."""
+        """The replacement in messages of lint: both words, joined by "or", or the reason why
+        there is none."""
+        # xdevice's word first, because it is for every framework
         words = []
         if self.xdevice:
             words.append(self.xdevice)
@@ -88,7 +97,7 @@ class Row(NamedTuple):
 
 
 def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
-    """Functions of `torch.cuda` that `torch.accelerator` has under the same name."""
+    """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names."""
     return [
         Row(
             f"torch.cuda.{name}",
@@ -102,8 +111,9 @@ def _same(names: str, since: str, idle: str | None = None, differs: str = "") ->
 
 
 def _of_module(names: str, idle: str | None = None) -> list[Row]:
-    """Functions of `torch.cuda` that are called in the module of whatever accelerator there is."""
-    differs = "asks torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
+    """Rows for functions of `torch.cuda` for which the function of the same name in the module
+    of the current accelerator is called, such as `torch.xpu`."""
+    differs = "calls the function of torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
         Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", idle=idle, differs=differs)
@@ -112,20 +122,22 @@ def _of_module(names: str, idle: str | None = None) -> list[Row]:
 
 
 def _none(names: str, why: str) -> list[Row]:
+    """Rows for names without a word, for the same reason."""
     return [Row(name, differs=why) for name in names.split()]
 
 
 ACCELERATOR: Final = "torch.accelerator.current_accelerator()"
 AVAILABLE: Final = "torch.accelerator.is_available()"
-_SEED: Final = "torch.manual_seed(seed) where the line before has set that seed on all devices"
-_OFF: Final = "switched off where there is no accelerator, as before"
+_SEED: Final = "torch.manual_seed(seed) if the line before sets that seed on all devices"
+_OFF: Final = "disabled if there is no accelerator, as before"
 _GRAPHS: Final = (
     "torch.accelerator.Graph (2.12) refuses CUDA: https://github.com/pytorch/pytorch/pull/171313; "
-    "xdevice.accelerator.make_graphed_callable(function) records and replays"
+    "xdevice.accelerator.make_graphed_callable(function) records and replays a function"
 )
 
+# the order is that of the table in docs/reference/words.md, which a test compares with this one
 _TORCH: Final = (
-    # choose
+    # choosing a device
     Row(
         "torch.cuda.is_available",
         AVAILABLE,
@@ -143,23 +155,24 @@ _TORCH: Final = (
         'torch.device("cuda")',
         ACCELERATOR,
         "2.6",
-        differs="the name of the present device; without one, xdevice's prints an index",
+        differs="names the current accelerator; xdevice's device prints with an index",
         xdevice="xdevice.native.gpu()",
     ),
     Row(
         'device="cuda"',
         f"device={ACCELERATOR}",
         "2.6",
-        differs="map_location= alike",
+        differs="map_location= is rewritten in the same way",
         xdevice="device=xdevice.native.gpu()",
     ),
     Row(
         '"cuda" if torch.cuda.is_available() else "cpu"',
         f'{ACCELERATOR}.type if {AVAILABLE} else "cpu"',
         "2.6",
-        differs="the same text on CUDA",
+        differs="the same string on CUDA",
         xdevice="xdevice.native.try_gpu().type",
     ),
+    # uses without a full name; `rules` and `neutral_sites` recognize them by their form
     Row('x.to("cuda")', f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, device)"),
     Row(
         "x.cuda()", f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, xdevice.gpu())"
@@ -182,27 +195,27 @@ _TORCH: Final = (
         "2.6",
         xdevice="xdevice.sync()",
     ),
-    *_same("current_stream", "2.6", differs="has native_handle (2.12) in place of cuda_stream"),
+    *_same("current_stream", "2.6", differs="has native_handle (2.12) instead of cuda_stream"),
     *_same("set_stream", "2.6"),
     Row(
         "torch.cuda.stream",
         "with stream:",
         "2.7",
         "stream_scope",
-        differs="before 2.12 a stream is not entered twice: https://github.com/pytorch/pytorch/pull/176568",
+        differs="before 2.12, a stream cannot be entered twice: https://github.com/pytorch/pytorch/pull/176568",
     ),
     Row(
         "torch.cuda.Stream",
         "torch.Stream()",
         "2.7",
-        differs="has native_handle (2.12) in place of cuda_stream",
+        differs="has native_handle (2.12) instead of cuda_stream",
     ),
     Row(
         "torch.cuda.Event",
         "torch.Event()",
         "2.7",
         "event",
-        differs="takes its settings by name only",
+        differs="takes keyword arguments only",
     ),
     Row(
         "torch.cuda.is_current_stream_capturing",
@@ -216,7 +229,7 @@ _TORCH: Final = (
         "torch.cuda.CUDAGraph torch.cuda.graph torch.cuda.make_graphed_callables torch.cuda.graph_pool_handle",
         _GRAPHS,
     ),
-    # memory
+    # memory; the last argument is `idle`, the value that torch.cuda returns without a GPU
     *_same("empty_cache", "2.9", "None"),
     *_same(
         "memory_allocated max_memory_allocated memory_reserved max_memory_reserved", "2.9", "0"
@@ -246,9 +259,9 @@ _TORCH: Final = (
     ),
     *_none(
         "torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect",
-        "CUDA's allocator has it",
+        "a feature of CUDA's allocator",
     ),
-    Row("x.pin_memory()", differs="neutral as it is: it pins for the present accelerator"),
+    Row("x.pin_memory()", differs="neutral as it is: it pins for the current accelerator"),
     # random numbers
     *(
         Row(
@@ -273,7 +286,8 @@ _TORCH: Final = (
     *_none(
         "torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"
     ),
-    # mixed precision
+    # mixed precision: the old names of torch.cuda.amp, and the new ones with "cuda" as their
+    # argument
     *(
         Row(name, f"{word}({ACCELERATOR}.type)", "2.6", "with_device", differs=_OFF)
         for word in ("torch.autocast", "torch.amp.GradScaler")
@@ -281,35 +295,35 @@ _TORCH: Final = (
     ),
     *_none(
         "torch.cuda.amp.custom_fwd torch.cuda.amp.custom_bwd",
-        "torch.amp.custom_fwd(device_type=device_type) (2.4) takes the kind of device where the function is defined",
+        "torch.amp.custom_fwd and custom_bwd (2.4) take the device type when the function is defined",
     ),
     # what a device is and can do
     *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
     *_none(
         "torch.cuda.get_device_capability",
-        "the numbers of CUDA's architectures, which other vendors lack",
+        "returns the number of a CUDA architecture, which other vendors do not have",
     ),
-    *_none("torch.cuda.init", "every accelerator is initialized at its first use"),
+    *_none("torch.cuda.init", "not needed: every accelerator is initialized at its first use"),
     *_none(
         "torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw",
-        "asks NVIDIA's library",
+        "reads the value from NVIDIA's library",
     ),
     *_none(
         "torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor",
-        "torch.tensor(..., device=device)",
+        "use torch.tensor(..., device=device)",
     ),
     *_none(
         "torch.cuda.nvtx.range_push torch.cuda.nvtx.range_pop",
-        "torch.profiler.record_function names a block",
+        "use torch.profiler.record_function, which names a block of code",
     ),
     *_none(
         "torch.profiler.ProfilerActivity.CUDA",
-        "torch.profiler.supported_activities() lists those that there are",
+        "torch.profiler.supported_activities() lists the available ones",
     ),
     *_none(
         "torch.cuda",
-        "torch.get_device_module() is the module of the present accelerator, or of the CPU if there is none",
+        "torch.get_device_module() returns the module of the current accelerator, or of the CPU if there is none",
     ),
     *_none("torch.cuda.nccl.version", "a property of NVIDIA's library"),
     # several processes
@@ -318,18 +332,20 @@ _TORCH: Final = (
         f"torch.distributed.get_default_backend_for_device({ACCELERATOR})",
         "2.6",
         "nccl",
-        differs="the collectives of the present accelerator: nccl, xccl, hccl",
+        differs="the collectives of the current accelerator: nccl, xccl or hccl",
     ),
 )
 
+# `neutral_sites` reads the word "neutral" in these two
 _OWN: Final = "only PyTorch has neutral words"
 _NEUTRAL: Final = "neutral as it is"
 
+# names without a word in "accelerator": --to accelerator leaves them as they are
 _PADDLE: Final = (
     Row(
         "paddle.is_compiled_with_cuda",
         xdevice="xdevice.num_gpus() > 0",
-        differs="asks the machine, not the build: with --only safe",
+        differs="asks about the machine, not about the build; written with --only safe",
     ),
     Row("paddle.device.cuda.device_count", xdevice="xdevice.num_gpus()", differs=_OWN),
     Row("paddle.device.cuda.synchronize", xdevice="xdevice.sync()", differs=_OWN),
@@ -351,8 +367,8 @@ _PADDLE: Final = (
         "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
         "xdevice.accelerator.Stream and xdevice.accelerator.Event have other methods",
     ),
-    *_none("paddle.device.cuda.empty_cache", "the framework's own cache"),
-    Row("paddle.CUDAPinnedPlace", differs="xdevice pins memory by itself"),
+    *_none("paddle.device.cuda.empty_cache", "manages the framework's own cache"),
+    Row("paddle.CUDAPinnedPlace", differs="xdevice manages pinned memory itself"),
 )
 
 _MXNET: Final = (
@@ -361,20 +377,20 @@ _MXNET: Final = (
     Row("mxnet.npx.num_gpus", xdevice="xdevice.num_gpus()", differs=_OWN),
     Row("mxnet.npx.waitall", xdevice="xdevice.sync()", differs=_NEUTRAL),
     Row("x.as_in_ctx(ctx)", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
-    Row("mxnet.cpu_pinned", differs="xdevice pins memory by itself"),
+    Row("mxnet.cpu_pinned", differs="xdevice manages pinned memory itself"),
 )
 
 _TENSORFLOW: Final = (
     Row(
         'tensorflow.config.list_physical_devices("GPU")',
         xdevice="xdevice.num_gpus()",
-        differs="where its length or its truth is asked; TensorFlow calls all GPUs GPU",
+        differs="if only its length or truth value is used; TensorFlow names every vendor's GPUs GPU",
     ),
     Row("tensorflow.test.is_gpu_available", xdevice="xdevice.num_gpus() > 0", differs=_NEUTRAL),
     Row(
         "tensorflow.test.is_built_with_cuda",
         xdevice="xdevice.num_gpus() > 0",
-        differs="asks the machine, not the build: with --only safe",
+        differs="asks about the machine, not about the build; written with --only safe",
     ),
     Row(
         'tensorflow.device("/GPU:1")',
@@ -382,7 +398,8 @@ _TENSORFLOW: Final = (
         differs=_NEUTRAL,
     ),
     *_none(
-        "tensorflow.config.experimental.set_memory_growth", "TensorFlow's own allocator has it"
+        "tensorflow.config.experimental.set_memory_growth",
+        "a setting of TensorFlow's own allocator",
     ),
 )
 
@@ -390,18 +407,19 @@ _JAX: Final = (
     Row(
         'jax.devices("gpu")[i]',
         xdevice="xdevice.native.gpu(i)",
-        differs="jax.devices()[i] is of the default kind",
+        differs="jax.devices()[i] is a device of the default kind",
     ),
     Row(
         'jax.device_count("gpu")',
         xdevice="xdevice.num_gpus()",
-        differs="JAX raises where there are none",
+        differs="JAX raises if there is no GPU",
     ),
     Row("jax.device_put", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
-    *_none("jax.default_backend", "names the vendor's platform"),
+    *_none("jax.default_backend", "returns the name of the vendor's platform"),
     *_none("jax.local_devices", "lists devices in the framework's own way"),
 )
 
 TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
 ROWS: Final[dict[str, Row]] = {row.name: row for row in TABLE}
-"""The rows by name: a full name such as "torch.cuda.synchronize", or the spelling of a use that has no full name."""
+"""The rows by name: a full name such as "torch.cuda.synchronize", or for a use without one its
+spelling, such as "x.cuda()"."""

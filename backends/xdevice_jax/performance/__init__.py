@@ -1,5 +1,5 @@
-"""JAX's part of the product `performance`. It has no graphs: `jax.jit` compiles functions
-instead."""
+"""JAX's part of the product `performance`. It records no work: its programs come from
+`jax.jit`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from .transfers import JaxTransfers
 
 
 class JaxGraphs(Graphs):
+    """No graphs: the error that refuses them names `jax.jit` instead."""
+
     compiler = "jax.jit"
 
 

@@ -1,5 +1,5 @@
-"""Lets other backends have virtual GPUs in a process that also uses NumPy, which has only the
-CPU."""
+"""NumPy's part of the product `virtual`: NumPy cannot have virtual GPUs, and does not interfere
+with those of other backends."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ if TYPE_CHECKING:
 
 
 class NumpyVirtualGpus(VirtualGpus):
-    """Accepts a request for virtual GPUs, and makes none."""
+    """Accepts the settings of virtual GPUs, without making any."""
 
     def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs: a reason would make
-        `virtual_gpus` raise an error for the other backends too. On NumPy `try_gpu` returns the
+        """Returns None although NumPy cannot have virtual GPUs: it is loaded together with
+        other backends, and must not make their virtual GPUs fail. On NumPy `try_gpu` gives the
         CPU, as on a machine without GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
         """Does nothing, because NumPy has only the CPU."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        # the default would raise an error for virtual GPUs with limits
+        """Keeps the characters of the virtual GPUs that other backends have."""
+        # no device has them; they are kept because a later setting is compared with them
         self.characters = characters
 
 

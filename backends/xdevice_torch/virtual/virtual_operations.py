@@ -1,10 +1,9 @@
-"""The operations of PyTorch's virtual GPUs. The function `run` carries out all of them on the host.
+"""The operations of PyTorch's virtual GPUs. The function `run` carries out nearly all of them on the host.
 
-A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device,
-points to the host's memory, and has an attribute `host`: a tensor on the host in that memory.
-Sizes, strides and offset belong to the tensor on the virtual GPU itself. So views share their
-storage, and tensors that PyTorch makes in C++ (in `detach`, in autograd, in `as_subclass`) have
-their values too.
+A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to the host's
+memory, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
+on the virtual GPU itself. So views share their storage, and tensors that C++ makes by itself (in `detach`, in autograd,
+in `as_subclass`) have their values too.
 
 PyTorch has no kernels for a device written in Python (https://github.com/pytorch/pytorch/pull/157859), so `register`
 gives it these:
@@ -12,23 +11,23 @@ gives it these:
 | operations | what is done | why |
 |---|---|---|
 | all others (the fallback) | `run`: computed by the host's kernel | one kernel for all of them |
-| those that PyTorch would compose of other operations | `run` too, registered by name | each part would cost as \
-much as the whole, and its devices would be checked separately |
+| those that PyTorch would compose of others | `run` as well, registered by name | each part would cost as much as \
+the whole, and its devices would be checked separately |
 | `as_strided`, `view`, `set_` | the host's kernel on the tensor itself | they change sizes and strides, and no \
 values; PyTorch makes all other views by `as_strided` |
 | `_efficientzerotensor` | `zeros` | the zero of forward-mode derivatives has no memory, which kernels of the host \
 need |
-| `_pin_memory`, `is_pinned`, on the CPU too | a copy; False | PyTorch asks the accelerator for an allocator \
-(https://github.com/pytorch/pytorch/pull/126376), and a device in Python has none |
+| `_pin_memory`, `is_pinned`, on the CPU too | a copy, or an error for a virtual GPU; False | PyTorch asks the \
+accelerator for an allocator (https://github.com/pytorch/pytorch/pull/126376), and a device in Python has none |
 | `_pack_padded_sequence` | computed on the host, the lengths stay there | as on CUDA |
 | `lstm`, `gru`, `lstm_cell`, `gru_cell` | moved to the host and back, with gradients | PyTorch would choose the \
 fused kernels of a GPU |
 | `ctc_loss` with tensors of lengths | called with ints, as CUDA's does | PyTorch would divide by tensors on the host |
 | sparse CSR, nested, quantized | refused by name | a tensor here is a storage with strides |
 
-`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. A tensor on an index other than 0
-is made from a template (an empty tensor there), which comes from DLPack: nothing else in Python can make one. For rows
-without a link, no upstream issue is known.
+`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. Each tensor is made from a
+template, an empty tensor on its device, which comes from DLPack: nothing else in Python can make a tensor on an index
+other than 0. For rows without a link, no upstream issue is known.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _keys, _key = private["torch._C.DispatchKeySet"], private["torch._C.DispatchKey"
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _schema = private.field("torch._ops.OpOverload._schema")
 
-# operations are listed by name, because a name that a newer PyTorch no longer has does no harm
+# operations are listed by name, because a version of PyTorch may lack some of them
 _BETWEEN_DEVICES = (
     "_to_copy",
     "copy_",
@@ -66,101 +65,100 @@ _BETWEEN_DEVICES = (
     "_copy_from",
     "_copy_from_and_resize",
 )
-"""The operations that may have operands on two devices."""
+"""The operations that may have tensors on two devices."""
 _INDEX_PUTS = ("index_put", "index_put_", "_index_put_impl_")
-"""The operations of `x[indices] = value`."""
 _FROM_HOST = {
     **dict.fromkeys(("index", *_INDEX_PUTS), ("indices",)),
     "ctc_loss": ("input_lengths", "target_lengths"),
     **dict.fromkeys(("lstm", "gru"), ("batch_sizes",)),
 }
-"""For each operation, the names of the arguments that may be on the host while the others are
-on a GPU."""
+"""The names of the arguments that an operation on a GPU may take from the host."""
 
 _NOTHING: dict[int, Any] = {}
-"""An empty dict that is never changed, so it can be a default argument."""
+"""The default of dict arguments, which nobody changes."""
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
-"""An empty tensor for each device and dtype that was used, from which new tensors are made."""
+"""An empty tensor for each device and dtype, from which new tensors are made."""
 _is_forked = False
 """Whether this process was forked from one that had used virtual GPUs."""
 limits: Any = None
-"""The backend, whose methods know what its virtual GPUs lack and count their memory.
-`TorchVirtualGpus.limit` sets it."""
+"""The backend, which has the dtypes that its virtual GPUs lack, and the ledger that counts
+their memory. Set when the virtual GPUs are made."""
 
 
 def is_used() -> bool:
-    """Whether this process, or the one that it was forked from, has made a tensor on a virtual
-    GPU."""
+    """Whether this process has made a tensor on a virtual GPU."""
     return bool(_templates)
 
 
 def is_in_bad_fork() -> bool:
-    """Whether virtual GPUs cannot be used, because this process was forked from one that had
-    used them."""
+    """Whether virtual GPUs are unusable, because this process was forked from one that had used
+    them."""
     return _is_forked
 
 
 def after_fork() -> None:
-    """Makes virtual GPUs unusable in a forked child if the parent has used them, as CUDA's GPUs
-    are. It is called in the child."""
+    """Called in a forked child. Makes virtual GPUs unusable in it if the parent has used them,
+    because CUDA's GPUs are unusable in that case."""
     global _is_forked
     _is_forked = is_used()
 
 
 def _in_fork() -> Exception:
-    """Returns the error for virtual GPUs in a forked child, with the wording of CUDA's."""
+    """Returns the error to raise when a virtual GPU is used in a forked child. Its text is that
+    of CUDA's error."""
     return RuntimeError(
         f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use the "
         f"'spawn' start method"
     )
 
 
-# making tensors of a virtual GPU, and finding their tensors on the host
+# tensors
 
 
 def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
-    """Returns a tensor on a virtual GPU that shares the memory of `host`. Its storage is
-    `storage`, which must already be a storage of the GPU in that memory, or a new one for None.
-    A new one counts as allocated: it raises PyTorch's OutOfMemoryError at the GPU's limit."""
+    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. Its
+    storage is `storage`, a virtual GPU's storage in that memory, or a new one if that is
+    None."""
     if host.layout is not _STRIDED:
         return _placed_sparse(host, device)
     if storage is None:
         memory = host.untyped_storage()
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
-        # keeps the memory alive as long as the storage
+        # keeps the memory alive, and saves `on_host` from making a tensor
         storage.host = host
         storage.share = _Share(device.index, memory.nbytes())
     template = _templates.get((device, host.dtype))
-    # `detach` makes a new tensor object on the template's device, which nothing else in Python
-    # can do
+    # `detach` makes a new tensor object, which then gets the storage and the shape
     new = (_template(device, host.dtype) if template is None else template).detach()
     return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
 
 
 _STRIDED = torch.strided
 _storage_at = private["torch._C._construct_storage_from_data_pointer"]
+"""Returns a storage of a device in memory that exists, given its address, the device and its
+bytes. The storage does not keep the memory alive."""
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
-    """Returns a storage of a virtual GPU that shares the memory of `memory`, a storage on the
-    host. Raises PyTorch's OutOfMemoryError at the GPU's limit."""
+    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the
+    host."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+    # keeps the memory alive, and gives `on_host` a tensor in it
     storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
     storage.share = _Share(device.index, memory.nbytes())
     return storage
 
 
 class _Share:
-    """Counts the bytes of a storage as allocated on its virtual GPU, as long as the object
-    exists: it is an attribute of the storage. Raises PyTorch's OutOfMemoryError if the GPU has
-    too little memory."""
+    """Counts the bytes of a storage in the memory of its virtual GPU. It is an attribute of the
+    storage, so it is deleted with the storage, and then the bytes count as free."""
 
     __slots__ = ("_index", "_nbytes")
 
     def __init__(self, index: int, nbytes: int) -> None:
-        # `__del__` also runs if `take` raises, and must give back nothing then
+        # if `take` raises for lack of memory, `__del__` runs too, and must give back nothing
         self._nbytes = 0
         self._index = index
         limits.ledger.take(index, nbytes)
@@ -171,21 +169,22 @@ class _Share:
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset.redispatch
-"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that virtual GPUs have for this
-operation."""
+"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that
+virtual GPUs have for this operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU.
-    With `is_own` it is a new tensor object, whose shape may be changed. Without, it may be the
-    one that the storage of `x` keeps."""
+    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. If
+    `is_own`, it is a new tensor object, whose shape an operation may change; otherwise it may
+    be the one that the storage of `x` keeps."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
     storage = x.untyped_storage()
     host: torch.Tensor | None = getattr(storage, "host", None)
+    # C++ has made the storage
     if host is None:
         host = _at_memory(storage)
-    # `x` may be a view with another dtype
+    # `x` is a view of another dtype
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
     is_same = (
@@ -193,15 +192,14 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
         and host.stride() == x.stride()
         and host.data_ptr() == x.data_ptr()
     )
-    # without a view, an operation on small tensors is faster
     if is_own or not is_same or x.is_conj() or x.is_neg():
         host = _marked_as(x, host.as_strided(x.size(), x.stride(), x.storage_offset()))
     return host
 
 
 def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of both holds the plain
-    values."""
+    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of
+    both holds the plain values."""
     if x.is_conj():
         _set_conj(new, True)
     if x.is_neg():
@@ -211,8 +209,7 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
     """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for
-    storages that PyTorch has made in C++, as in `torch.load`: these have no attribute `host`.
-    Raises `UnsupportedError` if PyTorch gave the storage no memory."""
+    storages that C++ has made, as in `torch.load`, which have no attribute `host`."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
@@ -222,8 +219,8 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a new template: the empty tensor from which all tensors of this dtype on this
-    device are made. Raises an error if the device lacks the dtype."""
+    """Returns a new empty tensor of this dtype on this device, and adds it to `_templates`.
+    Raises an error if the device lacks the dtype."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
@@ -231,11 +228,12 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
-        # changes the device that is written in the capsule
-        about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
-        about.kind, about.index = _EXTENSION, device.index
+        # the capsule of an empty tensor on the host is changed to say that it is on the virtual
+        # GPU
+        header = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
+        header.kind, header.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
-        # uint8 above, because DLPack does not have every dtype of PyTorch
+        # DLPack does not have all dtypes, so the template is made of bytes and viewed
         if dtype is not torch.uint8:
             new = _aten.view.dtype.redispatch(_CPU, new, dtype)
     _templates[device, dtype] = new
@@ -246,58 +244,56 @@ _QUANTIZED = ("torch.quint8", "torch.qint8", "torch.qint32", "torch.quint4x2", "
 
 
 class _DLDevice(ctypes.Structure):
-    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and index of the device."""
+    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and
+    index of the device."""
 
     _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
 
-_EXTENSION = 12  # kDLExtDev of dlpack.h
-# with a new prototype: types set on a function of `ctypes.pythonapi` apply to the whole
-# process, and break MXNet's use of capsules
+_EXTENSION = 12  # kDLExtDev, DLPack's kind of device that PyTorch reads as PrivateUse1
+# its own prototype, because types set on `ctypes.pythonapi.PyCapsule_GetPointer` itself would
+# apply to all its users, and break MXNet's capsules
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
-# running an operation on the host
+# operations
 
 
 class _Facts:
-    """The facts that `run` needs at each call of an operation, such as `aten.add.Tensor`, read
-    from its schema once."""
+    """The facts that `run` needs about an operation at each call, read from the operation's
+    schema once."""
 
     def __init__(self, op: Any) -> None:
         name, schema = op.overloadpacket.__name__, _schema(op)
         arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
-        # the names of the arguments that it writes to, as `out` or in place
+        # the names of the arguments into which the operation writes
         self.written = frozenset(
             a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write
         )
-        self.changes = schema.is_mutable
-        # whether a result shares the memory of an operand without being that operand
+        self.changes = schema.is_mutable  # whether it writes into an argument
+        # whether a result shares the memory of an argument, and is not the argument itself
         self.is_view = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
         self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
-        # whether its operands must be on one device
-        self.checks = name not in _BETWEEN_DEVICES
+        self.checks = name not in _BETWEEN_DEVICES  # whether its operands must be on one device
         self.from_host = _FROM_HOST.get(name, ())
         self.generators = any("Generator" in str(argument.type) for argument in arguments)
 
 
 _facts: dict[Any, _Facts] = {}
-"""The facts of each operation that was called."""
+"""The facts about each operation that has been called."""
 
 
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Carries out one operation on virtual GPUs: computes it on the host, and returns the
-    results as tensors on the virtual GPU. Raises PyTorch's errors for operands on two
-    devices."""
+    """Carries out the operation `op` on virtual GPUs: computes it on the host, and returns the
+    result as tensors on the virtual GPU."""
     if _is_forked:
         raise _in_fork()
-    # the CPU's autocast must not change the dtypes of an operation on a GPU
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
         with torch.autocast("cpu", enabled=False):
             return run(op, *args, **kwargs)
     with _NoOverrides():
@@ -309,20 +305,20 @@ _NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Computes an operation on the host, in the memory of its operands, and returns its results
-    on their virtual GPU. The host's operands and results share memory with those on the GPU, so
-    values that are written in place need not be copied."""
+    """Computes an operation on the host, in the memory of its tensors, and returns its results
+    on their virtual GPU. Raises PyTorch's errors for tensors on two devices and for a generator
+    of the host."""
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    # in `x[indices] = value` a 0-d value may be on any device, as with CUDA
+    # x[i] = value: as with CUDA, a value without dimensions may be on any device
     if facts.is_put and not args[2].dim():
         args = *args[:2], args[2].to(args[0].device), *args[3:]
+    # for each tensor on a virtual GPU, by its id: the tensor on the host with the same memory
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
     place = None
     is_mixed = False
-    # one pass over the operands, because this runs for each operation
     for x in tensors:
         device = x.device
         if device.type != NAME:
@@ -332,9 +328,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             place = device
         elif place != device:
             is_mixed = True
-        # a new tensor object if the operation may change its shape
         hosts[id(x)] = on_host(x, facts.changes)
-    # without an operand on a virtual GPU, the operation makes a tensor or copies one to the GPU
     if is_mixed and place is not None and facts.checks:
         _check_devices(op, facts, tensors, args, kwargs)
     if kwargs:
@@ -348,27 +342,25 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         for x in tensors:
             if id(x) in hosts:
                 _follow_shape(x, hosts[id(x)])
-    # the destination of `copy_` may be on the host, where `_wrapped` would not find it
+    # `a.copy_(b)` returns `a`, which is on the host if only `b` is on a virtual GPU
     if facts.is_copy:
         return args[0]
-    # None if the results belong on the host
     if place is None:
         return result
-    # every result is new, as in most operations
+    # nothing in the result is an operand, or shares the memory of one
     if not facts.changes and not facts.is_view:
         return _wrapped(result, place)
-    # a result may be an operand, or share an operand's storage
     on_gpu = [x for x in tensors if id(x) in hosts]
     operands = {id(hosts[id(x)]): x for x in on_gpu}
     dense = [x for x in on_gpu if x.layout is _STRIDED]
-    # by the `id` of the storage: PyTorch keeps one Python object for it as long as the storage
-    # exists
+    # by `id`, because PyTorch keeps one object for a storage as long as the storage lives
     storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
     return _wrapped(result, place, operands, storages)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors among these arguments, and those in their lists and tuples."""
+    """Yields the tensors among the arguments of an operation, also those in lists and
+    tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -379,7 +371,8 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 def _check_devices(
     op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
 ) -> None:
-    """Raises PyTorch's own error for tensors on two virtual GPUs, or on a GPU and the host, as CUDA does."""
+    """Raises the error that CUDA raises if the tensors of an operation are on two virtual GPUs,
+    or on a virtual GPU and the host."""
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
@@ -390,19 +383,21 @@ def _check_devices(
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yields the tensors on the host among the arguments that an operation on a GPU must refuse."""
+    """Yields those tensors on the host among the arguments that an operation on a GPU
+    refuses."""
+    # `args` may be shorter than `names`, because trailing arguments have defaults
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
             continue
         for x in _tensors([value]):
-            # a tensor without dimensions may be read from the host, as on CUDA
+            # as with CUDA, a tensor without dimensions may be on the host if it is only read
             if x.device.type != NAME and (x.dim() or name in facts.written):
                 yield x
 
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
-    """Raises PyTorch's error if the operation is on a virtual GPU (`place`) and its generator
-    is one of the host, as CUDA does."""
+    """Raises the error that CUDA raises for a generator of the host, if the operation computes
+    on the virtual GPU `place`; None means the host."""
     # PyTorch's operations take generators as keywords only
     for value in kwargs.values():
         if (
@@ -417,8 +412,8 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
-    """Returns the device of the result: the keyword `device` if it is given, else `place`, the device of the operands.
-    None means the host."""
+    """Returns the device of the result: the keyword `device` if it is given, else `place`, the
+    device of the operands. None means the host."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
@@ -429,8 +424,8 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
 
 
 def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
-    """Returns an argument with each tensor on a virtual GPU replaced by its tensor on the host,
-    which `hosts` has by the `id` of the former."""
+    """Returns an argument with each tensor in it replaced by its tensor on the host, which
+    `hosts` has by its `id`."""
     if isinstance(value, torch.Tensor):
         return hosts.get(id(value), value)
     if type(value) in (list, tuple):
@@ -439,9 +434,8 @@ def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
 
 
 def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
-    """Returns the keywords for computing an operation on the host: with the tensors of `hosts`,
-    and the host as the device. Raises PyTorch's error if memory on a virtual GPU was to be
-    page-locked."""
+    """Returns the keywords with which an operation is called on the host. Raises RuntimeError
+    if they ask for pinned memory on a virtual GPU."""
     keywords = {name: _replaced(value, hosts) for name, value in kwargs.items()}
     wanted = keywords.get("device")
     if wanted is not None and torch.device(wanted).type == NAME:
@@ -452,7 +446,8 @@ def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> di
 
 
 def _not_pinned() -> Exception:
-    """Returns PyTorch's error for pinning a tensor on a GPU."""
+    """Returns the error to raise for pinned memory on a virtual GPU. Its text follows
+    CUDA's."""
     return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
 
 
@@ -462,11 +457,10 @@ def _wrapped(
     operands: dict[int, torch.Tensor] = _NOTHING,
     storages: dict[int, Any] = _NOTHING,
 ) -> Any:
-    """Returns the result of an operation on the host as tensors on the virtual GPU `place`.
-
-    A tensor that was written in place, or given as `out=`, is returned itself: `operands` has
-    it by the `id` of its tensor on the host. A view of an operand gets the operand's storage:
-    `storages` has it by the `id` of the storage on the host."""
+    """Returns the result of an operation on the host as tensors on the virtual GPU `place`. An
+    operand that was written in place, or given as `out=`, is returned itself: `operands` has it
+    by the `id` of its tensor on the host. A view of an operand gets the operand's storage:
+    `storages` has it by the `id` of its storage on the host."""
     if isinstance(result, torch.Tensor):
         if id(result) in operands:
             return operands[id(result)]
@@ -483,9 +477,9 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """Gives `x` the shape, and if necessary the memory, that its tensor on the host has after
-    an operation: `unsqueeze_`, `resize_`, `set_` and `out=` may have changed them."""
-    # a sparse tensor has new indices and values
+    """Gives `x` the shape and the memory that `host`, its tensor on the host, has after an
+    operation: `unsqueeze_`, `resize_`, `set_` and `out=` may have changed them."""
+    # the indices and values of a sparse tensor may be new ones
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return
@@ -497,9 +491,8 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
         return
     storage, memory = x.untyped_storage(), host.untyped_storage()
     of_host = storage.host.untyped_storage()  # type: ignore[attr-defined]
-    # `resize_` may have reallocated the memory, so the storage on the GPU would point to freed
-    # memory
     is_same = of_host is memory and storage.data_ptr() == memory.data_ptr()
+    # the storage of `x` serves on, unless the operation has allocated other or more memory
     set_data(
         x,
         placed(
@@ -511,12 +504,12 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
 set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
-# sparse tensors, and layouts that are refused
+# layouts
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Does what `placed` does for a sparse COO tensor: places its indices and values. Raises
-    `UnsupportedError` for other layouts."""
+    """Returns a sparse COO tensor on a virtual GPU whose indices and values share the memory of
+    those of `host`. Raises `UnsupportedError` for other sparse layouts."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
@@ -526,8 +519,7 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
         "device": device,
         "is_coalesced": host.is_coalesced(),
     }
-    # PyTorch makes it on the current device, whatever the keyword says
-    with getattr(torch, NAME).device(device):
+    with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
         new: torch.Tensor = _make_sparse.default.redispatch(
             _sparse_keys(), host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about
         )
@@ -535,11 +527,11 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
-    """Returns a sparse COO tensor on the host, whose indices and values share the memory of
+    """Returns a sparse COO tensor on the host whose indices and values share the memory of
     those of `x`."""
-    # the kernels of the host, called with the tensor on the virtual GPU: they read its parts
-    # without a copy
     keys = _sparse_keys()
+    # with the keys of the host, because these operations would be sent to `run`, which calls
+    # this
     indices, values = (
         on_host(part.default.redispatch(keys, x)) for part in (_indices, _values)
     )
@@ -550,8 +542,8 @@ def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
-    """Raises `UnsupportedError` for a compressed sparse tensor, which PyTorch would make from
-    these parts."""
+    """The kernel that makes a sparse tensor of a compressed layout, such as CSR: refuses the
+    layout by name."""
     raise _unsupported(
         "sparse compressed" if layout is None else str(layout).removeprefix("torch.")
     )
@@ -577,7 +569,7 @@ _indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten.
 
 
 def _unsupported(kind: str) -> Exception:
-    """Returns the error for a kind of tensors that virtual GPUs cannot have, such as
+    """Returns the error for tensors of a kind that virtual GPUs do not have, such as
     "quantized"."""
     return UnsupportedError(
         f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense"
@@ -585,7 +577,8 @@ def _unsupported(kind: str) -> Exception:
 
 
 def _refusing(kind: str) -> Callable[..., Any]:
-    """Returns a kernel that raises `UnsupportedError` for this kind of tensors."""
+    """Returns a kernel that raises `UnsupportedError` for every operation on tensors of this
+    kind."""
 
     def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
         raise _unsupported(kind)
@@ -593,23 +586,24 @@ def _refusing(kind: str) -> Callable[..., Any]:
     return refuse
 
 
-# registering the kernels with PyTorch
+# registration
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch, and returns PyTorch's library
-    objects: when these are freed, PyTorch removes the kernels."""
+    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the
+    libraries that are returned."""
     global _CPU
     _CPU = _keys(_key.CPU)
-    # "_" stands for all operations, those of other packages too
+    # "_" stands for all operations
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
     everything.fallback(_refusing("sparse compressed"), "SparseCsrPrivateUse1")
     everything.fallback(_refusing("strided nested"), "NestedTensorPrivateUse1")
     everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
+    # autocast has no rules of its own for virtual GPUs: an operation goes on to its kernel
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    # not registered for sparse tensors, which have no storage
+    # these are not registered for sparse tensors, which have no storage
     of_storages = {
         "as_strided": _as_strided,
         "view": _view,
@@ -629,6 +623,7 @@ def register() -> list[torch.library.Library]:
         _packed.__name__: _pack,
         **of_storages,
     }
+    # the kernels above come first
     for name in _composed():
         if name not in by_name:
             by_name[name] = _kernel_by_name(name)
@@ -636,51 +631,56 @@ def register() -> list[torch.library.Library]:
         aten.impl(name, kernel, "PrivateUse1")
         if name not in of_storages:
             aten.impl(name, kernel, "SparsePrivateUse1")
-    # the parts of a sparse tensor
+    # these return views, so `_composed` leaves them out; PyTorch's default kernels for them
+    # only raise an error
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
     # moving a compressed tensor from the host calls this with its parts, and not the fallback
     aten.impl(_make_compressed.__name__, _refuse_compressed, "SparseCsrPrivateUse1")
-    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
+    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the
+    # device for an allocator
     aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
+    # these call other operations, which record gradients, so they come before autograd's own
+    # kernels
     by_parts = {"ctc_loss.Tensor": _ctc_loss}
     for op in (_aten.lstm.input, _aten.lstm.data, _aten.gru.input, _aten.gru.data, _aten.lstm_cell.default,
                _aten.gru_cell.default):  # fmt: skip
         by_parts[op.name().removeprefix("aten::")] = _recurrent(op)
     for name, kernel in by_parts.items():
-        # at autograd's key, so that autograd records the operations inside the kernel
         aten.impl(name, kernel, "AutogradPrivateUse1")
-        # in inference mode there is no autograd
-        aten.impl(name, kernel, "PrivateUse1")
+        aten.impl(name, kernel, "PrivateUse1")  # inference mode leaves autograd out
     return [everything, aten]
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-"""The keys under which PyTorch has kernels that call other operations. Those of a third key,
-CompositeImplicitAutograd, have no gradients of their own, and are left to PyTorch."""
+"""The keys of kernels that compute an operation by others, on every device that has no kernel
+for it."""
 
 
 def _composed() -> Iterator[str]:
-    """Yields the names, such as "add.Tensor", of the operations except views that PyTorch would
-    compose of others."""
+    """Yields the names, such as "add.Tensor", of the operations that PyTorch would build from
+    other operations, except those that return views."""
     for full in _operation_names():
+        # an operation that has a kernel for this device needs no other one
         if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
             continue
         if any(_has_kernel(full, key) for key in _COMPOSED):
             name, _, overload = full.partition(".")
             returns = _schema_of(name, overload).returns
-            # PyTorch makes views by `as_strided`, which has a kernel here
+            # a result that shares memory with an argument, and is not written, is a view
             if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
                 yield full.removeprefix("aten::")
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
-    """Returns the kernel for the operation with this name, such as "add.Tensor"."""
+    """Returns a kernel that carries out the operation of this name, such as "add.Tensor", by
+    `run`."""
     packet, _, overload = name.partition(".")
     op = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        """Carries out the operation, whose object is looked up at the first call."""
         nonlocal op
         # looked up at the first call, because looking up all operations takes half a second
         if op is None:
@@ -690,59 +690,63 @@ def _kernel_by_name(name: str) -> Callable[..., Any]:
     return kernel
 
 
-# the next three call the host's kernel with a tensor on a virtual GPU: it changes or returns
-# sizes and strides only
-
-
 def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    """Returns a view of `x`: the kernel of `as_strided`."""
     if _is_forked:
         raise _in_fork()
     return _set_view(_CPU, x, size, stride, storage_offset)
 
 
 _set_view = _aten.as_strided.default.redispatch
+"""Calls the kernel of `as_strided` under a key, that of the host here, past the kernel of
+virtual GPUs."""
 
 
 def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
+    """Gives `x` another storage, offset and shape, and returns it: the kernel of `set_`."""
     return _set_storage(_CPU, x, storage, offset, size, stride)
 
 
 def _view(x: torch.Tensor, size: Any) -> Any:
+    """Returns a view of `x` with another shape: the kernel of `view`."""
     if _is_forked:
         raise _in_fork()
     return _set_shape(_CPU, x, size)
 
 
 _set_shape = _aten.view.default.redispatch
+"""Calls the kernel of `view` under a key, that of the host here, past the kernel of virtual
+GPUs."""
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """Raises PyTorch's error for `x.pin_memory()` of a tensor on a GPU."""
+    """The kernel of `pin_memory` for tensors on virtual GPUs."""
     raise _not_pinned()
 
 
 def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
-    """Packs padded sequences: returns the values on the virtual GPU of `x`, and the batch sizes
-    on the host. Raises PyTorch's error if the lengths are not on the host, as CUDA does."""
+    """Returns the packed values on the virtual GPU, and the batch sizes on the host: the kernel
+    of `_pack_padded_sequence`. Raises RuntimeError, as CUDA does, if the lengths are not on the
+    host."""
     if lengths.device.type != "cpu":
         raise RuntimeError(
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} tensor"
         )
     data, sizes = _packed.default(on_host(x), lengths, batch_first)
-    return placed(data, x.device), sizes  # the lengths stay on the host
+    return placed(data, x.device), sizes
 
 
 def _recurrent(op: Any) -> Callable[..., Any]:
-    """Returns a kernel for a recurrent layer. It copies the tensors to the host, computes
-    there, and copies the results back, by operations through which gradients flow. PyTorch
-    itself would choose the fused kernels of a GPU."""
+    """Returns a kernel for `op`, an operation of a recurrent layer, that moves its tensors to
+    the host and the results back, and records both moves for gradients. PyTorch's own kernel
+    would choose the fused kernels of a GPU."""
     facts = _Facts(op)
 
     def kernel(*args: Any) -> Any:
         tensors = [*_tensors(args)]
         place = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
-        # without the CPU's autocast, as in `run`
+        # autocast for the CPU does not concern a GPU
         with torch.autocast("cpu", enabled=False):
             results = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
         return trees.replaced(torch.Tensor, lambda x: x.to(place), results)
@@ -757,8 +761,8 @@ def _ctc_loss(
     target_lengths: torch.Tensor,
     *settings: Any,
 ) -> Any:
-    """Returns the CTC loss, computed with the lengths as ints, as PyTorch does on CUDA. With
-    tensors of lengths, PyTorch would divide the loss by tensors on the host."""
+    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise
+    PyTorch would divide by tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(
         scores, targets, lengths.tolist(), target_lengths.tolist(), *settings

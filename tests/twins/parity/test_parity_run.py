@@ -487,7 +487,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "paddle", None)
     for arguments, text in [
         (["--backends", "torch,troch"], "did you mean 'torch'"),
-        (["--backends", "jax,"], "there is no backend '', a name is missing"),
+        (["--backends", "jax,"], "there is no backend '': the name is empty"),
         (
             ["--backends", "numpy,paddle"],
             "paddle is not installed here; pip install paddlepaddle; or --python",
@@ -636,7 +636,7 @@ def test_an_alarm_that_may_be_rounding_says_so(compared):
     status, out = compared(code.format(2.5e-5))
     assert status == 1
     assert (
-        "2.3 times what is allowed may be rounding alone: xdevice parity --float64 tells" in out
+        "2.3 times what is allowed may be rounding alone: xdevice parity --float64 shows" in out
     )
     assert "may be rounding" not in compared(code.format(2.5e-5), "--rtol", 1e-5)[1]
     status, out = compared(code.format(4e-5))
@@ -713,6 +713,14 @@ def test_faults_that_explain_each_element_are_named(change, note):
     assert not comparison.ok
     assert note in f"{comparison.text}\n"
     assert note or "note" not in comparison.text
+
+
+def test_another_order_is_found_for_zeros_of_two_signs_and_for_two_dtypes():
+    x = np.arange(15, dtype="float32").reshape(3, 5)
+    with_minus_zero = np.where(x == 0, np.float32(-0.0), x)
+    for actual in (with_minus_zero, x.astype("float64"), x.astype("complex64")):
+        text = xdevice.parity.compare(actual[::-1], x, check_dtype=False).text
+        assert "the same numbers in another order, along axis 0" in text, actual.dtype
 
 
 def test_a_variance_that_differs_between_frameworks_is_explained(compared):

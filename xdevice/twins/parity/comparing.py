@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     Names = Mapping[str, str]
 
 _LISTED: Final = 20
-"""How many parameters without a counterpart a message lists."""
+"""How many lines a message lists at most, such as parameters without a counterpart, or settings."""
 _LONGEST: Final = 1100
-"""How many characters the lines about such parameters may take in a message, all together."""
+"""How many characters these lines may have together."""
+# the advice if the layers of two models could not be paired
 _WHAT_IS_WHAT: Final = (
-    "\n  note      names= and kinds= of convert_state say what is what: "
+    "\n  note      names= and kinds= of convert_state pair them: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected); "
     "skip= leaves layers out, and compares the others"
 )
+# the advice if only the settings of two models differ
 _BOTH: Final = (
     "\n  note      inputs=x runs both models and compares what they return; "
     "assert_parity(convert_state(actual, backend, like=expected), expected) compares the parameters alone"
@@ -66,12 +68,12 @@ def assert_parity(
 
     Args:
         actual, expected: tensors, models, containers or numbers, of any backend.
-        rtol, atol: replace the tolerances of the dtype. Ints and bools must be equal in any case.
+        rtol, atol: replace the tolerances of the dtype, unless they are None. Ints and bools must always be equal.
         check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models, functions or pairs `(apply, parameters)`: their
             outputs are compared. Models run in evaluation mode.
-        names: with `inputs`, which layer, or name given by `log`, of `actual` is which of `expected`.
+        names: with `inputs`, a dict from layers of `actual`, or names that it gives to `log`, to those of `expected`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
@@ -83,9 +85,8 @@ def assert_parity(
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
     """
-    __tracebackhide__ = (
-        True  # pytest shows the line of the test and the text, and nothing between
-    )
+    # pytest then shows the line of the test and the message, without the lines of this function
+    __tracebackhide__ = True
     comparison = compare(
         actual, expected, rtol=rtol, atol=atol, check_device=check_device, check_dtype=check_dtype,
         equal_nan=equal_nan, inputs=inputs, names=names, skip=skip,
@@ -109,7 +110,7 @@ def compare(
     names: Mapping[str, str] | None = None,
     skip: Iterable[str] = (),
 ) -> Comparison:
-    """Compares two values as `assert_parity` does, and returns the result, with the worst error even if they agree.
+    """Compares two values as `assert_parity` does, and returns a `Comparison`, with the worst error even if they agree.
 
     Experimental: it may change in a minor version.
 
@@ -123,7 +124,7 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
-    # wrong arguments are refused before anything is read or run
+    # before anything is read or run, so that wrong arguments cost no time
     rule = Strictness(rtol, atol, check_device, check_dtype, equal_nan).check()
     skipped = check_skip(skip)
     if inputs is not None:
@@ -133,29 +134,31 @@ def compare(
             )
         return _of_outputs(actual, expected, rule, inputs, names or {})
     for side, x in (("actual", actual), ("expected", expected)):
-        # a partial, or a dataclass that can be called, is a container as well
+        # a plain function is its own only leaf. A partial, or a dataclass that can be called, is a
+        # container, whose contents can be compared
         if (
             callable(x)
             and functions.is_function(x)
             and [leaf.value for leaf in leaves(x)] == [x]
         ):
             raise ArgumentError(
-                f"{side} is the function {functions.name_of(x)}, of which nothing but what it returns can be compared; "
-                "give inputs=x, which both are called with"
+                f"{side} is the function {functions.name_of(x)}, and functions are compared by what they return; "
+                "give inputs=x, and both are called with x"
             )
-    # without inputs=, nothing is paired by these names, and they would be ignored without a word
+    # names= without inputs= would be ignored, and the user would not notice
     if names is not None:
         raise ArgumentError(
-            "names= says which layers inputs= pairs; give both, or convert_state(..., names=...)"
+            "names= pairs layers for inputs=; give both, or use convert_state(..., names=...)"
         )
     pair = read_pair(actual, expected, skipped)
-    # parameters that are compared would hide those that have no counterpart
+    # comparing the rest would hide that some parameters have no counterpart
     if pair.unmapped:
         return _of_unmapped(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
     if not comparison.ok:
-        # settings that differ are often the cause of the numbers that do, so they come first
+        # settings that differ are often why the numbers differ, so they come first
         return _with_settings(comparison, pair.settings + pair.modes, pair.stated_by_both)
+    # a difference in training mode alone is no failure, but is listed
     return (
         _of_settings(pair.settings, pair.modes)
         if pair.settings
@@ -166,13 +169,13 @@ def compare(
 def _of_outputs(
     actual: object, expected: object, rule: Strictness, inputs: object, names: Names
 ) -> Comparison:
-    """The `Comparison` of the outputs of two models. Their settings are read before they run."""
-    # before the run, because a run may change them, or fail because of them
+    """The `Comparison` of the outputs of two models or functions for the same `inputs`."""
+    # before the run: it may change settings, or fail because of them
     settings, different = read_settings(actual, expected, names)
     try:
         outputs = run_pair(actual, expected, inputs, names)
     except XDeviceError as error:
-        # a setting that differs is often why the other model fails on the inputs
+        # the failure may come from a setting that differs, so the error lists them
         if different and hasattr(error, "add_note"):  # since Python 3.11
             error.add_note(f"set differently:{_listed(different)}")
         raise
@@ -182,19 +185,21 @@ def _of_outputs(
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
         return _with_settings(comparison, settings, different)
-    # settings that one side does not tell change nothing about outputs that agree
+    # settings that could not be compared do not matter if the outputs agree
     if not different:
         return comparison
-    # in evaluation mode a dropout does nothing, and a batch norm's momentum neither
+    # settings that differ are listed nevertheless: those of a dropout, or the momentum of a batch
+    # norm, have no effect in evaluation mode
     text = f"the outputs agree, in evaluation mode; set differently:{_listed(different)}"
     return comparison._replace(settings=tuple(different), text=text)
 
 
 def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
-    """The `Comparison` of two models of which one returns more tensors than the other: it lists the tensors, those that
-    agree, and the call that compares a single one of each."""
+    """The `Comparison` of two models of which one returns more tensors than the other. Its text lists the tensors of
+    both, those that agree, and a call of `assert_parity` that compares one tensor of each."""
     ours, theirs = outputs.actual, outputs.expected
-    # each output with each, because a tuple and a dict need not have the same order
+    # every output with every other: one model may return a tuple, and the other a dict in another
+    # order
     agreeing = [
         (one, other)
         for one in ours
@@ -210,15 +215,17 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
         text += f"\n  {side}  {shapes or 'no tensor'}"
     for one, other in agreeing[:_LISTED]:
         text += f"\n  agree     {one.path or 'the tensor'} of actual and {other.path or 'the tensor'} of expected"
-    # without a tensor on one side there is nothing to call
+    # the call needs a tensor on each side
     if ours and theirs:
+        # a pair that agrees is an example of how to call; without one, the first tensors are taken
         first = agreeing[0] if agreeing else (ours[0], theirs[0])
         x = "**x" if isinstance(inputs, Mapping) else "*x"
         calls = ", ".join(
             f"lambda {x}: {side}({x}){leaf.path}" if leaf.path else side
             for side, leaf in zip(("actual", "expected"), first, strict=True)
         )
-        text += f"\n  note      functions compare one of each alone: assert_parity({calls}, inputs=...)"
+        text += f"\n  note      functions compare a single tensor of each: assert_parity({calls}, inputs=...)"
+    # not all outputs of the shorter side agree, so a layer may be the cause
     if min(len({pair[side].path for pair in agreeing}) for side in (0, 1)) < min(
         len(ours), len(theirs)
     ):
@@ -229,11 +236,10 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
 def _with_settings(
     comparison: Comparison, settings: list[str], different: list[str]
 ) -> Comparison:
-    """The `Comparison`, preceded by the settings of the two: those that both tell, and those that could not be
-    compared."""
+    """The comparison with the lines about settings in its field `settings`. If some settings differ (`different`), its
+    text begins with these, followed by those that could not be compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
-    # first those that both tell, which are facts, and then those that could not be compared
     rest = [line for line in settings if line not in different]
     text = f"set differently:{_listed(different)}{_listed(rest) if rest else ''}\n{comparison.text}"
     return comparison._replace(settings=tuple(settings), text=text)
@@ -242,8 +248,9 @@ def _with_settings(
 def compare_leaves(
     actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness
 ) -> Comparison:
-    """Compares two values whose leaves have been read to the host before, such as those of two recordings."""
-    # PyTorch counts batches, and nobody else does
+    """Compares two values whose leaves are on the host already, such as those of two recordings. Returns the
+    `Comparison` of the leaf that is furthest off."""
+    # the batch counts that only PyTorch keeps are left out, and the text says so
     counters = structures.counters_of_one(actual, expected)
     if counters:
         ours, theirs = (
@@ -255,7 +262,7 @@ def compare_leaves(
     apart = structures.compare_paths(actual, expected)
     if apart is not None:
         return apart
-    # by path, because two dicts may have the same keys in different orders
+    # by path, because two dicts may have their keys in different orders
     by_path = dict(zip(unique_paths(actual), actual, strict=True))
     paths = unique_paths(expected)
     pairs = [(by_path[path], leaf) for path, leaf in zip(paths, expected, strict=True)]
@@ -267,6 +274,7 @@ def compare_leaves(
     of_statistics = rule if rule.float64_step is None else rule._replace(float64_step=1)
     comparisons = []
     for path, (one, other) in zip(paths, pairs, strict=True):
+        # in a calibrated run a leaf without noise has 0, and in any other run None
         noise = rule.noise.get(path, 0.0) if rule.noise is not None else None
         comparisons.append(
             compare_elements(one, other, of_statistics if is_statistic(path) else rule, noise)
@@ -274,14 +282,14 @@ def compare_leaves(
     # two empty containers, or models without parameters, are equal
     if not comparisons:
         return Comparison(True, abs=0.0, rel=0.0, ulp=0)
-    # the leaf that exceeds its own tolerance the most, whatever its dtype and size
+    # by the multiple of its own tolerance, so that leaves of any dtype and size can be compared
     worst, pair = max(
         zip(comparisons, pairs, strict=True), key=lambda compared: compared[0].excess
     )
     if not worst.ok:
         worst = worst._replace(text=worst.text + relation(*pair, rule))
     off = [one.leaf for one in comparisons if not one.ok]
-    # the message of a single leaf says it all
+    # if no other leaf is off, the message is complete
     if len(off) < 2:
         return worst
     others = structures.name_some(leaf for leaf in off if leaf != worst.leaf)
@@ -307,8 +315,9 @@ def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
 
 
 def _listed(lines: list[str]) -> str:
-    """As many of the first lines as a message may hold, and how many more there are."""
+    """The first lines, each indented on a new line, as many as fit into a message, and how many more there are."""
     texts = [f"\n  {line}" for line in lines]
+    # how many texts end within the limit, if they are written one after the other
     fitting = sum(end <= _LONGEST for end in accumulate(map(len, texts)))
     # one line, however long it is, is better than none
     count = max(1, min(_LISTED, fitting))

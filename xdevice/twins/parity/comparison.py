@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple
 
+# in the order in which they are looked for; only the first one found is reported
 Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 
 
@@ -19,8 +20,8 @@ class Comparison(NamedTuple):
 
     ok: bool
     problem: Problem | None = None
-    """The kind of a difference. Values are compared only if structure, shapes, dtypes and devices agree, and the
-    settings of models make a problem only if the values agree too."""
+    """The kind of the difference; None if there is none. Values are compared only if structure, shapes, dtypes and
+    devices agree, and the settings of models are a problem only if the values agree too."""
     leaf: str = ""
     """The path of the leaf in the value: `['x'][1]`, `0.weight`; empty if the value itself is a tensor."""
     worst: tuple[int, ...] | None = None
@@ -30,6 +31,7 @@ class Comparison(NamedTuple):
     """`actual` and `expected` are the two values of the worst element, or the shapes, dtypes or devices that differ."""
     abs: float | int | None = None
     rel: float | None = None
+    """`abs` and `rel` are the absolute and the relative error of the worst element."""
     ulp: int | None = None
     """How many numbers of the coarser dtype lie between the two values."""
     allowed: float | None = None
@@ -47,17 +49,21 @@ class Comparison(NamedTuple):
     side has."""
 
     def __bool__(self) -> bool:
+        # without this method a NamedTuple with fields is always true
         return self.ok
 
 
 def difference(
     problem: Problem, text: str, leaf: str = "", actual: object = None, expected: object = None
 ) -> Comparison:
-    """The `Comparison` of two values that differ by more than an error that can be measured."""
+    """The `Comparison` of two values whose difference has no size, such as different structures or shapes. `actual` and
+    `expected` are what differs, and `leaf` is the path where."""
+    # an infinite excess, so that it counts as worse than any error of numbers
     return Comparison(
         False, problem, leaf, actual=actual, expected=expected, excess=math.inf, text=text
     )
 
 
 def at(path: str) -> str:
+    """The words that name a leaf's path in a message; "" if the value itself is the leaf."""
     return f" at {path}" if path else ""

@@ -32,8 +32,8 @@ _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 def compare_elements(
     actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
 ) -> Comparison:
-    """Compares two leaves of one shape, and describes the element that is furthest off. `noise` is the error that
-    rounding alone makes in them, if it was measured."""
+    """Compares two leaves of one shape. Returns a `Comparison` that describes the element that is furthest off.
+    `noise` is the error that rounding alone makes in them; None if it was not measured."""
     if not expected.is_number:
         return _compare_objects(actual, expected)
     # flat, because the shapes agree already and one number then names an element
@@ -49,6 +49,7 @@ def compare_elements(
     place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
     off = int(numpy.count_nonzero(excess > 1.0))
     mine, its = _number(a[place]), _number(b[place])
+    # infinities of one sign are equal, but their difference is NaN
     apart = 0 if mine == its else abs(mine - its)
     comparison = Comparison(
         ok=not off,
@@ -68,17 +69,19 @@ def compare_elements(
     if not off:
         return comparison
     text = _message(comparison, actual, expected, dtype, allowed)
+    # the factor `_ROUNDING` was measured with the usual tolerances only
     is_usual = rule.rtol is None and rule.atol is None and rule.noise is None
     if is_usual and dtype not in (None, "float64") and comparison.excess <= _ROUNDING:
         text += (
             f"\n  note      {comparison.excess:.2g} times what is allowed may be rounding alone: "
-            f"xdevice parity --float64 tells, and --calibrate allows for it"
+            f"xdevice parity --float64 shows whether it is, and --calibrate allows for it"
         )
     return comparison._replace(text=text)
 
 
 def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
     """Compares two leaves that are not numbers, such as strings or None: they must be equal."""
+    # `is` first, because an object may be unequal to itself
     if actual.value is expected.value or bool(actual.value == expected.value):
         return Comparison(True, leaf=expected.path, total=1)
     text = f"the values differ{at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"
@@ -88,32 +91,37 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
 
 
 def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
-    """A note if two leaves that differ are equal once one of them is transposed, moved by one place, put in another
-    order or multiplied by a number: the commonest faults in moving a model or a training script to another framework.
-    Else an empty text."""
+    """Returns a note if two leaves that differ are equal once one of them is transposed, moved by one place, put in
+    another order or multiplied by a number: the commonest faults in moving a model or a training script to another
+    framework. Otherwise returns ""."""
     if not expected.is_number:
         return ""
     allowed = allow(coarser(actual, expected, rule), rule, None)
     x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
 
     def agree(one: Any, other: Any) -> bool:
+        # `one` and `other` are parts or views of the two leaves
         error, limit = _errors_of(one.ravel(), other.ravel(), allowed, rule.equal_nan)
         return not (error > limit).any()
 
     if y.ndim > 1 and y.shape == y.shape[::-1] and agree(x.T, y):
         return "\n  note      they are equal where one is transposed"
     for axis, size in enumerate(y.shape):
-        # of fewer places, or of equal ones, nothing can be said
+        # along an axis of fewer than three places, or of equal ones, a shift fits by chance
         if size < 3 or (y == y.take([0], axis)).all():
             continue
+        # the arguments of `take` that leave out the last place, or the first
         first, last = (range(size - 1), axis), (range(1, size), axis)
         for place, mine, its in (("ahead of", first, last), ("behind", last, first)):
             if agree(x.take(*mine), y.take(*its)):
                 return f"\n  note      actual is one place {place} expected, along axis {axis}"
+    # ints and bools: they have so few values that another order or a factor may fit by chance
     if allowed is None:
         return ""
+    # NaN is unequal to itself, so no order is found for arrays that contain it
     if numpy.array_equal(numpy.sort(x, axis=None), numpy.sort(y, axis=None)):
-        axes = [axis for axis in range(y.ndim) if _slices(x, axis) == _slices(y, axis)]
+        a, b = x.astype(_wide(x, y)), y.astype(_wide(x, y))
+        axes = [axis for axis in range(y.ndim) if _slices(a, axis) == _slices(b, axis)]
         along = f", along axis {axes[0]}" if axes else ""
         return f"\n  note      they are the same numbers in another order{along}"
     ratio = _ratio(x, y)
@@ -123,21 +131,33 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
 
 
 def _slices(x: Any, axis: int) -> list[bytes]:
-    return sorted(part.tobytes() for part in numpy.moveaxis(x, axis, 0))
+    """The bytes of each slice along an axis, sorted. Two arrays of one dtype without NaN have the
+    same slices, in any order, exactly if these lists are equal."""
+    # 0.0 is added because it turns -0.0, which has other bytes than the equal 0.0, into 0.0
+    return sorted(part.tobytes() for part in numpy.moveaxis(x + 0.0, axis, 0))
+
+
+def _wide(a: Any, b: Any) -> str:
+    """The dtype in which two arrays are compared: it holds the numbers of every dtype but large
+    ints without rounding."""
+    return "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
 
 
 def _ratio(x: Any, y: Any) -> float | None:
-    """The number by which `y` must be multiplied to come closest to `x`; None if it is zero or not known. Any two
-    single numbers have such a ratio, so for those it must be a whole number, or 1 divided by one."""
+    """The number by which `y` must be multiplied to come closest to `x`; None if it is 0 or not finite, or for complex
+    numbers. Any two single numbers have such a ratio, so for those it must be a whole number of at most `_WHOLE`, or 1
+    divided by one."""
     if "c" in (x.dtype.kind, y.dtype.kind):
         return None
     one, other = x.astype("float64").ravel(), y.astype("float64").ravel()
     with numpy.errstate(all="ignore"):
+        # least squares
         ratio = float(numpy.dot(one, other) / numpy.dot(other, other))
     if not math.isfinite(ratio) or not ratio:
         return None
     if y.size > 1:
         return ratio
+    # for a single number, the whole number that is closest to the ratio or to its inverse
     whole = round(max(abs(ratio), 1 / abs(ratio)))
     return (
         math.copysign(whole if abs(ratio) > 1 else 1 / whole, ratio)
@@ -146,21 +166,22 @@ def _ratio(x: Any, y: Any) -> float | None:
     )
 
 
-# errors
+# how far elements are off, for `compare_elements` and `relation`
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
-    """For each element its absolute error, and the largest error that it may have."""
+    """Returns two arrays: the absolute error of each element, and the largest error that it may have. The error of two
+    numbers that are not both finite is infinite, unless they are equal. `allowed` is None for exact dtypes."""
     if allowed is None:
         return _exact_errors(a, b), numpy.zeros(a.shape)
-    wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
-    x, y = a.astype(wide), b.astype(wide)
+    x, y = a.astype(_wide(a, b)), b.astype(_wide(a, b))
     with numpy.errstate(all="ignore"):
         # two infinities of one sign are equal, and their difference would be NaN
         same = x == y
         if equal_nan:
             same |= numpy.isnan(x) & numpy.isnan(y)
         size = abs(y)
+        # the largest finite number: an infinity would allow any error
         scale = float(size.max(where=numpy.isfinite(size), initial=0.0))
         error = numpy.where(numpy.isfinite(x) & numpy.isfinite(y), abs(x - y), math.inf)
         error[same] = 0.0
@@ -170,17 +191,20 @@ def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tupl
 
 
 def _exact_errors(a: Any, b: Any) -> Any:
+    """The absolute error of each element of two arrays of ints or bools, as floats."""
     # NumPy 1.24 compares uint64 with int64 in float64, which has 53 bits (https://github.com/numpy/numpy/issues/12525)
     if a.dtype != b.dtype:
         a, b = a.astype(object), b.astype(object)
     off = numpy.asarray(a != b, dtype=bool)
     error = numpy.zeros(a.shape)
-    # Python's ints do not overflow
+    # differences of NumPy's ints may overflow, and those of Python's do not
     error[off] = abs(a[off].astype(object) - b[off].astype(object))
     return error
 
 
 def _excess(error: Any, limit: Any) -> Any:
+    """For each element, its error as a multiple of the error allowed: 0 if there is no error, and infinite if the error
+    is infinite or no error is allowed."""
     with numpy.errstate(all="ignore"):
         excess = error / limit
     # 0 / 0, where nothing is allowed and nothing is off, is NaN too, and the next line makes it 0
@@ -229,11 +253,12 @@ def _place_among(x: Any, dtype: str) -> int | None:
     bits = 8 * rounded.dtype.itemsize
     # the bit patterns of floats of one sign are in the order of the floats
     pattern = int(rounded.view(f"uint{bits}"))
+    # a negative number has its own bits and the sign bit: -0.0 is at 0, as 0.0 is
     sign = 1 << (bits - 1)
     return pattern if pattern < sign else sign - pattern
 
 
-# words
+# the text of a comparison that failed
 
 
 def _message(
@@ -243,6 +268,8 @@ def _message(
     dtype: str | None,
     allowed: Allowed | None,
 ) -> str:
+    """The text of a comparison that failed: five lines, with the two numbers of the worst element. `dtype` and
+    `allowed` are None for exact dtypes."""
     place = f" at {list(result.worst)}" if result.worst else ""
     elements = "element" if result.total == 1 else "elements"
     verb = "is" if result.off == 1 else "are"

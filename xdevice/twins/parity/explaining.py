@@ -22,7 +22,7 @@ _VANISHING: Final = 1e-5
 """A leaf whose numbers are at most this share of the record's largest number may be rounding alone: the gradient of a
 convolution's bias before a batch norm was measured at 1e-8."""
 _ROUNDING: Final = 2.0**-23
-"""The same for one element of a leaf."""
+"""The same for one element of a leaf; it is the distance from 1 to the next float32."""
 _UNBIASED: Final = (
     "\n  note      PyTorch's batch norms keep the unbiased variance of each batch, n / (n - 1) times what other "
     "frameworks keep"
@@ -34,22 +34,24 @@ Element = tuple[str, tuple[int, ...]]
 
 
 def element_of(comparison: Comparison) -> Element:
-    """The element that is the furthest off."""
+    """The element that a comparison found furthest off; with an index of () if the comparison names none."""
     return _without_brackets(comparison.leaf), comparison.worst or ()
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
-    """A note for each wanted element that is much smaller than the other numbers of one of the reference's records, or
-    whose leaf is. The first record with such an element counts."""
+    """Finds wanted elements that may be rounding alone: the element, or its whole leaf, is much smaller than the
+    largest number in one of the reference's records, `calls`. Returns a note for each, made from the first such
+    record."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {
             _without_brackets(leaf.path): leaf.value for leaf in call.read() if _is_float(leaf)
         }
+        # the largest number anywhere in this record
         largest = max(map(_size, arrays.values()), default=0.0)
         for path, place in wanted:
             array = arrays.get(path)
-            # another record may have a leaf of this name with another shape
+            # another record may lack the leaf, or have it in a shape without this index
             if (
                 array is None
                 or len(place) != array.ndim
@@ -57,19 +59,20 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
             ):
                 continue
             for size, share in ((_size(array), _VANISHING), (_size(array[place]), _ROUNDING)):
-                # exact zeros are no rounding, and need no note
+                # an exact zero is not the result of rounding
                 if 0.0 < size <= share * largest and (path, place) not in notes:
                     notes[path, place] = (
                         f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and {largest:.2g} "
                         f"elsewhere: if these are gradients, this one is zero but for rounding, as those of a bias "
-                        f"before a norm and of the key's bias in attention are. Adam makes whole steps of it. Compare "
+                        f"before a norm and of the key's bias in attention are. Adam turns it into full steps. Compare "
                         f"without it, make the layer without a bias, or run with --calibrate, which allows for it"
                     )
     return notes
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """The comparison, with a note in its text if the difference may have such a cause. `notes` is from `vanishing`."""
+    """Returns the comparison, with a note in its text if its difference has a known cause: one of `notes`, which come
+    from `vanishing`, or else the variance of a batch norm."""
     if comparison.problem != "values":
         return comparison
     usual = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
@@ -77,22 +80,23 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
 
 
 def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
-    """A note if a leaf has the same numbers in two records of one program, and other numbers in those of the other.
-    `pairs` has the two records of each program."""
-    # of each program, whether the leaf's numbers differ between its two records
+    """Returns a note if a leaf, such as a weight, has changed since step 0 in one program, and has not in the other;
+    otherwise "". `pairs` has two records for each program, the actual one first: those of step 0 and of the step to
+    explain."""
+    # for each program, whether the leaf's numbers differ between its two records
     changed = [
         not numpy.array_equal(
             *({leaf.path: leaf.value for leaf in call.read()}[path] for call in pair)
         )
         for pair in pairs
     ]
-    # both train it, or neither does
+    # both programs train the leaf, or neither does
     if changed[0] == changed[1]:
         return ""
     still = ("actual", "expected")[changed.index(False)]
     return (
         f"\n  note      it has not changed since step 0 in {still}, and has in the other: it may be frozen there, or "
-        f"not given to the optimizer"
+        f"missing from the optimizer"
     )
 
 
@@ -102,15 +106,18 @@ def is_statistic(path: str) -> bool:
 
 
 def _without_brackets(path: str) -> str:
+    """A path without the brackets and quotes at its ends: `w` for `['w']`."""
     return path.strip("[]'\"")
 
 
 def _is_float(leaf: HostLeaf) -> bool:
+    """Whether a leaf is an array of float or complex numbers that is not empty."""
     value = leaf.value
     return isinstance(value, numpy.ndarray) and value.dtype.kind in "fc" and value.size > 0
 
 
 def _size(array: Any) -> float:
+    """The largest absolute value in an array; 0 if that is not finite."""
     size = float(abs(array).max())
     # an infinity would make every other leaf look negligible
     return size if math.isfinite(size) else 0.0

@@ -42,15 +42,18 @@ class HostLeaf(NamedTuple):
 
     @property
     def is_number(self) -> bool:
+        """Whether the value is an array or one of Python's numbers, which can be compared with a tolerance."""
         return isinstance(self.value, (numpy.ndarray, *NUMBERS))
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the array; () for an object that is not an array."""
         return tuple(self.value.shape) if isinstance(self.value, numpy.ndarray) else ()
 
     @property
     def source(self) -> str:
-        """Where the leaf comes from, in words."""
+        """Where the leaf comes from, for messages: its framework with the version, after the parameter's own name if
+        that is another one."""
         return f"{self.origin} of {self.owner}" if self.origin else self.owner
 
 
@@ -67,20 +70,23 @@ def read(x: object) -> list[HostLeaf]:
 
 def leaves(x: object) -> list[trees.Leaf]:
     """The leaves of a container, of which a model is one; for a tensor or model `x`, `x` itself as the only leaf."""
+    # a model may be a container for `trees`, and is one leaf here
     is_leaf = registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None
     return [trees.Leaf("", x)] if is_leaf else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
-    """Yields one leaf as it is on the host; for a model, a leaf for each variable."""
+    """Reads the tensor, model or other object `x`, and yields a leaf with this path; for a model, a leaf for each
+    variable, whose path continues with the variable's name. Raises as `read` does."""
     owner, kind = registry.kind_of(type(x)) or (None, None)
-    # first, because a single variable counts as a model, too
+    # first: a module of Flax or Equinox has no owner here, and a single variable may be a model
     if model_of := owners.backend_of_model(x):
         for name, variable in model_of.variables(x):
             yield read_tensor(model_of, joined(path, name), variable)
     elif owner is None:
-        # an object of an unknown type that holds tensors would be compared by its own `==`
+        # otherwise an object of an unknown type that holds tensors would be compared by its `==`
         trees.refuse_stranger(path, trees.stranger(x))
+        # a scalar of NumPy has a dtype, and Python's own numbers have none
         if isinstance(x, numpy.generic):
             yield HostLeaf(
                 path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}"
@@ -94,18 +100,19 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
-    """Reads a tensor, or a variable of a model, to the host."""
+    """Reads a tensor, or a variable of a model, to the host as a leaf with this path."""
     array = numpy.asarray(backend.to_numpy(x))
     try:
         place = str(backend.device_of(x))
-    except (
-        UnsupportedError
-    ) as error:  # the tensor is on several devices, or on one of an unknown kind
+    except UnsupportedError as error:
+        # the tensor is on several devices, or on one of an unknown kind. A text says so, because only
+        # check_device compares the device
         place = f"no one device ({error})"
     return HostLeaf(path, array, array.dtype.name, place, f"{backend.name} {backend.version}")
 
 
 def joined(path: str, name: str) -> str:
+    """A path followed by a dot and a name; only the name if the path is empty."""
     return f"{path}.{name}".lstrip(".")
 
 

@@ -3,8 +3,8 @@ other model's names and layouts first; with `inputs=` both run, and their output
 
 If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
 parameter that the two models name differently would seem to be missing. So `convert_state` pairs the layers, and a
-parameter that it cannot map is reported as a difference. Only where a parameter of the same name belongs to the same
-kind of layer and has the same layout in both models do names decide.
+parameter that it cannot map is reported as a difference. Parameters are paired by their names only if each belongs to
+the same kind of layer in both models, in the same layout.
 """
 
 from __future__ import annotations
@@ -56,17 +56,18 @@ class ReadPair(NamedTuple):
     actual: list[HostLeaf]
     expected: list[HostLeaf]
     unmapped: dict[str, str]
-    """Why a parameter has no counterpart in the other model, by the path of each such parameter."""
+    """By the path of each parameter without a counterpart in the other model, the reason."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
     """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
     may give different outputs although their parameters are equal."""
     stated_by_both: list[str] = []  # noqa: RUF012
-    """Those lines of `settings` whose value both models tell."""
+    """Those lines of `settings` for which both models state a value, so that the values differ for certain."""
     modes: list[str] = []  # noqa: RUF012
     """A line for each pair of models of which one is in training mode. That alone is not a difference: the mode changes
     with each epoch."""
 
     def swapped(self) -> ReadPair:
+        """The same pair, with the leaves of `actual` as those of `expected` and the other way round."""
         return self._replace(actual=self.expected, expected=self.actual)
 
 
@@ -79,6 +80,7 @@ class _LayeredModel(NamedTuple):
 
     @property
     def parts(self) -> list[Part]:
+        """The parts of all layers: their parameters, with the rules for their layouts."""
         return [part for layer in self.layers for part in layer.parts]
 
     def places(self) -> dict[str, _ParameterPlace]:
@@ -93,7 +95,7 @@ class _LayeredModel(NamedTuple):
 
 
 class _ParameterPlace(NamedTuple):
-    """A parameter in its layer."""
+    """A parameter with the kind of its layer, its part there, and its shape."""
 
     kind: str
     part: Part
@@ -104,13 +106,13 @@ class _ParameterPlace(NamedTuple):
         one, two = self.part.rule, other.part.rule
         if (self.kind, self.part.of) != (other.kind, other.part.of):
             return False
-        # most rules are shared constants
+        # most rules are constants that many layers share, so this is quick
         if one is two:
             return True
-        # many rules are made for one layer, so they are compared by what they do
+        # other rules are made for one layer: two of them are compared by what they do to numbers
         if self.shape != other.shape or one.refusal != two.refusal:
             return False
-        # distinct numbers: if both rules put each at the same place, the layouts are one
+        # all different: if both rules put each number at the same place, the layouts are the same
         numbers = numpy.arange(math.prod(self.shape)).reshape(self.shape)
         pairs = zip(one.canonical(numbers), two.canonical(numbers), strict=True)
         return all(numpy.array_equal(mine, its) for mine, its in pairs)
@@ -128,10 +130,11 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         raise ArgumentError(
             "skip= says which layers of two models are not compared; give two models"
         )
-    # the containers are walked first, so that models in them are matched as models
+    # containers are walked before anything is read, so that two models at one path stay models
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
     whole = ReadPair([], [], {}, [], [], [])
     for key, (path, value) in ours.items():
+        # `pop` leaves in `theirs` what `actual` lacks
         pair = (
             _match(path, value, theirs.pop(key).value, skip)
             if key in theirs
@@ -140,20 +143,22 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         whole.actual.extend(pair.actual)
         whole.expected.extend(pair.expected)
         whole.unmapped.update(pair.unmapped)
+        # the fields from `settings` on are lists of lines, to which the path of the pair is added
         for lines, of_pair in zip(whole[3:], pair[3:], strict=True):
             lines.extend(joined(path, line) for line in of_pair)
-    # what only the expected side has; the comparison of paths reports it
+    # leaves that only `expected` has: the comparison of paths reports them
     for path, value in theirs.values():
         whole.expected.extend(read_leaf(path, value))
     return whole
 
 
 def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """A line for two models of which one is in training mode and the other is not, or does not tell."""
+    """A list of one line if one of two models is in training mode and the other is not, or if only one tells its mode;
+    otherwise an empty list."""
     one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if one == other:
         return []
-    # Keras passes the mode with each call, so that its models have none to read
+    # a Keras model gets the mode with each call, so it has none that could be read
     if one is None or other is None:
         silent = (ours if one is None else theirs).backend.name
         return [f"not compared: training or evaluation mode, which {silent} does not tell"]
@@ -164,36 +169,38 @@ def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
 def read_settings(
     actual: object, expected: object, names: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Lines about the settings of two models: all of them, and those whose value both models tell. Empty for other
-    values. Nothing is run."""
+    """Returns two lists of lines about settings that differ between two models, or could not be compared: all lines,
+    and those for which both models state a value. Both lists are empty for other values than models. Runs nothing."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
-    # the same classes under the same names: no pairing is needed to compare what they are set to
+    # the same kinds of layers under the same names: their settings can be compared without pairing
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
         return lines, lines
     try:
-        # on the CPU, since nothing but the settings is read
+        # on the CPU, because only the settings of the result are used
         state = convert_state(
             ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu"
         )
     except XDeviceError as error:
-        # no error: the outputs may agree all the same
+        # not an error here, because the outputs may agree nevertheless
         return [
-            f"not compared: what the layers are set to, since nothing says which is which: {_first_line(error)}"
+            f"not compared: the settings of the layers, because they could not be paired: {_first_line(error)}"
         ], []
     dtypes = _dtypes_apart(ours, theirs)
     return [*dtypes, *state.settings], [*dtypes, *state.stated_by_both]
 
 
 def _first_line(error: XDeviceError) -> str:
-    # the lines after the first are advice for convert_state, which is not what the user called
+    """The first line of an error's message."""
+    # the other lines are advice about convert_state, which the user has not called
     return str(error).partition("\n")[0]
 
 
 def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """A line that names the dtypes of two models' parameters, if they differ."""
+    """A list of one line with the float dtypes of the two models' parameters if these differ; otherwise an empty
+    list."""
     one, other = (
         sorted(
             {
@@ -216,32 +223,33 @@ def _is_float(dtype: str) -> bool:
 
 
 def _unread_leaves(x: object, beside: object) -> dict[str, Leaf]:
-    """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if it is
-    compared with a model of its framework."""
+    """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if `beside`, the
+    value that it is compared with, is a model of the state's framework."""
     model = _with_layers(beside) if isinstance(x, State) else None
-    # otherwise it is compared as the dict of tensors that it is
+    # any other `State` is compared as a dict of tensors
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
     nodes = [trees.Leaf("", x)] if is_one else leaves(x)
     return dict(zip(unique_paths(nodes), nodes, strict=True))
 
 
 def _with_layers(x: object) -> _LayeredModel | None:
-    """The model `x` with its layers; None if `x` has no layers, as a tensor, a variable or an optimizer."""
+    """The model `x` with its layers; None if `x` has no layers, such as a tensor, a variable or an optimizer."""
     backend = owners.backend_of_model(x)
     if backend is None:
         return None
     try:
         return _LayeredModel(backend, x, list(backend.layers(x)))
     except AbsentNameError:
-        # the adapter lacks a private name of its framework, which is no model without layers
+        # also an `UnsupportedError`, but it says that this version of the framework lacks a private
+        # name, not that `x` has no layers
         raise
     except UnsupportedError:
         return None
 
 
 def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
-    """The leaves of two values that have the same path: under the names of one model if a conversion is needed, else
-    under their own."""
+    """Reads two values that have the same path in what is compared. If one of two models has to be converted, both are
+    read under the names of the other; any other values are read under their own names."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if isinstance(actual, State) and theirs is not None:
         return _match_with_state(path, actual, theirs)
@@ -249,17 +257,18 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
         return _match_with_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
         return _unconverted(path, actual, expected, {}, _optimizer_settings(actual, expected))
-    # the same names of the same layers: only settings could hide a difference
+    # the same names in the same layouts need no conversion; only settings may differ unseen
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
         pair = _unconverted(path, actual, expected, {}, lines)
-    # a conversion goes only in the direction in which nothing has to be split
+    # one direction may be impossible, because a parameter cannot be split
     elif _is_target(ours, theirs):
         pair = _convert(path, theirs, ours, skip).swapped()
     else:
         pair = _convert(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
-        # of one framework it says more which layers differ than that one of the two lacks some
+        # for two models of one framework, the lines about their layers say more than the names of
+        # the parameters that one of them lacks
         lines = between(ours.backend, actual, expected)
         pair = pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
     return pair._replace(modes=_modes(ours, theirs))
@@ -268,15 +277,15 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
 def _unconverted(
     path: str, actual: Any, expected: Any, unmapped: dict[str, str], settings: list[str]
 ) -> ReadPair:
-    """The leaves of both values under their own names."""
+    """The leaves of both values under their own names. `settings` are lines for which both state a value."""
     ours, theirs = (list(read_leaf(path, x)) for x in (actual, expected))
     return ReadPair(ours, theirs, unmapped, settings, settings)
 
 
 def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
-    """Returns the differences between two optimizers. Empty for other values, and for optimizers whose formula is not
-    known."""
-    # optimizers are models without layers
+    """Returns a line for each difference between two optimizers. The list is empty for other values, and for optimizers
+    whose formula is not known."""
+    # an optimizer counts as a model here, one without layers
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
         return []
@@ -287,19 +296,20 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
 
 
 def _by_path(path: str, lines: list[str]) -> dict[str, str]:
-    """Lines such as `0: eps is 1e-05, expected 0.001`, by the path of the layer that they are about."""
+    """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. A key is `path`, joined with the path of the
+    layer; its value is the rest of the line, or of all lines about this layer."""
     texts: dict[str, str] = {}
     for line in lines:
-        # the line begins with the path of its layer
+        # a line begins with its layer's path and a colon
         place, _, text = joined(path, line).partition(": ")
         texts[place] = f"{texts[place]}; {text}" if place in texts else text
     return texts
 
 
 def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
-    """Whether each parameter of a layer of one model belongs, under the same name and in the same layout, to a layer of
-    the same kind in the other model: PyTorch's Linear and the Conv1D of transformers have the same names, and one has
-    its weight transposed."""
+    """Whether both models have parameters of the same names, and each belongs to the same kind of layer in both, in the
+    same layout. Names alone do not suffice: PyTorch's Linear and the Conv1D of transformers have the same names, but
+    one has its weight transposed."""
     here, there = ours.places(), theirs.places()
     if here.keys() != there.keys():
         return False
@@ -309,6 +319,7 @@ def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     """Whether `theirs` must be converted to `ours`, and not `ours` to `theirs`: because a parameter of `ours` is the
     sum of two biases, or the product of a weight norm, which cannot be split into the two parameters of `theirs`."""
+    # weights that a weight norm keeps in two parts; the model with more of them is converted
     norms, others = (
         sum(part.of == layouts.NORMED[:1] for part in one.parts) for one in (ours, theirs)
     )
@@ -318,8 +329,8 @@ def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _convert(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
-    """The leaves of two models, those of `source` in the names and layouts of `target`; under their own names if a
-    parameter has no counterpart."""
+    """Reads two models, `source` in the names and layouts of `target`. If a parameter has no counterpart, both are read
+    under their own names, and `unmapped` gives the reason. Layers at the paths of `skip` are left out."""
     try:
         # on the CPU, because both are compared on the host
         state = convert_state(
@@ -327,30 +338,31 @@ def _convert(
         )
     except StateError as error:
         return _unconverted(path, source.itself, target.itself, {path: str(error)}, [])
-    # each side under its own names, so that the reader can find the parameters in the code
+    # under the model's own names, which the reader finds in the code
     if state.unmapped:
         unmapped = {joined(path, name): why for name, why in state.unmapped.items()}
         return _unconverted(path, source.itself, target.itself, unmapped, [])
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():
-        # one parameter may be made of several, such as a bias of two biases
+        # one parameter may be made of several: a bias of two biases. The first one has the device
         origins = state.origins[name]
         leaf = read_tensor(source.backend, joined(path, name), variables[origins[0]])
         origin = " and ".join(origins)
         value = target.backend.to_numpy(tensor)
-        # device and dtype stay those of the source, which check_device and check_dtype look at
+        # the device and the dtype stay those of the source, for check_device and check_dtype
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
     needed = _read_needed(path, target, state)
     return ReadPair(converted, needed, {}, state.settings, state.stated_by_both)
 
 
 def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
+    """Reads a `State`, and the model that it was converted for, under the model's names."""
     tensors = [
         read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
     ]
     unmapped = {
-        # a parameter that a load has filled in anyway is no difference
+        # the state has a tensor for it anyway, so it can be compared
         joined(path, name): why
         for name, why in state.unmapped.items()
         if name not in state
@@ -359,8 +371,8 @@ def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair
 
 
 def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf]:
-    """Reads the variables of a model that `state` must contain: all but PyTorch's counts of batches and what was
-    skipped, and each shared variable only once."""
+    """Reads the variables of a model that `state` must contain: all except PyTorch's counts of batches and
+    those that were skipped, and each shared variable only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for part in model.parts if part.of == (layouts.COUNTER,)}
     # a variable that the model has under two names is in the state under one of them
@@ -373,11 +385,12 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
     ]
 
 
-# what two models return
+# comparing by inputs=: the outputs of two models, and where they begin to differ
 
 
 class ModelOutputs(NamedTuple):
-    """The outputs of two models for the same inputs, and the traces of the two runs. Made by `run_pair`."""
+    """The outputs of two models or functions for the same inputs, and the traces of the two runs. Made by `run_pair`;
+    `names` is the argument of `compare`."""
 
     actual: list[HostLeaf]
     expected: list[HostLeaf]
@@ -385,19 +398,20 @@ class ModelOutputs(NamedTuple):
     names: Mapping[str, str]
 
     def aligned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
-        """An output of the actual model under the path, and with the axes, of one of the expected model."""
+        """Returns `one`, an output of the actual model, under the path of `other`, an output of the expected model, and
+        with its channels on the same axis."""
         ends = self.runs[0].has_channels_last, self.runs[1].has_channels_last
         value = distances.aligned(one.value, other.value, ends)
         return one._replace(path=other.path, value=value)
 
     def where(self) -> str:
-        """A text that names the first layer whose output differs between two models, or the operation and the layer
-        between a model and a function. Called when the outputs differ."""
+        """Returns a text that names the first layer whose output differs between two models. If one of the two is a
+        function, it names the first operation that differs. Called when the outputs differ."""
         # a function has no layers to pair, only operations
         if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)
         try:
-            # read after the run, which may have built lazy layers
+            # after the run, because it may have built lazy layers
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
             pairs = pair_layers(source, target, self.names)
         except StateError as error:
@@ -411,22 +425,22 @@ class ModelOutputs(NamedTuple):
             return place.text
         if len(self.actual) != len(self.expected):
             return "all layers agree"
-        # no layer is off by itself, so the errors have added up
+        # each layer is within the limit, so small errors have added up
         place = runs.first_difference(strict=True)
         most = f"no layer is off by more than {runs.limit:g} of its largest value"
         return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
-    """Runs both models, or functions, and reads their outputs to the host. The axes of `actual`'s outputs are put into
-    the order that `expected` has: channels last, or first.
+    """Runs both models, or functions, on `inputs`, and reads their outputs to the host. The channels of the outputs of
+    `actual` are moved to the axis where `expected` has them.
 
     Raises:
         NotATensorError: an argument is neither a model nor a function, or `inputs` holds no tensors.
         UnsupportedError: a framework whose layers cannot be traced.
     """
     runs = model_runs.run_both(actual, expected, inputs)
-    # outputs that are not tensors are left out
+    # numbers and None, which a model may return too, are not compared
     ours, theirs = ([leaf for leaf in read(run.result) if leaf.owner != PYTHON] for run in runs)
     outputs = ModelOutputs(ours, theirs, runs, names)
     if len(ours) != len(theirs):

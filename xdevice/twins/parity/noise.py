@@ -30,20 +30,21 @@ if TYPE_CHECKING:
     from .record_files import RecordedCall
 
     Calls = Sequence[RecordedCall]
+    """All recorded values of one run."""
     Noise = Mapping[tuple[str, int], Mapping[str, float]]
     """The noise of each leaf, by the name and step of the recorded value, and then by the leaf's path in that value."""
 
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
 """The values of XDEVICE_FLOATS for the further runs of the reference backend: one run for each."""
 _REDRAWN: Final = 1e-2, 100.0
-"""In the first step, float64 does not change a value by more than this share of its largest number, which is also more
-than this many times the change in the moved runs. A larger change means that a framework's own generator draws other
-numbers in float64."""
+"""The limits of what rounding does in the first step. If the run in float64 is further from the usual run than this
+share of the largest number, and also than this many times the change in the moved runs, then a framework's own
+generator has drawn other numbers in float64."""
 
 
 def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
-    """Returns the noise of each recorded leaf, which grows with the largest difference between the reference's usual
-    run and its further runs, `variants`.
+    """Returns the noise of each recorded leaf: what its largest difference between the reference's usual run and its
+    further runs, `variants`, comes to at that step (see the top of this file).
 
     Raises:
         RecordingError: a run recorded other names, steps, leaves or shapes than the reference, or drew other numbers.
@@ -59,20 +60,21 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
             variant: _differences(call, usual, calls.get(call.key), variant)
             for variant, calls in others.items()
         }
-        # at later steps rounding may have grown to that size
+        # only in the first step: later, rounding may have grown to the size of other numbers
         if call.step == 0:
             _refuse_redrawn(call, usual, apart)
         # also for a record without leaves, so that a lookup by its key succeeds
         noise[call.key] = {}
+        # for each leaf, the largest difference in any of the runs
         largest = map(max, zip(*apart.values(), strict=True))
         for path, leaf, difference in zip(unique_paths(usual), usual, largest, strict=True):
-            # a loss may by chance be equal in all runs: the largest share of any step so far counts
+            # a loss may by chance be equal in all runs, so the largest share so far counts
             size = _largest(leaf)
             share = max(
                 difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0)
             )
             worst_shares[call.name, path] = share
-            # the numbers were moved once, before step 0, whereas another framework rounds anew in each step
+            # times the steps: the numbers were moved once, and another framework rounds in each step
             noise[call.key][path] = max(difference, share * size) * (call.step + 1)
     return noise
 
@@ -80,16 +82,17 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
 def _differences(
     call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str
 ) -> list[float]:
-    """For each leaf, how far the run `variant` of the reference is from its usual run."""
+    """For each leaf of a recorded value, the largest difference between the reference's usual run and its run
+    `variant`, where the value is `other`. Raises `RecordingError` if `other` is None or has other leaves."""
     leaves = other.read() if other is not None else []
     if [(leaf.path, leaf.shape) for leaf in leaves] != [
         (leaf.path, leaf.shape) for leaf in usual
     ]:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, has other leaves or shapes, or is missing, in the run "
-            f"{variant} of the reference, so that rounding alone decides what is recorded"
+            f"{variant} of the reference, so rounding alone decides what the script records"
         )
-    # infinities are left to the comparison of the leaves
+    # texts and None have no distance: the comparison of the leaves handles them
     return [
         _size(one.value, two.value) if one.is_number and two.is_number else 0.0
         for one, two in zip(leaves, usual, strict=True)
@@ -99,13 +102,15 @@ def _differences(
 def _refuse_redrawn(
     call: RecordedCall, usual: list[HostLeaf], apart: Mapping[str, list[float]]
 ) -> None:
+    """Raises `RecordingError` if the run in float64 is too far from the usual run in a value of the first step. `apart`
+    has the differences of each leaf, by the variant."""
     share, times = _REDRAWN
     wide = max(apart.get(floats.FLOAT64, ()), default=0.0)
     moved = max(
         (x for variant, each in apart.items() if variant != floats.FLOAT64 for x in each),
         default=0.0,
     )
-    # both: a large change alone may be that of an unstable model, which the moved runs show too
+    # both limits, because an unstable model changes as much in the moved runs
     if wide > share * max(map(_largest, usual), default=0.0) and wide > times * moved:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, is off by {wide:.2g} in the run in float64 of the "
@@ -117,7 +122,7 @@ def _refuse_redrawn(
 def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
     """Whether the runs with moved numbers recorded the same numbers as the reference's usual run, so that they measure
     nothing."""
-    # not the run in float64, which always differs
+    # the run in float64 always differs, so it shows nothing
     jittered = {
         variant: calls
         for variant, calls in variants.items()
@@ -127,11 +132,12 @@ def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
 
 
 def _largest(leaf: HostLeaf) -> float:
+    """The largest finite absolute value in a leaf; 0 for a text or None."""
     return _size(leaf.value, 0) if leaf.is_number else 0.0
 
 
 def _size(one: Any, two: Any) -> float:
-    """The largest difference between elements, among those whose difference is finite."""
+    """The largest difference between two elements, ignoring differences that are not finite; 0 if there is none."""
     a, b = numpy.asarray(one), numpy.asarray(two)
     # a difference of two float32 numbers would itself be rounded
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"

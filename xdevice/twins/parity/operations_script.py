@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
 
+# the names of the folder and of its two files
 FOLDER: Final = "operations"
 _LISTS: Final = "operations.json"
 _ARRAYS: Final = "arrays.npz"
 
 
 def read(folder: Path) -> Log | None:
-    """Reads the operations that a backend's process has saved; None if its folder has none.
+    """Reads the operations that a backend's process has saved in its folder. Returns None if there are none.
 
     Raises:
         RecordingError: the files are damaged.
@@ -52,9 +53,11 @@ def read(folder: Path) -> Log | None:
             Operation(name, line, tuple(inputs), tuple(outputs), is_backward)
             for name, line, inputs, outputs, is_backward in about["operations"]
         ]
+        # JSON has turned tuples into lists, so the named tuples are made again
         log.gradients = [Gradient(*one) for one in about["gradients"]]
         log.roots, log.is_full = about["roots"], about["is_full"]
         with numpy.load(path.with_name(_ARRAYS), allow_pickle=False) as arrays:
+            # `savez` numbers the arrays, so their order gives each its key
             log.arrays = dict(
                 zip(about["keys"], (arrays[name] for name in arrays.files), strict=True)
             )
@@ -62,7 +65,7 @@ def read(folder: Path) -> Log | None:
 
 
 def _write(log: Log, folder: Path) -> None:
-    """Writes the operations into a folder, which `read` reads. JSON has no tuples, so `read` restores them."""
+    """Writes the operations into a folder, the one that `read` looks for."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _ARRAYS).open("wb") as file:
         numpy.savez(file, *log.arrays.values())
@@ -74,19 +77,20 @@ def _write(log: Log, folder: Path) -> None:
 
 
 def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
-    """A function to be called around each model of the program: it tells the writer the names of its parameters."""
+    """Returns a function to be called around each call of a model. It runs the call, and tells the writer the names of
+    the model's parameters."""
     done: dict[int, Any] = {}
 
     def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        # first, because the first call builds a model of Keras, whose parameters do not exist before
+        # first, because a Keras model may have no parameters before its first call builds them
         result = call()
-        # once, and with the model kept alive, because its id is its own only as long as it lives
+        # each model once. It is kept alive, because another object could get its id otherwise
         if id(model) not in done:
             done[id(model)] = model
             try:
                 writer.name_all(backend.variables(model))
             except XDeviceError:
-                # such as a loss, which has no parameters
+                # an object without parameters, such as a loss function
                 return result
         return result
 
@@ -101,7 +105,8 @@ def main() -> None:
     writer, process = LogWriter(backend, log), os.getpid()
 
     def close() -> None:
-        # a forked child has nothing to write, and neither has a backend that does not show its operations
+        # not in a forked child, which would overwrite the file of its parent, and not if the backend
+        # cannot show its operations
         if os.getpid() == process and log.operations:
             _write(log, Path(os.environ[recording.VARIABLE]) / FOLDER)
 
@@ -117,6 +122,7 @@ def main() -> None:
             "parameters have no names",
         )
         stack.enter_context(named_values.listening(writer.named))
+        # at exit, because a script may end by `sys.exit` or an error
         atexit.register(close)
         runpy.run_path(script, run_name="__main__")
 

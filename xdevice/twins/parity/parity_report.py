@@ -27,7 +27,8 @@ State = Literal["reference", "agrees", "diverges", "did not run", "not compared"
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
 """The exit statuses of `xdevice parity` and `xdevice compare-runs`."""
 _TEXTS: Final = ("text", "settings")
-"""The fields of a `Comparison` that a step of a name does not repeat in JSON."""
+"""The fields of a `Comparison` that JSON does not have for each step: they are long, and the first divergence has the
+text."""
 
 
 class ComparedValue(NamedTuple):
@@ -41,8 +42,9 @@ class ComparedValue(NamedTuple):
     reference lacks comes after the value that was recorded before it."""
     comparison: Comparison
     actual_line: str = ""
-    """The line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""
+    """The program's line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""
     expected_line: str = ""
+    """The line that recorded the reference's value."""
 
 
 class GradientRow(NamedTuple):
@@ -50,12 +52,13 @@ class GradientRow(NamedTuple):
 
     name: str
     errors: Errors | None
-    """None if the backend has computed no gradient of this size."""
+    """How far the gradient is from the reference's; None if the backend has computed no gradient of this size."""
     is_off: bool
+    """Whether the gradient is missing, or further off than gradients may be."""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as the report shows it."""
+        """The texts of the row: the name, the two largest errors, the cosine, and the share within tolerance."""
         if self.errors is None:
             return (self.name, "no gradient of this size", "-", "-", "-")
         numbers = (
@@ -79,11 +82,14 @@ class Divergence(NamedTuple):
 
     @property
     def place(self) -> str:
+        """The words that say where it is, such as `loss, step 3, on jax`."""
         return f"{self.value.name}, step {self.value.step}, on {self.backend}"
 
     @property
     def lines(self) -> str:
-        """The line of the program that recorded the value, or the lines of both sides if they differ."""
+        """The line of the program that recorded the value, or the lines of both sides if they differ; "" if none is
+        known."""
+        # one program runs on both backends, so usually both have the same line
         mine, its = self.value.actual_line, self.value.expected_line
         if not mine or not its or mine == its:
             return line_text(mine or its)
@@ -97,29 +103,35 @@ class BackendRow:
     backend: str
     state: State
     reference: str = ""
-    """The name of the backend that this one was compared with. If that is of another run, " of " and the run's folder
-    follow."""
+    """The name of the backend that this one was compared with, followed by " of " and the folder if it belongs to
+    another run; empty for the reference itself."""
     version: str | None = None
+    """The version of the framework; None if it recorded nothing that says so."""
     seconds: float | None = None
     """How many seconds the backend's process took, imports included; None if that is not known."""
     records: int = 0
+    """How many values were recorded, plus how many calls of models were traced."""
     error: str = ""
-    """Why the backend did not run."""
+    """Why the backend did not run, or was not compared; empty if it was."""
     python: str = ""
+    """The path of the interpreter; empty if it is not known."""
     values: list[ComparedValue] = field(default_factory=list)
     partings: dict[str, str] = field(default_factory=dict)
-    """The first operation and the first gradient that differ, in words, by `operations` and `operations, backward`."""
+    """Texts that name the first operation and the first gradient that differ, under the keys `operations` and
+    `operations, backward`."""
     gradients: list[GradientRow] = field(default_factory=list)
-    """How far the gradients are apart, in the order of the reference's backward pass, if they were asked for."""
+    """The comparison of each gradient, in the order of the reference's backward pass; empty without `--backward`."""
 
     @property
     def first(self) -> Divergence | None:
+        """The first divergence of this backend, in program order; None if all values agree."""
         off = [value for value in self.values if not value.comparison.ok]
         first = min(off, key=lambda value: value.order, default=None)
         return Divergence(self.backend, self.reference, first) if first is not None else None
 
     @property
     def seconds_text(self) -> str:
+        """The seconds with one decimal; "-" if they are not known."""
         return "-" if self.seconds is None else f"{self.seconds:.1f}"
 
 
@@ -141,7 +153,7 @@ class ParityReport:
         """The exit status of the command: 2 if a backend did not run or was not compared, else 1 if one diverges, else
         0."""
         states = {row.state for row in self.rows}
-        # what was not compared may diverge too, so it counts before a divergence
+        # before a divergence, because a backend that was not compared may diverge too
         return (
             NOT_RUN
             if states & {"did not run", "not compared"}
@@ -151,18 +163,19 @@ class ParityReport:
         )
 
     def compared_rows(self) -> list[BackendRow]:
-        """The rows of all backends but the reference."""
+        """The rows of all backends except the reference."""
         return [row for row in self.rows if row.state != "reference"]
 
     def names(self) -> list[str]:
-        """The names of all recorded values, in program order."""
+        """The names of all recorded values, each once, in program order."""
+        # of all rows, because one backend may have recorded names that another one lacks
         values = sorted(
             (value for row in self.rows for value in row.values), key=lambda value: value.order
         )
         return list(dict.fromkeys(value.name for value in values))
 
     def series(self, name: str) -> dict[str, list[ComparedValue]]:
-        """The values of a recorded name by backend, each backend's sorted by step."""
+        """The comparisons of the values of this name, by backend, sorted by step."""
         return {
             row.backend: sorted(
                 (value for value in row.values if value.name == name),
@@ -172,8 +185,7 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """Lines about the first operations and gradients that differ, except the one that is the first divergence
-        itself."""
+        """A line for each text in the `partings` of the rows, except the text that the first divergence has already."""
         said = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
@@ -205,12 +217,13 @@ def worst(series: list[ComparedValue]) -> ComparedValue | None:
     """The value of a series whose error is the largest multiple of what is allowed; None if the series is empty."""
     return max(
         series,
+        # the absolute error decides between infinite multiples, as of ints that differ
         key=lambda value: (value.comparison.excess, value.comparison.abs or 0.0),
         default=None,
     )
 
 
-# comparing
+# comparing the recordings of a backend and the reference
 
 
 def compare_recordings(
@@ -221,18 +234,20 @@ def compare_recordings(
     noise: Noise | None = None,
     is_float64: bool = False,
 ) -> list[ComparedValue]:
-    """Compares every recorded value, `actual`, with the reference's value of the same name and step, in `expected`.
+    """Compares each value of a run, `actual`, with the value that the reference recorded under the same name and step,
+    in `expected`. Returns the comparisons in the order of `expected`; then come the values that it lacks.
 
     If the run was cut short (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, values
-    in float32 may differ by as much as rounding alone makes them differ. In a run in float64, the first step of each
-    name has the tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon
-    hold their hyperparameters in float32.
+    in float32 may differ by as much as rounding alone makes them differ. In a run in float64 (`is_float64`), the first
+    step of each name has the tolerance of float64, and later steps have that of float32, because Paddle's Momentum,
+    Keras and Gluon hold their hyperparameters in float32.
     """
     ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     places = {call.key: place for place, call in enumerate(expected)}
     values = []
     for place, call in enumerate(expected):
         mine = ours.get(call.key)
+        # the row of the report says already that the process ended early
         if mine is None and not is_complete:
             continue
         if mine is None:
@@ -240,12 +255,13 @@ def compare_recordings(
                 "structure", f"{call.name} has no step {call.step} here, but the reference does"
             )
         else:
-            own = rule
+            own_rule = rule
             if is_float64:
-                own = rule._replace(float64_step=call.step)
+                own_rule = rule._replace(float64_step=call.step)
             elif noise is not None:
-                own = rule._replace(noise=noise[call.key])
-            comparison = compare_leaves(mine.read(), call.read(), own)
+                own_rule = rule._replace(noise=noise[call.key])
+            comparison = compare_leaves(mine.read(), call.read(), own_rule)
+            # a weight that only one side trains: compared with its values at step 0
             if comparison.problem == "values" and (call.name, 0) in ours:
                 pairs = [(of[call.name, 0], of[call.key]) for of in (ours, theirs)]
                 note = unchanged_on_one_side(comparison.leaf, pairs)
@@ -254,11 +270,11 @@ def compare_recordings(
         values.append(
             ComparedValue(call.name, call.step, (place,), comparison, line, call.where)
         )
-    # reading the reference again is worth it only where something is to be explained
-    if off := {
+    # explaining reads the reference's values again, so only if values differ
+    if elements_off := {
         element_of(value.comparison) for value in values if value.comparison.problem == "values"
     }:
-        notes = vanishing(expected, off)
+        notes = vanishing(expected, elements_off)
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]
@@ -268,7 +284,9 @@ def compare_recordings(
 def _extra(
     actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]
 ) -> Iterator[ComparedValue]:
-    """The values that the reference lacks."""
+    """Yields a structural difference for each value of `actual` that the reference lacks. `places` has the number of
+    each value in the reference's recording, by name and step."""
+    # sorted behind the last value before it that both have; -1 is before the first one
     last = -1.0
     for number, call in enumerate(actual):
         if call.key in places:
@@ -280,18 +298,20 @@ def _extra(
         yield ComparedValue(call.name, call.step, (last, number), comparison, call.where)
 
 
-# words
+# short texts that the terminal and the page share
 
 
 def line_text(where: str) -> str:
-    """A program's line as text, `train.py:41`; the path is relative to the current folder if the file lies inside that
+    """A program's line such as `/home/ann/train.py:41` as text: `train.py:41` if the file lies inside the current
     folder."""
+    # a path with the number at its end is still a path, so nothing has to be split off
     path = Path(where)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 
 
 def error_text(comparison: Comparison) -> str:
-    """The result of a comparison in a few characters: the worst absolute error, or else the name of the problem."""
+    """The result of a comparison in a few characters: the worst absolute error, or the kind of the problem if it has no
+    size."""
     if comparison.abs is None:
         return comparison.problem or "equal"
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
@@ -302,10 +322,11 @@ def excess_text(comparison: Comparison) -> str:
     return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"
 
 
-# for programs
+# the report as JSON, for programs
 
 
 def _row_json(row: BackendRow) -> dict[str, Any]:
+    """One row of the report as a dict for JSON. Empty texts become null."""
     return {
         "backend": row.backend, "state": row.state, "reference": row.reference or None, "version": row.version,
         "seconds": row.seconds, "records": row.records, "error": row.error or None, "python": row.python or None,
@@ -315,6 +336,7 @@ def _row_json(row: BackendRow) -> dict[str, Any]:
 
 
 def _gradient_json(row: GradientRow) -> dict[str, Any]:
+    """One gradient as a dict for JSON; without numbers if the backend has no gradient of this size."""
     errors = (
         {}
         if row.errors is None
@@ -324,6 +346,7 @@ def _gradient_json(row: GradientRow) -> dict[str, Any]:
 
 
 def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
+    """A divergence as a dict for JSON; None if there is none."""
     if divergence is None:
         return None
     value = divergence.value
@@ -339,6 +362,7 @@ def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
 
 
 def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
+    """All steps of one name on one backend as a dict for JSON, and the step with the worst error."""
     value = worst(series)
     return {
         "steps": [{"step": one.step, **_comparison_json(one.comparison)} for one in series],
@@ -347,11 +371,13 @@ def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """The fields of a comparison as a dict for JSON, except its text and its settings."""
     values = {
         name: _value_json(value)
         for name, value in comparison._asdict().items()
         if name not in _TEXTS
     }
+    # the index of an element is a tuple, which `_value_json` would turn into text
     return values | {"worst": None if comparison.worst is None else list(comparison.worst)}
 
 
@@ -366,16 +392,17 @@ def _value_json(value: Any) -> Any:
     return str(value)
 
 
-# for people
+# the report as tables, for people
 
 
 class ReportTable(NamedTuple):
-    """One table of a report, for the terminal and for the page."""
+    """One table of a report. The terminal and the HTML page show the same tables."""
 
     title: str
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, Sequence[str]]]
-    """A verdict and the cells of each row. The verdict is "good", "bad" or, if a row is neither, empty."""
+    """For each row its verdict and its cells. The verdict is "good" or "bad", or "" if the row is neither. The page
+    also has "cut", for a backend whose process ended early."""
 
 
 _VERDICTS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
@@ -385,6 +412,7 @@ _TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradien
 
 def backends_table(report: ParityReport) -> ReportTable:
     """The table of how each backend's run ended, and whether it agrees with the reference."""
+    # "reference" and "not compared" have no verdict
     rows = [
         (
             _VERDICTS.get(row.state, ""),
@@ -404,7 +432,7 @@ def backends_table(report: ParityReport) -> ReportTable:
 
 
 def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
-    """A table for each backend whose gradients were asked for."""
+    """Yields a table for each backend whose gradients were compared, which only `--backward` does."""
     for row in report.rows:
         if row.gradients:
             title = f"gradients of {row.backend}, in the order of the backward pass of {row.reference}"
@@ -420,6 +448,7 @@ def _names_table(report: ParityReport) -> ReportTable:
     rows = []
     for name in report.names():
         series = report.series(name).values()
+        # the number of steps is that of the backend which recorded most
         rows.append(("", (name, str(max(map(len, series))), *map(_cell, series))))
     title = "worst absolute error of each name, and the multiple of what is allowed"
     backends = [row.backend for row in report.compared_rows()]
@@ -428,12 +457,14 @@ def _names_table(report: ParityReport) -> ReportTable:
 
 def show(report: ParityReport) -> None:
     """Prints the report to the terminal: tables, and the first divergence in full."""
+    # imported here, because a program that only compares does not need rich
     from rich.console import Console
 
     console = Console()
 
     def say(text: str, style: str | None = None) -> None:
-        # with soft_wrap the terminal breaks the line, so that a long path can be copied as one
+        # with `soft_wrap` the terminal breaks long lines, and a path can be copied as a whole. Without
+        # `markup`, because rich would take the brackets of an index for its own marks
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     console.print(_as_rich(backends_table(report)))
@@ -443,6 +474,7 @@ def show(report: ParityReport) -> None:
         console.print(_as_rich(table))
     for note in report.notes:
         say(note)
+    # a short error is in the table already, and the table has only the first line of a longer one
     for row in report.rows:
         if "\n" in row.error:
             say(f"{row.backend} {row.error}", "red")
@@ -454,32 +486,37 @@ def show(report: ParityReport) -> None:
 
 
 def _as_rich(table: ReportTable) -> Table:
+    """The table for the terminal, with bad rows in red."""
     from rich.markup import escape
     from rich.table import Table
 
     shown = Table(title=table.title)
     for heading in table.headings:
         justify: Any = "left" if heading in _TO_THE_LEFT else "right"
+        # long words are folded into several lines, and not cut off
         shown.add_column(heading, overflow="fold", justify=justify)
     for verdict, cells in table.rows:
+        # escaped, because rich would take the brackets of a path for its own marks
         shown.add_row(*map(escape, cells), style="red" if verdict == "bad" else None)
     return shown
 
 
 def _notes(row: BackendRow) -> str:
+    """The last cell of a backend's row: the first line of its error, where it first diverges, and, if the reference
+    belongs to another run, that reference. Empty if there is none of these."""
     why = row.error.partition("\n")[0]
     first = (
         f"first at {row.first.value.name}, step {row.first.value.step}"
         if row.first is not None
         else ""
     )
-    # only a reference of another run has a space: it is named with the folder of that run, as in "torch of old"
+    # only a reference in another run has a space, as in "torch of old", with the folder of that run
     other = f"compared with {row.reference}" if " " in row.reference else ""
     return "; ".join(filter(None, (why, first, other)))
 
 
 def _cell(series: list[ComparedValue]) -> str:
-    """The worst error of a name on one backend, and from which step on it is off."""
+    """The worst error of a name on one backend, with the first step that is off; "-" if nothing was recorded."""
     value = worst(series)
     if value is None:
         return "-"

@@ -1,8 +1,9 @@
-"""Finds where a function and a model, or two functions, begin to differ: the values that they name, the layer, and the
-operation.
+"""Finds where a function and a model, or two functions, begin to differ: at which of the values that both record, at
+which operation, and in which layer.
 
 Both run once more, uncompiled, and each operation is kept with its results (`xdevice.twins.tracing.operations`). A
-layer is right if the operation that computed its output is right; values with a name are compared in their order.
+layer is right if the operation that computed its output is right. Values that both record with `log` under the same
+name are compared in their order.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from xdevice.twins.tracing.operations import Judge, Parting
     from xdevice.twins.tracing.traces import LayerCall
 
-_ADVICE = "name values by xdevice.parity.log(name, value) in both, and the first that differs is named"
+_ADVICE = "record values with xdevice.parity.log(name, value) in both, and the first one that differs is named"
 
 
 class _Named(NamedTuple):
-    """A value that both runs name."""
+    """A value that both runs have under the same name, as NumPy arrays."""
 
     name: str
     ours: Any
@@ -35,15 +36,16 @@ class _Named(NamedTuple):
 
 
 def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str:
-    """A text that says where two runs with different outputs begin to differ."""
+    """Returns lines that say where two runs with different outputs begin to differ. `names` maps names in the actual
+    run to names in the expected run."""
     lines = []
     try:
-        # the first runs kept no operations, which takes several times as long
+        # the first runs kept no operations, because keeping them takes several times as long
         runs = actual.again(), expected.again()
     except UnsupportedError as error:
         runs = actual, expected
         lines.append(f"no operation is named: {error}")
-    # from the second runs if there are any: they have the same values
+    # from the second runs, if there are any, which record the same values
     named = list(_named(*runs, names))
     lines += _first_named(runs, named)
     if all(run.log is not None for run in runs):
@@ -53,25 +55,27 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
     for run in runs:
         if run.trace.hidden:
             lines.append(
-                f"not compared: {listed(dict.fromkeys(run.trace.hidden), 4)} of {run.backend.name}, without values"
+                f"not compared: {listed(dict.fromkeys(run.trace.hidden), 4)} of {run.backend.name}, "
+                "which had no values while a compiler traced the function"
             )
     return "\n".join(lines)
 
 
-# what both name
+# comparing the values that both record with `log`
 
 
 def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
-    """The values with a name on both sides: two records, or a record and a layer's output."""
+    """Yields the values that both runs have under one name: two values recorded with `log`, or one such value and the
+    output of a layer at that path."""
     left: dict[str, list[LayerCall]] = {}
     for call in actual.trace.calls:
         # `names` maps the actual side's names to the expected side's
         left.setdefault(names.get(call.path, call.path), []).append(call)
     for call in expected.trace.calls:
         candidates = left.get(call.path)
-        # at least one is a value that the program has named; two layers are compared elsewhere
+        # one of the two must be recorded by `log`: two layers are compared by `_by_operations`
         if candidates and RECORD in (call.type, candidates[0].type):
-            # values of one name are paired in the order in which they were recorded
+            # several values of one name are paired in the order in which they were recorded
             mine = candidates.pop(0)
             yield _Named(
                 f"{call.path}{f', step {call.number}' if call.number else ''}",
@@ -81,6 +85,8 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
 
 
 def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterator[str]:
+    """Yields a line about the first of the named values that differs, or about the last one if all agree; nothing if
+    there are none."""
     limit = distances.limit([one.theirs for one in named])
     before = ""
     for one in named:
@@ -99,38 +105,43 @@ def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterat
         yield f"all {len(named)} named values agree, the last of which is {before}"
 
 
-# operations and layers
+# finding the operation and the layers at which the two begin to differ
 
 
 def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
-    """Lines that name the first operation that differs, and the first layer of each side that follows from it."""
+    """Yields lines that name the first operation that differs, and on each side the first layer whose output is wrong.
+    Both runs must have a log of operations."""
     assert actual.log is not None
     assert expected.log is not None
     two = TwoPrograms(actual.log, expected.log)
     for run, log in ((actual, actual.log), (expected, expected.log)):
-        # only operations that lead to the outputs matter
+        # operations that do not lead to the outputs are not judged
         log.roots = [log.key(x) for x in run.outputs]
     place = two.part()
     if place is None:
-        yield "each operation gives what the other side computes too: rounding alone may do this, or an order of axes"
+        yield "each operation has an equal on the other side: the difference may be rounding, or an order of axes"
         return
     yield text_of(place, actual.backend.name, expected.backend.name)
     for run, judge in zip((actual, expected), two.judges, strict=True):
         if layer := _first_layer(run, judge, two.limit * place.share):
             yield f"the first layer of {run.backend.name} that differs is {layer}"
+    # the first difference may be among the operations that were not kept
     for log in (actual.log, expected.log):
         if log.is_full:
             yield f"only the first {len(log.operations)} operations of {log.owner} were kept"
 
 
 def text_of(place: Parting, ours: str, theirs: str) -> str:
-    # the expected program's operations are all right, so the actual one does something in addition
+    """The words for the operations at which two programs part. `ours` and `theirs` are the names of the backends of the
+    actual and the expected program."""
+    # all operations of the expected program are right, so the actual one computes something more
     if place.expected is None:
         return f"the first operation that only {ours} computes is {place.actual}"
     if place.actual is None:
         return f"the first operation that only {theirs} computes is {place.expected}"
     first, last = (place.actual, place.expected), place.closest or (None, None)
-    # one operation of the one side may do what several of the other do, of which the first may well be right
+    # one operation may correspond to several on the other side: then the text names the first of
+    # them and the one whose output is closest
     mine, its = (
         f"{one}" if end in (None, one) else f"one of {one} to {end}"
         for one, end in zip(first, last, strict=True)
@@ -140,7 +151,7 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
 
 
 def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:
-    """The first layer of a run whose output is not right."""
+    """The first layer of a run whose output is not right, by its path and class; "" if all are right."""
     assert run.log is not None
     layers = (call for call in run.trace.calls if call.type != RECORD and call.outputs)
     for call in layers:

@@ -39,17 +39,19 @@ if TYPE_CHECKING:
     from xdevice.containers.trees import Leaf
 
 FORMAT: Final = 1
+"""The version of the format; a recording of any other is refused."""
 INDEX: Final = "index.jsonl"
 ARRAYS: Final = "arrays.npy"
 _STORED_AS: Final = {"bfloat16": "uint16"}
+"""For each dtype that NumPy's format lacks, the dtype of the same size whose name is in the file."""
 _DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
 """The errors that reading a file raises if it is missing, cut short, or of another format."""
 
 
 @contextmanager
 def reading(path: Path, where: str = "") -> Iterator[None]:
-    """Turns the errors of a block that reads a damaged file into a `RecordingError`. `where` says at which recorded
-    value."""
+    """A block that reads the file at `path`. If the file is missing, damaged or of another format, it raises a
+    `RecordingError`, in whose message `where` names the recorded value, such as " at loss, step 3"."""
     try:
         yield
     except _DAMAGES as error:
@@ -59,13 +61,14 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
 
 
 def taken_error(folder: Path) -> RecordingError:
+    """The error for a folder that cannot be recorded into, because it has a recording already."""
     return RecordingError(
         f"{folder} has a recording already, of an earlier run or of the process that started this one; "
-        f"name another folder, or record in one process only"
+        f"use another folder, or record in only one process"
     )
 
 
-# writing
+# writing a recording
 
 
 class Recorder:
@@ -81,26 +84,27 @@ class Recorder:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._files: tuple[TextIOWrapper, BufferedWriter] | None = None
+        """The open files `INDEX` and `ARRAYS`; None before the first value and after `close`."""
 
     def add(self, name: str, value: object) -> None:
-        """Writes a value as the next step of its name."""
+        """Writes a value as the next step of its name. Raises the errors that `recording.log` lists."""
         if not isinstance(name, str) or not name:
             raise RecordingError(
                 f"parity.log takes a name and a value: parity.log('loss', loss), not the name {shown(name)}"
             )
-        # a forked child shares the open files, and both would write over each other
+        # a forked child shares the open files, and the lines of both processes would mix
         if os.getpid() != self._process:
             raise RecordingError(
                 f"this process was forked from one that records into {self.folder}, and both would write there; "
-                f"record in the first one"
+                f"record only in the parent process"
             )
-        # the copies to the host are not transfers of the program
+        # reading the value is not a transfer of the program, and `transfers` must not count it
         with patching.unseen():
             every = [one for leaf in leaves(value) for one in _read(leaf)]
         for leaf in every:
             _refuse_unknown(f"{name}{leaf.path}", leaf)
         where = program_line()
-        # threads may record at once, and a value's bytes must stay together
+        # several threads may record at once, and the bytes of a value must stay together
         with self._lock:
             self._write(name, every, where)
 
@@ -111,8 +115,9 @@ class Recorder:
         self._files = None
 
     def _write(self, name: str, leaves: list[HostLeaf], where: str) -> None:
+        """Appends the arrays of a value to one file, and then its line to the other. `where` is the program's line."""
         index, arrays = self._files = self._files or self._open()
-        # counted by name, so that two programs with other orders still agree on steps
+        # each name has its own steps, so two programs may record their names in different orders
         step = self._steps.get(name, 0)
         line = {
             "name": name, "step": step, "time": time.time(), "where": where,
@@ -124,13 +129,14 @@ class Recorder:
         self._steps[name] = step + 1
 
     def _open(self) -> tuple[TextIOWrapper, BufferedWriter]:
+        """Creates the files and writes the header. Raises `RecordingError` if the folder has a recording already."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            # "x" fails if another process has begun a recording here meanwhile
+            # "x" fails if the file exists, also if another process has just created it
             index = (self.folder / INDEX).open("x", encoding="utf-8")
         except FileExistsError:
             raise taken_error(self.folder) from None
-        # only after the index, whose "x" has made sure that the folder is ours
+        # after the index, so that "w" cannot empty the arrays of another recording
         arrays = (self.folder / ARRAYS).open("wb")
         index.write(json.dumps(_header()) + "\n")
         index.flush()
@@ -138,27 +144,30 @@ class Recorder:
 
 
 def _read(leaf: Leaf) -> Iterable[HostLeaf]:
-    """A leaf as it is on the host; for a model whose layers are all known, in PyTorch's names and layouts."""
+    """A leaf as it is on the host; a model gives a leaf for each variable. If `convert_state` knows all its layers,
+    these have PyTorch's names and layouts, so that models of several frameworks can be compared."""
     owner = registry.kind_of(type(leaf.value))
     whole = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
         return whole
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # not convertible, such as an optimizer
+    except XDeviceError:  # it cannot be converted, as an optimizer
         return whole
-    # half of a model under PyTorch's names, and half under its own, could not be compared
+    # all or nothing: a model that is half under PyTorch's names could not be compared with another
     if state.unmapped or not state:
         return whole
     places = {one.device for one in whole}
     place = places.pop() if len(places) == 1 else "several devices"
-    # the converted values are NumPy's, whatever framework the model is of
+    # `convert_state` has made NumPy arrays, so NumPy's backend reads them
     numpys = registry.load("numpy")
     tensors = [read_tensor(numpys, joined(leaf.path, name), x) for name, x in state.items()]
     return [one._replace(device=place, owner=whole[0].owner) for one in tensors]
 
 
 def _header() -> dict[str, Any]:
+    """The first line of the index: the versions and settings of this process. `backend` is the selected backend, or
+    None if neither the program nor XDEVICE_BACKEND has selected one."""
     chosen = selection.explicit_choice()
     return {
         "format": FORMAT,
@@ -168,14 +177,15 @@ def _header() -> dict[str, Any]:
         "backend": chosen.name
         if chosen is not None
         else os.environ.get(selection.VARIABLE) or None,
-        # a run in float64 is compared by other tolerances
+        # a run in float64 is compared with smaller tolerances
         "floats": floats.setting(),
         "versions": {backend.name: backend.version for backend in registry.list_loaded()},
     }
 
 
 def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
-    """Raises an error for a value that a later comparison could not compare, while its line in the program is known."""
+    """Raises an error for a leaf that could not be compared later. It is raised by `log`, where the user sees the line
+    that recorded the leaf."""
     if leaf.owner != PYTHON:
         if leaf.dtype not in DTYPES:
             raise DTypeError(
@@ -190,21 +200,23 @@ def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
 
 
 def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
+    """Appends the leaf's array to the open file, and returns the leaf's entry for the index. Another object than an
+    array is written into the entry."""
     line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
     if not isinstance(leaf.value, numpy.ndarray):
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
-    # it gives an array without axes one
+    # reshaped, because `ascontiguousarray` gives an array without axes one axis
     stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)
-    # the format lacks the dtypes of ml_dtypes, which would be read back as raw bytes
+    # the format lacks bfloat16, which would be read back as raw bytes
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
-    # so that a reader goes straight to this array
+    # the position in the file, so that a reader need not read the arrays before it
     place = arrays.tell()
     numpy.save(arrays, stored, allow_pickle=False)
     return {**line, "shape": list(leaf.shape), "at": place}
 
 
-# reading
+# reading a recording
 
 
 class RecordedCall:
@@ -224,16 +236,17 @@ class RecordedCall:
             float(line["time"]),
         )
         self.where = str(line.get("where", ""))
-        # descriptions only; the numbers stay in the file
+        # only descriptions; `read` reads the numbers from the file
         self._leaves: list[dict[str, Any]] = list(line["leaves"])
         self._arrays = arrays
 
     @property
     def key(self) -> tuple[str, int]:
+        """The name and the step, which identify the value in its recording."""
         return self.name, self.step
 
     def dtypes(self) -> dict[str, str]:
-        """The dtype of each leaf by the leaf's path. The values are not read for this."""
+        """The dtype of each leaf by its path, from the index, without reading the values."""
         return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
 
     def read(self) -> list[HostLeaf]:
@@ -243,7 +256,7 @@ class RecordedCall:
             RecordingError: the files are damaged, or one is missing.
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
-            # nothing but numbers and texts, which the index itself holds
+            # only numbers and texts, which are in the index: the file of arrays is not needed
             if not any("at" in leaf for leaf in self._leaves):
                 return list(map(_object, self._leaves))
             with self._arrays.open("rb") as file:
@@ -267,7 +280,7 @@ class Recording:
         if not path.exists():
             raise RecordingError(
                 f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
-                f"backend that calls xdevice.parity.log"
+                f"backend on which the script calls xdevice.parity.log"
             )
         with reading(path):
             header, *lines = read_lines(path)
@@ -286,15 +299,18 @@ class Recording:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that is only appended to. A crash may have cut the last line short, so anything after the
-    last newline is not read."""
+    """The lines of a JSON Lines file that is only appended to, as dicts. A crash may have cut the last line short, so
+    anything after the last newline is not read."""
+    # `split` gives a last item, "" or the cut line, which is dropped
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def _object(line: dict[str, Any]) -> HostLeaf:
+    """The leaf of a number, a text or None, from its entry in the index. A number is written there as its `repr`, which
+    is exact and also has NaN and complex numbers."""
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
-        # `bool("False")` is True
+        # not `bool(value)`, because `bool("False")` is True
         value = value == "True"
     else:
         kind = next((kind for kind in NUMBERS if kind.__name__ == dtype), None)
@@ -303,8 +319,10 @@ def _object(line: dict[str, Any]) -> HostLeaf:
 
 
 def _array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
+    """The leaf of an array: its numbers from the open file of arrays, everything else from its entry in the index."""
     file.seek(line["at"])
-    array: Any = numpy.load(file, allow_pickle=False)  # a recording may come from anybody
+    # a pickle in a recording from someone else could run code
+    array: Any = numpy.load(file, allow_pickle=False)
     if line["dtype"] in _STORED_AS:
         array = array.view(host_dtype(line["dtype"]))
     return HostLeaf(line["path"], array, line["dtype"], line["device"], line["owner"])

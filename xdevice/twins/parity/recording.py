@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from xdevice.twins.tracing.named_values import listeners
 
-TYPE_CHECKING = False  # outside a parity run this module is nearly all that `log` imports
+# not from `typing`, whose import takes time even if a program that calls `log` records nothing
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -46,6 +47,7 @@ def log(name: str, value: object) -> None:
         >>> for step in range(3):
         ...     xdevice.parity.log("loss", xdevice.ones(1) * step)
     """
+    # blocks in this process, such as `capture_intermediates`, get each value too
     for listener in listeners:
         listener(name, value)
     if _recorder is not None:
@@ -54,7 +56,8 @@ def log(name: str, value: object) -> None:
 
 @contextmanager
 def recording_to(folder: str | Path) -> Iterator[Recorder]:
-    """A block in which `log` writes into a new recording in this folder, and nowhere else.
+    """A block in which `log` writes into a new recording in this folder, in place of the one in XDEVICE_RECORD. Yields
+    the `Recorder`.
 
     Raises:
         RecordingError: the folder has a recording already.
@@ -72,6 +75,7 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
     from .record_files import INDEX, Recorder, taken_error
 
     global _recorder
+    # the folder is checked before the block, so that the error comes before the program computes
     before, recorder = _recorder, Recorder(folder)
     if (recorder.folder / INDEX).exists():
         raise taken_error(recorder.folder)
@@ -84,9 +88,11 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
 
 
 def _from_environment() -> Recorder | None:
+    """The recorder for the folder in XDEVICE_RECORD; None if the variable is not set."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
+    # imported only here, because it loads most of xdevice
     from .record_files import Recorder
 
     return Recorder(folder)

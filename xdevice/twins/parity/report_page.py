@@ -39,6 +39,7 @@ svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-seri
   td[data-of]::before { content: attr(data-of) ": "; color: #666 } .plot text { font-size: 22px }
 }
 """
+# the columns of the table that each recorded name has
 _OF_NAMES: Final = (
     "backend",
     "steps",
@@ -63,6 +64,7 @@ def page(report: ParityReport, title: str) -> str:
         *(f"<p>{escape(note)}</p>" for note in report.notes),
         *(f"<p>{escape(text)}</p>" for text in report.further_partings()),
         _table(backends_table(report), "h2"),
+        # errors of several lines, of which the table has only the first
         *(
             f"<p>{escape(row.backend)}</p><pre>{escape(row.error)}</pre>"
             for row in report.rows
@@ -79,9 +81,10 @@ def page(report: ParityReport, title: str) -> str:
 
 
 def _verdict(report: ParityReport) -> str:
+    """The box at the top of the page: the first divergence, or that all agree, or that a backend is missing."""
     first = report.first
     if first is not None:
-        # the text that the terminal shows, without the part that is in the heading
+        # the text that the terminal shows, without its beginning, which the heading has already
         lines = str(first).removeprefix(f"{first.place}: ")
         heading = f"First divergence: {first.place} (compared with {first.reference})"
         return f'<div class="verdict bad"><strong>{escape(heading)}</strong><pre>{escape(lines)}</pre></div>'
@@ -93,6 +96,7 @@ def _verdict(report: ParityReport) -> str:
 def _name(name: str, report: ParityReport) -> str:
     """The part of the page about one recorded name: a table of the backends, and the plot."""
     series = report.series(name)
+    # backends whose process ended early, so that they may have recorded only the first steps
     cut = {row.backend for row in report.rows if row.state == "did not run"}
     rows: list[tuple[str, Sequence[str]]] = []
     for backend, values in series.items():
@@ -101,14 +105,17 @@ def _name(name: str, report: ParityReport) -> str:
             rows.append(("cut" if backend in cut else "", (backend, "0", "nothing recorded")))
             continue
         one = value.comparison
+        # such as "step 3, ['w'] [1, 2]": the step, the leaf and the index of its worst element
         where = f"step {value.step}{f', {one.leaf}' if one.leaf else ''}{f' {list(one.worst)}' if one.worst else ''}"
         cells = (
             backend, f"{len(values)}{', then it ended' if backend in cut else ''}", error_text(one),
             "-" if one.rel is None else f"{one.rel:.1e}", "-" if one.ulp is None else str(one.ulp), excess_text(one),
             where, f"{one.off} of {one.total}",
         )  # fmt: skip
+        # a difference counts more than an early end
         verdict = "bad" if not one.ok else "cut" if backend in cut else "good"
         rows.append((verdict, cells))
+    # the line of the reference's first value; the lines of all values would take too much space
     at = next(
         (line_text(value.expected_line) for values in series.values() for value in values), ""
     )
@@ -117,14 +124,15 @@ def _name(name: str, report: ParityReport) -> str:
 
 
 def _table(table: ReportTable, heading: str, about: str = "") -> str:
-    """A table below its title. On a phone the page's style shows each row as a card, with the headings before the
-    cells."""
+    """A table as HTML, below its title, which is an element `heading` such as "h2", and below the HTML `about`. On a
+    phone the page's style shows each row as a card, with the headings before the cells."""
     head = "".join(f"<th>{name}</th>" for name in table.headings)
     lines = [
         f'<{heading}>{escape(table.title)}</{heading}>{about}<table><tr class="head">{head}</tr>'
     ]
     for verdict, cells in table.rows:
         shown = [
+            # the style puts the heading in `data-of` before the cell on a phone
             f'<td data-of="{of}">{escape(cell)}</td>'
             # a backend that has recorded nothing has fewer cells
             for of, cell in zip(table.headings, cells, strict=False)
@@ -133,8 +141,9 @@ def _table(table: ReportTable, heading: str, about: str = "") -> str:
     return "".join([*lines, "</table>"])
 
 
-# the plot
+# the plot of the errors of one name, as an SVG
 
+# in pixels: the size of the drawing, and the edges of the plot in it
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 208, 14
 _INSET: Final = 14
 """The space, in pixels, between the left edge of the plot and the first step, and between the last step and the right
@@ -144,6 +153,7 @@ _APART: Final = 4
 other."""
 _MOST_MARKS: Final = 200
 """A series of at most this many steps is drawn with markers, a longer one as a line only."""
+# how the tolerance is drawn, in the plot and in its legend
 _DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """The colours of Okabe and Ito, which people with any colour vision can tell apart."""
@@ -159,8 +169,9 @@ _SHAPES: Final = (
 
 
 def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
-    """Draws the error of each backend over the steps as an SVG, on a logarithmic axis, with a legend. Errors of 0 lie
-    on the bottom line; errors that cannot be measured, for another shape or an infinity, lie on the top line."""
+    """Draws the error of each backend over the steps as an SVG, on a logarithmic axis, with a legend; returns "" if
+    there are no values. Errors of 0 lie on the bottom line. Errors that have no size, because shapes differ or a value
+    is infinite, lie on the top line."""
     values = [value for each in series.values() for value in each]
     if not values:
         return ""
@@ -173,8 +184,10 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
     legend = [(_mark(8, 6, place), backend) for place, backend in enumerate(series)]
     if limit:
         legend.append((f'<path d="M0,6 h16" {_DASHED}/>', "tolerance"))
+    # no tolerance is drawn, because all values must be equal
     elif all(value.comparison.allowed == 0 for value in values if value.comparison.ok):
         legend.append(("", "ints and bools are exact"))
+    # for screen readers
     label = f'role="img" aria-label="error of {escape(name)} over the steps"'
     drawing = f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" {label}>'
     # the legend is text below the plot, so that it stays readable if the plot is scaled down
@@ -189,6 +202,7 @@ class _Axes:
     """The axes of a plot: steps from left to right, errors by powers of ten from bottom to top."""
 
     def __init__(self, values: Sequence[ComparedValue]) -> None:
+        """Chooses axes that hold the errors and the tolerances of all these values; there must be one at least."""
         self._steps = max(value.step for value in values)
         sizes = [
             size
@@ -196,10 +210,12 @@ class _Axes:
             for size in (_error(value), _allowed(value))
             if 0 < size < math.inf
         ]
+        # powers of ten, with one to spare at each end; two at least, so that the height is not 0
         self._low = math.floor(math.log10(min(sizes))) - 1 if sizes else -8
         self._high = max(math.ceil(math.log10(max(sizes))) + 1 if sizes else 0, self._low + 2)
 
     def _x(self, step: int) -> float:
+        """The horizontal position of a step, in pixels; the middle if there is only step 0."""
         return (
             _LEFT
             + _INSET
@@ -207,10 +223,13 @@ class _Axes:
         )
 
     def _y(self, size: float) -> float:
+        """The vertical position of an error, in pixels, counted from the top as in all SVGs."""
+        # 0 and infinity have no place on a logarithmic axis, so they lie on its ends
         power = self._low if size == 0 else self._high if size == math.inf else math.log10(size)
         return _BOTTOM - (_BOTTOM - _TOP) * (power - self._low) / (self._high - self._low)
 
     def frame(self) -> str:
+        """The lines and labels of the axes: at most seven powers of ten, and at most eleven steps."""
         parts = [
             f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">step</text>'
         ]
@@ -232,11 +251,13 @@ class _Axes:
         return "".join(parts)
 
     def line(self, backend: str, values: list[ComparedValue], number: int, count: int) -> str:
-        """The line of one backend, the `number`th of `count`. The first lines, which are drawn below the others, are
-        the widest, so that they stay visible."""
+        """The line of one backend, the `number`th of `count`, counted from 0. The first lines, which are drawn below
+        the others, are the widest, so that they stay visible."""
         points = [(self._x(value.step), self._y(_error(value))) for value in values]
+        # the shift of the markers: those of the middle backend are not shifted
         beside = _APART * (number - (count - 1) / 2)
         marks = [
+            # browsers show the title when the pointer is on the marker
             f"<g><title>{escape(backend)}, step {value.step}: {error_text(value.comparison)}</title>"
             f"{_mark(x + beside, y, number)}</g>"
             for (x, y), value in zip(points, values, strict=True)
@@ -247,32 +268,36 @@ class _Axes:
 
     def limit(self, values: Sequence[ComparedValue]) -> str:
         """The tolerance as a dashed line: at each step, the smallest error allowed for the worst element of any
-        backend."""
+        backend. Returns "" if no value has a tolerance."""
         allowed: dict[int, float] = {}
         for value in values:
             if 0 < _allowed(value) < math.inf:
                 allowed[value.step] = min(_allowed(value), allowed.get(value.step, math.inf))
         points = [(self._x(step), self._y(size)) for step, size in sorted(allowed.items())]
-        if len(points) == 1:  # a line of one point would not be seen
+        if len(points) == 1:  # a line needs two points, so it goes from edge to edge
             points = [(_LEFT, points[0][1]), (_RIGHT, points[0][1])]
         return f'<polyline points="{_path(points)}" {_DASHED}/>' if points else ""
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:
+    """Points as the attribute `points` of an SVG line."""
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _color(number: int) -> str:
+    """The color of a backend, by its number in the report; after six backends the colors repeat."""
     return _COLORS[number % len(_COLORS)]
 
 
 def _mark(x: float, y: float, number: int) -> str:
+    """The marker of the backend with this number, at a position in pixels, with a thin white edge."""
     ink = f'fill="{_color(number)}" stroke="#fff" stroke-width=".7"'
     return f'<path transform="translate({x:.1f},{y:.1f})" d="{_SHAPES[number % len(_SHAPES)]}" {ink}/>'
 
 
 def _error(value: ComparedValue) -> float:
-    """The error to draw in a plot; infinity if the error cannot be measured."""
+    """The error to draw in a plot: 0 for a value that agrees and has no number, and infinity for a difference that has
+    no size."""
     error = value.comparison.abs
     if error is None or not math.isfinite(error):
         return 0.0 if value.comparison.ok else math.inf

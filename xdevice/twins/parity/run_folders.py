@@ -38,20 +38,23 @@ if TYPE_CHECKING:
     from .traced_calls import Traces
 
 _SHORT: Final = ("float32", "complex64")
+"""The dtypes that a run in float64 should not have recorded."""
 _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
+# the error of a reference that has recorded nothing
 _NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace"
+# the note if the runs with moved numbers recorded the same as the usual run
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
-    "random, load and convert_state, so only the run in float64 says what rounding does"
+    "random, load and convert_state, so only the run in float64 shows the effect of rounding"
 )
 
 
 class BackendFolder(NamedTuple):
-    """One backend in a folder: how its process ended, and what it has recorded. A field is None if that was not
-    recorded."""
+    """One backend in a folder: how its process ended, and what it has saved. `recording`, `traces` and `operations` are
+    None if the backend has saved none."""
 
     ended: Ended
     recording: Recording | None
@@ -64,7 +67,7 @@ class BackendFolder(NamedTuple):
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """The calls of `log` that the backend has made."""
+        """The values that the backend has recorded with `log`, in program order."""
         return self.recording.entries if self.recording is not None else []
 
     @property
@@ -74,7 +77,7 @@ class BackendFolder(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the backend has recorded something, and its process ended without an error."""
+        """Whether the backend has recorded values, traces or operations, and its process ended without an error."""
         return not self.ended.error and (self.records > 0 or self.operations is not None)
 
     @property
@@ -86,13 +89,13 @@ class BackendFolder(NamedTuple):
 
     @property
     def version(self) -> str | None:
-        """The version of the backend's framework."""
+        """The version of the backend's framework; None if nothing that it saved says so."""
         versions = self.recording.header["versions"] if self.recording is not None else {}
         own: str | None = versions.get(self.name)
         return own or (self.traces.version if self.traces is not None else None)
 
     def float32_note(self) -> Iterator[str]:
-        """A note about values that are float32 in a run in float64."""
+        """Yields a note if values in a run in float64 are float32 nevertheless."""
         short = [
             f"{call.name}{path}"
             for call in (self.calls if self.is_float64 else ())
@@ -103,8 +106,8 @@ class BackendFolder(NamedTuple):
         if short:
             yield (
                 f"{self.name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: the "
-                f"script says so, or made it before `import xdevice`, or its framework has no default to change; what "
-                f"float32 rounds hides faults"
+                f"script asks for it, or made it before `import xdevice`, or its framework has no default to change; "
+                f"the rounding of float32 hides faults"
             )
 
 
@@ -113,34 +116,35 @@ class RunFolder(NamedTuple):
 
     folder: Path
     reference: BackendFolder
+    """The backend with which the others are compared; one of `backends`."""
     backends: dict[str, BackendFolder]
     has_gradients: bool
-    """Whether the gradients were asked for."""
+    """Whether the report lists each gradient."""
     calibration: dict[str, list[RecordedCall]]
     """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def noise(self, backend: BackendFolder) -> Noise | None:
         """Returns the effect of rounding alone on the reference's values. None for any other backend, or if no
         calibration run measured it."""
-        # only the reference ran again
+        # only the reference ran again, so nothing is known of the others
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None
         return measure(backend.calls, self.calibration)
 
     def notes(self) -> Iterator[str]:
-        """Notes for the report about float64 and calibration in this run."""
+        """Yields notes for the report: about float32 in a run in float64, and about the calibration."""
         for backend in self.backends.values():
             yield from backend.float32_note()
         if self.calibration and self.reference.calls:
             yield (
                 f"calibrated: float32 is allowed 8 times what rounding alone does in {self.reference.name} to each "
-                "value"
+                "recorded value"
             )
             if moved_nothing(self.reference.calls, self.calibration):
                 yield _UNMOVED
 
 
-# reading
+# reading the folder of a run
 
 
 def load(folder: Path) -> RunFolder:
@@ -149,11 +153,11 @@ def load(folder: Path) -> RunFolder:
     Raises:
         RecordingError: the folder has no recording, or a damaged one, or a calibration run failed.
     """
-    # what one process has recorded by XDEVICE_RECORD
+    # the folder of one backend, or a recording that a program made with XDEVICE_RECORD
     if (folder / INDEX).exists():
         header = Recording(folder).header
         versions = list(header["versions"])
-        # a program that has selected no backend is named by the only framework that it has loaded
+        # if no backend was selected, the only framework that was loaded gives the name
         name = header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
         only = _read_backend(folder, Ended(name, None, "", ""))
         return RunFolder(folder, only, {name: only}, False, {})
@@ -163,18 +167,20 @@ def load(folder: Path) -> RunFolder:
     with reading(path):
         about = json.loads(path.read_text())
         ended = {one["backend"]: Ended(**one) for one in about["backends"]}
-        # the run's own file says which backend the others are compared with
+        # the file says which backend is the reference, whatever its place in the list
         reference = ended[about["reference"]]
+        # the runs that earlier versions have saved have no such entry
         further = [Ended(**one) for one in about.get("calibration", [])]
     backends = {name: _read_backend(folder / name, one) for name, one in ended.items()}
-    # a failed reference leaves nothing to calibrate, and its row of the report says why
+    # without the reference's usual run there is nothing to calibrate; its row says why it failed
     calibration = _calibration(folder, further) if not reference.error else {}
-    # earlier versions did not write it
+    # the files of earlier versions have no such entry either
     has_gradients = bool(about.get("gradients"))
     return RunFolder(folder, backends[reference.backend], backends, has_gradients, calibration)
 
 
 def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
+    """Reads what a backend's process has saved in its folder. Raises `RecordingError` if a file is damaged."""
     return BackendFolder(
         ended,
         Recording(folder) if (folder / INDEX).exists() else None,
@@ -184,6 +190,8 @@ def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
 
 
 def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCall]]:
+    """The values that the calibration runs of a folder have recorded, by the variant; {} if `ended` is empty. Raises
+    `RecordingError` if one of the runs failed."""
     for one in ended:
         if one.error:
             raise RecordingError(f"cannot calibrate: {one.backend} {one.error}")
@@ -192,7 +200,9 @@ def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCal
 
 
 def _no_recording(folder: Path) -> str:
+    """The message for a folder that holds neither a run nor a recording. It names recordings in the folders inside."""
     text = f"{folder} has no recording: neither {INDEX} of one backend nor {RUN} of a run"
+    # two levels down at most, because a search of a whole disk would take long
     inside = sorted(
         path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{INDEX}")
     )
@@ -200,19 +210,21 @@ def _no_recording(folder: Path) -> str:
         return f"{text}; xdevice parity --save {folder} writes one"
     return (
         f"{text}; it holds {len(inside)} of single backends, so name one of these, such as {inside[0]}. "
-        f"What pytest --xd-record has kept is compared by running the tests again: pytest --xd-compare={folder}"
+        f"To compare recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
     )
 
 
-# comparing
+# comparing backends: a row of the report for each
 
 
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
-    """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report."""
+    """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report.
+    Raises as `load` does."""
     run = load(folder)
     every = run.backends.values()
     rows = [_row(run, one, run, run.reference, rule) for one in every]
     refusals = [note for one in every if one.traces is not None for note in one.traces.refusals]
+    # a difference may lie behind the last operation that was kept
     full = [
         f"only the first {len(log.operations)} operations of {one.name} were kept; give the script fewer steps"
         for one in every
@@ -234,14 +246,15 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
     recorded = {
         name: one for name, one in expected.backends.items() if one.recording is not None
     }
+    # `unused` keeps the backends of `first` that no backend of `second` is compared with
     rows, unused = [], dict(recorded)
     for one in actual.backends.values():
-        # the same framework before and after a change is what such a comparison is for
+        # the same framework first, because two runs are usually compared before and after a change
         reference = recorded.get(one.name, expected.reference)
         unused.pop(reference.name, None)
         rows.append(_row(actual, one, expected, reference, rule))
     notes = [f"{name} of {first} was compared with nothing" for name in unused]
-    # in a dict, because two runs often have the same notes
+    # a dict, so that a note that both runs have comes once
     return ParityReport(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 
 
@@ -271,7 +284,7 @@ def _row(
         mine.calls, its.calls, rule, is_complete=not ended.error, noise=other.noise(its),
         is_float64=mine.is_float64 and its.is_float64,
     )  # fmt: skip
-    # both were traced: `--trace` is given for a run as a whole, but a script may call no model on one of them
+    # with `--trace` both have traces, unless the script called no model on one of them
     if mine.traces is not None and its.traces is not None:
         row.values += _of_traces(mine.traces, its.traces, its.calls)
     if mine.operations is not None and its.operations is not None:
@@ -284,41 +297,47 @@ def _row(
 def _compare_operations(
     row: BackendRow, ours: Log, theirs: Log, reference: str, has_gradients: bool
 ) -> None:
-    """Adds to a row the first operations at which the two programs differ, and the gradients, if they were asked
-    for."""
+    """Adds to a row the first operations at which the two programs differ, and with `has_gradients` the comparison of
+    each gradient. `reference` is the name of the expected program's backend."""
     two, before = TwoPrograms(ours, theirs), row.first
     gradients = [
         GradientRow(name, errors, _is_off(errors, _GRADIENTS * two.limit))
         for name, errors in two.gradients()
     ]
     row.gradients = gradients if has_gradients else []
-    # what gives right values is right: only where something else says that the two part is there a place to look for
+    # if all recorded values agree, and no gradient in the report is off, there is no fault to find
     if before is None and row.values and not any(one.is_off for one in row.gradients):
         return
-    for what, is_backward in (("operations", False), ("operations, backward", True)):
+    for name, is_backward in (("operations", False), ("operations, backward", True)):
         if is_backward and gradients and not any(one.is_off for one in gradients):
-            continue  # optimizers compute with gradients, too, and may amplify their rounding
+            # operations in the backward pass that differ are then those of an optimizer, which may
+            # amplify the rounding of gradients that agree
+            continue
         place = two.part(is_backward)
-        # at a smaller limit than the usual one rounding may look like a fault, so something recorded must differ too
+        # below the usual limit rounding may look like a fault, so this counts only if a recorded value
+        # or a gradient differs as well
         if place is None or (place.share < 1 and not row.values):
             continue
         text = text_of(place, row.backend, reference)
-        # behind the value that shows it: that one's text has the numbers, and notes that may explain them
+        # sorted right behind the first recorded value that differs, whose text has the numbers and
+        # may explain them; without one, before everything
         order = (-1.0,) if before is None else (before.value.order[0] + 0.5,)
         error = place.errors.abs if place.errors else None
         comparison = difference("values", text)._replace(abs=error)
-        row.values.append(ComparedValue(what, 0, order, comparison))
-        row.partings[what] = text
+        row.values.append(ComparedValue(name, 0, order, comparison))
+        row.partings[name] = text
 
 
 def _is_off(errors: Errors | None, limit: float) -> bool:
+    """Whether a gradient is missing (None), or off by more than this share of its largest number."""
     return errors is None or errors.share > limit
 
 
 def _of_traces(
     actual: Traces, expected: Traces, calls: list[RecordedCall]
 ) -> Iterator[ComparedValue]:
+    """Yields the comparisons of the traced calls, as values to be sorted among the reference's records, `calls`."""
     for name, one, comparison in traced_calls.compare(actual, expected):
-        # the record that was made before it, and then the time
+        # half a place behind the last record before the call; calls in one gap are sorted by time
         before = sum(call.time <= one.time for call in calls) - 0.5
         yield ComparedValue(name, one.run, (before, one.time), comparison)

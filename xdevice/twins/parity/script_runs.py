@@ -36,6 +36,8 @@ RUN: Final = "run.json"
 CALIBRATION: Final = "calibration"
 """The name of the folder, in a run's folder, for the further runs of the reference, which measure the effect of
 rounding alone."""
+# the arguments of the interpreter that run a script under one of our modules, which then does
+# more than record what the script logs
 _TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
 _OPERATIONS: Final = ("-m", "xdevice.twins.parity.operations_script")
 _SHOWN: Final = 6
@@ -50,22 +52,28 @@ class RunPlan(NamedTuple):
     arguments: tuple[str, ...]
     backends: tuple[str, ...]
     reference: str
+    """The backend with which the others are compared; one of `backends`."""
     pythons: Mapping[str, str]
+    """The path of the interpreter, by the name of the backend."""
     timeout: float
+    """How many seconds one process may take before it is killed."""
     jobs: int = 1
+    """How many processes run at once."""
     is_traced: bool = False
-    """Whether the values that the layers of the script's models compute are kept too."""
+    """Whether the values that the layers of the script's models compute are saved too."""
     floats: str = ""
     """The value of XDEVICE_FLOATS in the usual run of each backend; calibration runs have values of their own."""
     calibrates: bool = False
     """Whether the script is run several more times on the reference, to measure the effect of rounding alone."""
     keeps_operations: bool = False
-    """Whether the operations of each backend's usual run are kept, and the gradients that it computes."""
+    """Whether the operations of each backend's usual run are saved, with the gradients that it computes. The
+    calibration runs save none."""
     keeps_gradients: bool = False
-    """Whether the gradients are reported one by one."""
+    """Whether the report lists each gradient."""
 
     def scripts(self) -> list[ScriptRun]:
-        """The runs in their order: one on each backend, and the calibration runs of the reference, if asked for."""
+        """Returns the runs in their order: one on each backend, then the calibration runs of the reference, if there
+        are any."""
         usual = [ScriptRun(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
@@ -79,6 +87,7 @@ class ScriptRun(NamedTuple):
     """One run of the script in a process: on which backend, and with which XDEVICE_FLOATS."""
 
     name: str
+    """The backend's name; for a calibration run, with the variant, such as `torch (float64)`."""
     backend: str
     place: str
     """The path of the process's folder, relative to the folder of the run."""
@@ -86,17 +95,22 @@ class ScriptRun(NamedTuple):
 
 
 def place_of(variant: str) -> str:
+    """The folder of a calibration run, relative to the folder of the run: `calibration/jitter1` for the variant
+    `jitter:1`."""
+    # a name with a colon cannot be a folder on Windows
     return f"{CALIBRATION}/{variant.replace(':', '')}"
 
 
 class Ended(NamedTuple):
-    """How a backend's process ended. `error` is empty if the process ended by itself, with status 0."""
+    """How a process ended. `error` says why it failed; it is empty if the process ended with exit status 0."""
 
     backend: str
+    """The name of the run, `ScriptRun.name`."""
     seconds: float | None
     """How many seconds the process took, imports included; None if only its recording is known."""
     error: str
     python: str
+    """The path of the interpreter; empty if only the recording is known."""
 
 
 class Watcher:
@@ -106,41 +120,47 @@ class Watcher:
         """Called when a backend's process is about to start."""
 
     def counts(self, backend: str, records: int) -> None:
-        """Called several times a second while a backend's process runs. It has recorded `records` values so far."""
+        """Called several times a second while a backend's process runs, with the number of values that the process has
+        recorded so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
         """Called when a backend's process has ended, with `records` values recorded."""
 
 
 def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
-    """Runs the script once per backend. The recordings are written below `folder`, and stay there if the run is
-    interrupted."""
+    """Does the runs of a plan, `plan.jobs` at a time, and returns how each ended, in the order of `plan.scripts()`.
+
+    Everything is written below `folder`: what each process recorded and printed, and `run.json`. It stays there if the
+    run is interrupted.
+    """
     processes = _RunningScripts(plan, folder, watcher)
     try:
         with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
             try:
+                # `list` waits for all runs, and raises the first error of any
                 list(pool.map(processes.run, plan.scripts()))
-            except BaseException:  # after Ctrl-C no process that was started stays behind
+            except BaseException:  # also Ctrl-C: no process may stay behind
                 pool.shutdown(wait=False, cancel_futures=True)
                 processes.stop()
                 raise
     finally:
+        # after an interrupt, too: the runs that have ended can still be compared
         ended = list(processes.ended.values())
         rows = [one._asdict() for one in ended]
-        # the calibration runs come after the usual ones
-        count = len(plan.backends)
+        # the rows of the calibration runs come after those of the usual runs
+        usual_count = len(plan.backends)
         about = {
             "gradients": plan.keeps_gradients,
             "reference": plan.reference,
-            "backends": rows[:count],
-            "calibration": rows[count:],
+            "backends": rows[:usual_count],
+            "calibration": rows[usual_count:],
         }
         (folder / RUN).write_text(json.dumps(about, indent=2) + "\n")
     return ended
 
 
 class _RunningScripts:
-    """The processes of a run. `stop` kills those that are alive, and keeps further ones from starting."""
+    """Runs the scripts of a plan, each in a process, from several threads at once."""
 
     def __init__(self, plan: RunPlan, folder: Path, watcher: Watcher) -> None:
         self._plan, self._folder, self._watcher = plan, folder, watcher
@@ -150,23 +170,27 @@ class _RunningScripts:
             )
             for script in plan.scripts()
         }
-        """How each run ended, by its name: "interrupted" until something else is known."""
+        """How each run ended, by its name: with the error "was interrupted" until it has ended otherwise."""
         self._lock = threading.Lock()
         self._alive: set[subprocess.Popen[bytes]] = set()
         self._is_stopped = False
 
     def stop(self) -> None:
+        """Kills the processes that are alive, and keeps further ones from starting."""
+        # under the lock, so that `_start` sees it or has added its process already
         with self._lock:
             self._is_stopped = True
         for process in tuple(self._alive):
             _kill(process)
 
     def run(self, script: ScriptRun) -> None:
+        """Runs one script until it ends, stores in `ended` how, and tells the watcher."""
         self._watcher.starts(script.name)
         folder = self._folder / script.place
         folder.mkdir(parents=True)
         started = time.monotonic()
         why = self._why_failed(script, folder)
+        # `stop` has killed it, so `ended` stays "was interrupted"
         if self._is_stopped:
             return
         why += _last_lines(folder / "stderr.txt") if why else ""
@@ -196,6 +220,8 @@ class _RunningScripts:
     def _start(
         self, script: ScriptRun, folder: Path, out: BinaryIO, err: BinaryIO
     ) -> subprocess.Popen[bytes]:
+        """Starts the process of a script, which writes its output and its errors into two open files. Raises
+        `InterruptedError` after `stop`, and another `OSError` if the interpreter cannot be started."""
         plan = self._plan
         command = [
             plan.pythons[script.backend],
@@ -225,19 +251,20 @@ class _RunningScripts:
 
 
 def _module(plan: RunPlan, script: ScriptRun) -> tuple[str, ...]:
-    """The module that runs the script in a process; none if Python itself runs it."""
+    """The arguments `-m` and the module that runs the script; empty if Python runs the script itself."""
+    # the usual run of a backend has the backend's name, and a calibration run another one
     if plan.keeps_operations and script.name == script.backend:
         return _OPERATIONS
     return _TRACING if plan.is_traced else ()
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], None]) -> str:
-    """Waits until the process ends, and kills it after `timeout` seconds. Returns why the process failed; "" if it
-    succeeded."""
+    """Waits until the process ends, and kills it after `timeout` seconds. Calls `tick()` several times a second
+    meanwhile. Returns why the process failed; "" if it succeeded."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
-            # in short steps, so that the progress line moves
+            # in steps of 0.2 s, so that `tick` can update the progress line
             status = process.wait(timeout=min(0.2, timeout))
             return "" if status == 0 else f"ended {status_text(status)}"
         tick()
@@ -248,6 +275,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kills the process and all processes that it has started: together they are one process group."""
     if hasattr(os, "killpg"):
+        # the group may have ended already
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     else:  # Windows has no process groups, but this command ends the children too
@@ -258,17 +286,20 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
                 check=False,
             )
         process.kill()
+    # collects the exit status, or the process would stay in the system's table as a zombie
     process.wait()
 
 
 def _last_lines(path: Path) -> str:
-    # what a crashed process has printed may be cut within a character
+    """The last lines of a file that are not blank, each on a new line and cut to 300 characters; "" if there are
+    none."""
+    # the output of a process that crashed may end in the middle of a character
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return "".join(f"\n{line[:300]}" for line in lines[-_SHOWN:])
 
 
 def count(folder: Path) -> int:
-    """How many values a backend has recorded in its folder so far."""
+    """How many values the process of this folder has recorded so far; 0 if it has recorded nothing."""
     try:
         with (folder / INDEX).open("rb") as file:
             # the first line says which versions wrote it, and a crash may have cut the last one short
@@ -278,22 +309,23 @@ def count(folder: Path) -> int:
 
 
 def clear(folder: Path) -> None:
-    """Removes the files of an earlier run from a folder, and no other files.
+    """Removes an earlier run from a folder: the folders of its backends and of its calibration, with everything in
+    them, and then `run.json`. Anything else in the folder stays.
 
     Raises:
-        RecordingError: the folder holds no run, or a damaged one.
+        RecordingError: the folder has no `run.json`, or a damaged one.
     """
     path = folder / RUN
     if not path.exists():
         raise RecordingError(
-            f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept"
+            f"{folder} has no {RUN}: it is not the folder of an earlier run, so nothing was removed"
         )
     with reading(path):
         places = [str(one["backend"]) for one in json.loads(path.read_text())["backends"]]
-    # only folders that the run itself has listed
+    # only the folders that `run.json` lists: the user may keep other things here
     for place in (*places, CALIBRATION):
-        # a name with a slash, which nobody has written here, would be another folder
+        # a name with a slash, in a file from elsewhere, could lead out of the folder
         if (folder / place).is_dir() and (folder / place).parent == folder:
             shutil.rmtree(folder / place)
-    # last: if deleting fails before, the folder is still that of a run
+    # last: if deleting a folder fails, the next call still finds the list
     path.unlink()

@@ -1,4 +1,5 @@
-"""Compares everything but the numbers of two values: their leaves, with kinds, shapes, dtypes and devices."""
+"""Compares everything except the numbers of two values: which leaves they have, and the kinds, shapes, dtypes and
+devices of these."""
 
 from __future__ import annotations
 
@@ -21,23 +22,25 @@ if TYPE_CHECKING:
 
 
 def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
-    """A structural difference if one of two values has leaves that the other lacks; otherwise None."""
+    """Returns a difference in structure if one of two values has leaves that the other lacks; otherwise None."""
     # dicts, not sets, so that messages name paths in the program's order
     ours, theirs = (dict.fromkeys(unique_paths(side)) for side in (actual, expected))
     missing = [path for path in theirs if path not in ours]
     extra = [path for path in ours if path not in theirs]
     if not missing and not extra:
         return None
-    what = [f"actual has no {name_some(missing)}"] if missing else []
-    what += [f"expected has no {name_some(extra)}"] if extra else []
+    sentences = [f"actual has no {name_some(missing)}"] if missing else []
+    sentences += [f"expected has no {name_some(extra)}"] if extra else []
     hint = _hint(actual, expected)
-    text = f"the structures differ{owners_text(actual, expected)}: {'; '.join(what)}{hint}"
+    text = f"the structures differ{owners_text(actual, expected)}: {'; '.join(sentences)}{hint}"
     return difference("structure", text, (missing + extra)[0], extra, missing)
 
 
 def _hint(actual: Leaves, expected: Leaves) -> str:
-    """The advice if one side is a tensor and the other a list of numbers, each of which is a leaf."""
+    """The advice to be added to a message if one side is a single tensor and the other a list of numbers, each of which
+    is a leaf; otherwise ""."""
     for side, numbers, others in (("expected", expected, actual), ("actual", actual, expected)):
+        # such as `[0]`, the path of an item
         is_list = all(
             leaf.owner == PYTHON and leaf.is_number and leaf.path.startswith("[")
             for leaf in numbers
@@ -48,17 +51,20 @@ def _hint(actual: Leaves, expected: Leaves) -> str:
 
 
 def counters_of_one(actual: Leaves, expected: Leaves) -> set[str]:
-    """The paths of batch counts that only one side has. PyTorch's batch norms keep such counts; they change no
+    """The paths of batch counts that only one side has. PyTorch's batch norms keep such counts, which change no
     result."""
     ours, theirs = ({leaf.path for leaf in side} for side in (actual, expected))
+    # a path may end with brackets, as in `['0.num_batches_tracked']`
     return {path for path in ours ^ theirs if path.rstrip("'\"]").endswith(layouts.COUNTER)}
 
 
 def name_some(paths: Iterable[str]) -> str:
+    """The first five paths in words, and how many more there are."""
     return listed((path or "tensor by itself" for path in paths), 5)
 
 
 def owners_text(actual: Leaves, expected: Leaves) -> str:
+    """The frameworks of both sides, as in " (actual: torch 2.13.0, expected: jax 0.7.2)"."""
     owners = [
         ", ".join(sorted({leaf.owner for leaf in side} - {PYTHON})) or PYTHON
         for side in (actual, expected)
@@ -69,10 +75,11 @@ def owners_text(actual: Leaves, expected: Leaves) -> str:
 def compare_pairs(
     pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
 ) -> Comparison | None:
-    """The first difference in kind, or else in shape, dtype or device, if `rule` asks for these."""
-    # each check for all leaves before the next one: a difference in kind or shape may cause those in dtype
+    """Returns the first difference between two leaves in kind, or else in shape, or else in dtype or device if `rule`
+    compares these; None if there is none."""
+    # each check for all leaves before the next one: a difference in kind or shape explains more than
+    # one in dtype or device
     checks = [_kind, _shape]
-    # as the caller asked
     checks += [_dtype] if rule.check_dtype else []
     checks += [_device] if rule.check_device else []
     return next(
@@ -82,7 +89,7 @@ def compare_pairs(
 
 
 def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
-    """A structural difference if one leaf is a tensor or number and the other leaf is not; otherwise None."""
+    """Returns a difference in structure if only one of two leaves is a tensor or number; otherwise None."""
     if actual.is_number == expected.is_number:
         return None
     text = (
@@ -93,31 +100,36 @@ def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
 
 
 def _shape(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+    """Returns the difference between the shapes of two leaves; None if they are equal."""
     if actual.shape == expected.shape:
         return None
-    # the usual case: PyTorch keeps a linear weight as (out, in), Keras as (in, out)
+    # often it is a linear weight, which PyTorch keeps as (out, in) and Keras as (in, out)
     hint = "; one is the other transposed" if actual.shape == expected.shape[::-1] else ""
     return _unequal("shape", actual, expected, hint)
 
 
 def _dtype(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+    """Returns the difference between the dtypes of two leaves; None if they are equal or the leaves are no numbers. A
+    Python number matches any dtype of its kind: a float float32, and an int uint8."""
     if actual.dtype == expected.dtype or not actual.is_number:
         return None
-    # a Python number takes the dtype of the tensor beside it, as in the frameworks
+    # exactly one is a Python number, which takes the dtype of the tensor, as in the frameworks
     is_weak = PYTHON in (actual.owner, expected.owner) and actual.owner != expected.owner
     if is_weak and _category(actual.dtype) == _category(expected.dtype):
         return None
     return _unequal(
-        "dtype", actual, expected, "; check_dtype=False compares the values all the same"
+        "dtype", actual, expected, "; check_dtype=False compares the values nevertheless"
     )
 
 
 def _category(dtype: str) -> str:
-    """The dtype without its size: uint8 and int64 are int."""
+    """The kind of a dtype: `int` for uint8 and int64, `float` for bfloat16, float32 and Python's float."""
+    # `bu` are the first letters of bfloat16 and uint8; "bool" would lose its own
     return dtype if dtype == "bool" else dtype.lower().lstrip("bu").rstrip("0123456789")
 
 
 def _device(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+    """Returns the difference between the devices of two leaves; None if they are equal."""
     # a Python number is on no device
     if actual.device == expected.device or None in (actual.device, expected.device):
         return None
@@ -127,6 +139,8 @@ def _device(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
 def _unequal(
     problem: Problem, actual: HostLeaf, expected: HostLeaf, hint: str = ""
 ) -> Comparison:
+    """The difference between two leaves in the attribute `problem`: "shape", "dtype" or "device". The message ends with
+    `hint`."""
     ours, theirs = getattr(actual, problem), getattr(expected, problem)
     text = (
         f"the {problem}s differ{at(expected.path)}: "

@@ -27,12 +27,15 @@ class Tolerance(NamedTuple):
     relative: float
     absolute: float
     least: float
+    """The size from which the absolute part grows: for numbers below it, the part is `absolute * least`."""
 
     def __str__(self) -> str:
+        """The formula as messages show it."""
         size = f"max({self.least:g}, max|expected|)" if self.least else "max|expected|"
         return f"{self.relative:g} * |expected| + {self.absolute:g} * {size}"
 
 
+# in this order, because `coarser` takes the last one
 TOLERANCES: Final = {
     "float64": Tolerance(1e-10, 1e-12, 1.0),
     "float32": Tolerance(1e-5, 1e-6, 1.0),
@@ -43,8 +46,8 @@ TOLERANCES: Final = {
 real and imaginary parts; ints and bools must be equal."""
 
 _NOISES: Final = 8.0
-"""If the noise of a leaf was measured, an error may be this many times the noise. 4 was the smallest factor without a
-false alarm."""
+"""If the noise of a leaf was measured, an error may be this many times the noise. In the runs that were tested, 4 was
+the smallest factor without a false alarm."""
 _FLOOR: Final = 2 * 2.0**-23
 """The error that is allowed in addition to the noise, even if the noise is 0, as a share of max|expected|."""
 
@@ -58,21 +61,21 @@ class Strictness(NamedTuple):
     check_dtype: bool = True
     equal_nan: bool = False
     float64_step: int | None = None
-    """In a run in float64, the step of the value: float64 has its own tolerance in step 0, and float32's from the
-    second step of a name on. Two Python floats count as float64 in such a run, and elsewhere as float32. None for other
-    runs."""
+    """In a run in float64, the step of the value; None for other runs. In step 0, float64 has its own tolerance, and in
+    later steps that of float32. Two Python floats count as float64 in such a run, and otherwise as float32."""
     noise: Mapping[str, float] | None = None
-    """The error that rounding alone made in each leaf, by the leaf's path; see `noise`."""
+    """The error that rounding alone made in each leaf, by the leaf's path, as `noise.measure` gives it; None if it was
+    not measured."""
 
     def check(self) -> Strictness:
-        """Raises `ArgumentError` for a wrong tolerance; otherwise returns itself."""
+        """Returns itself. Raises `ArgumentError` if a tolerance is not a number of 0 or more."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
-            # `not value >= 0` refuses NaN too
+            # not `value < 0`, which is false for NaN; and a bool is a number for Python
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
                 raise ArgumentError(
-                    f"{name} must be a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
+                    f"{name} must be a number of 0 or more, not {value!r:.100}; without it, each dtype has its own"
                 )
         return self
 
@@ -81,23 +84,30 @@ class Allowed(NamedTuple):
     """The tolerance for one pair of leaves, as `allow` computes it from their dtype and the `Strictness`."""
 
     rtol: float
+    """The relative part, as a share of |expected|."""
     atol: Callable[[float], float]
     """The absolute part of the tolerance, as a function of max|expected|."""
     text: str
+    """The formula, for messages."""
 
 
 def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed | None:
-    """The tolerance for two leaves of this dtype; None if they must be equal, as ints and bools must. `noise` is the
-    error that rounding alone makes in these leaves, if it was measured."""
+    """Returns the tolerance for two leaves. Returns None if they must be equal, as ints and bools must.
+
+    `dtype` is what `coarser` gives: None for ints and bools. `noise` is the error that rounding alone makes in these
+    leaves; None if it was not measured.
+    """
+    # the noise is measured for float32, so other float dtypes keep their usual tolerance
     if noise is not None and dtype in (None, "float32"):
         words = f"{_NOISES:g} * {noise:.3g} that rounding alone does up to this step"
         if dtype is None:
-            # numbers that were counted from floats, as how many predictions are right, may change by rounding
+            # ints that are counted from floats, such as correct predictions, may change by rounding
             return Allowed(0.0, lambda size: _NOISES * noise, words) if noise else None
         text = f"{words}, + {_FLOOR:.2g} * max|expected|"
         return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
     if dtype is None:
         return None
+    # from step 1 on, float64 has float32's tolerance: some optimizers hold their rate in float32
     usual = TOLERANCES["float32" if dtype == "float64" and rule.float64_step else dtype]
     rtol = usual.relative if rule.rtol is None else float(rule.rtol)
     if rule.atol is None:
@@ -108,15 +118,16 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
 
 
 def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | None:
-    """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
-    of the other leaf, and two Python floats take the dtype of the run."""
+    """Returns the coarser of the float dtypes of two leaves, which decides their tolerance; None if both are ints or
+    bools. A complex dtype counts as that of its parts. A Python number takes the dtype of the other leaf, and two
+    Python floats take the dtype of the run. Raises `DTypeError` for a dtype without a tolerance."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
     floats = {
         PARTS.get(name, name)
         for name in names
         if name != "bool" and not name.lstrip("u").startswith("int")
     }
-    # two losses as Python floats were computed in the frameworks' default dtype
+    # two Python floats, such as losses, were computed in the frameworks' default dtype
     if not floats and {actual.dtype, expected.dtype} & {"float", "complex"}:
         floats = {"float32" if rule.float64_step is None else "float64"}
     unknown = floats - TOLERANCES.keys()

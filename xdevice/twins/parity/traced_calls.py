@@ -33,17 +33,25 @@ class TracedCall(NamedTuple):
     """One traced call of a model. Its arrays stay in the file until `arrays` reads them."""
 
     model: int
+    """The number of the model, counted from 0 in the order in which the program first called its models."""
     run: int
+    """The number of this call among all calls of the model, counted from 0."""
     type: str
+    """The name of the model's class."""
     time: float
+    """When the call began, in seconds since 1970."""
     layers: list[dict[str, Any]]
+    """For each layer its path, its kind, the shapes of its parameters, and its settings."""
     calls: list[list[Any]]
+    """For each call of a layer its path, its number among the calls of this layer, and the name of its class."""
     entries: dict[str, RecordedCall]
+    """All recorded arrays, by keys such as `0.2.5`: the model, the run, and the place in `calls`."""
     channels_last: bool | None = None
+    """Whether the model takes images with their channels last; None if that is not known."""
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
-        """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients", of the model itself, or of the call
-        of one of its layers. A gradient that never reached the layer is None."""
+        """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients". Without `layer` they are those of
+        the model, and with it, a place in `calls`, those of that call. A gradient that never came is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
             leaf.value
@@ -52,7 +60,7 @@ class TracedCall(NamedTuple):
         ]
 
     def as_run(self, owner: str) -> TracedRun:
-        """This call as it is compared layer by layer, with all its arrays read. `owner` is the backend's name."""
+        """Returns this call with all its arrays read, to be compared layer by layer. `owner` is the backend's name."""
         calls = []
         for place, (path, number, kind) in enumerate(self.calls):
             inputs, outputs, gradients = (
@@ -62,21 +70,24 @@ class TracedCall(NamedTuple):
         return TracedRun(owner, calls, self.arrays("outputs"))
 
     def as_twin(self, owner: str) -> Twin:
-        """The layers of the model, for pairing. In place of its variables it has arrays with only their shapes."""
+        """Returns the layers of the model, to be paired with those of another. In place of the model's variables there
+        are arrays with their shapes, and no values."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []
             for name, shape in line["shapes"].items():
                 full_name = layouts.join(line["path"], name)
+                # the rule is never applied, because there are no values
                 parts.append(Part(full_name, (name,), layouts.SAME))
-                # one element in memory, whatever the shape
+                # whatever the shape, the array has one element in memory
                 variables[full_name] = numpy.broadcast_to(numpy.zeros((), "bool"), tuple(shape))
+            # JSON has turned tuples into lists
             settings = {
                 name: tuple(x) if isinstance(x, list) else x
                 for name, x in line["settings"].items()
             }
             layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
-        backend: Any = SimpleNamespace(name=owner)  # the framework itself is not needed here
+        backend: Any = SimpleNamespace(name=owner)  # pairing only uses its name
         return Twin(backend, layers, variables, [])
 
 
@@ -85,8 +96,10 @@ class Traces(NamedTuple):
 
     backend: str
     version: str | None
+    """The version of the framework; None if no call was traced."""
     calls: list[TracedCall]
     refusals: list[str]
+    """For each model that could not be traced, a sentence that says why."""
 
 
 def read(folder: Path, backend: str) -> Traces | None:
@@ -105,6 +118,7 @@ def read(folder: Path, backend: str) -> Traces | None:
             for line in lines
             if "refusal" in line
         ]
+        # every other line is a traced call
         lines = [line for line in lines if "run" in line]
         if not lines:
             return Traces(backend, None, [], refusals)
@@ -115,10 +129,11 @@ def read(folder: Path, backend: str) -> Traces | None:
 
 
 def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall, Comparison]]:
-    """Compares each traced call of the reference with the call of the same model that had the same inputs. The models
-    of the two backends are paired by their order in the program. Yields a name, the reference's call, and the
-    result."""
-    # the numbers that the tracer gave them: names of classes differ between frameworks
+    """Compares each traced call of the reference, `expected`, with the call of the same model on the other backend that
+    had the same inputs. Models are the same if the program called both as its first model, or both as its second, and
+    so on. Yields the model's name in the report, the reference's call, and the result; a single difference for a model
+    none of whose calls had the same inputs."""
+    # by the models' numbers, because the names of classes differ between frameworks
     for model in sorted({call.model for call in expected.calls}):
         ours, theirs = (
             [call for call in side.calls if call.model == model] for side in (actual, expected)
@@ -137,12 +152,12 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
 def _pair_calls(
     ours: list[TracedCall], theirs: list[TracedCall]
 ) -> Iterator[tuple[TracedCall, TracedCall]]:
-    """Yields pairs of calls that had the same inputs, in their order. Calls without a partner are skipped: some
-    frameworks need one more call than others, to build the model."""
+    """Yields pairs of calls that had the same inputs, in the order of both. Calls without a partner are skipped: some
+    frameworks need an additional call that builds the model."""
     start = 0
     for its in theirs:
         for place in range(start, len(ours)):
-            # rounding in what came before must not make two calls strangers
+            # within rounding, because the inputs may have been computed
             if _inputs_apart(ours[place], its) <= distances.OFF["float32"]:
                 yield ours[place], its
                 start = place + 1
@@ -150,21 +165,27 @@ def _pair_calls(
 
 
 def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
+    """The largest distance between an input of one call and the same input of the other; infinite if none can be
+    compared."""
     errors = map(distances.error_of, one.arrays("inputs"), other.arrays("inputs"))
     return max((error for error in errors if error is not None), default=math.inf)
 
 
 def _other_inputs(one: TracedCall, other: TracedCall) -> str:
+    """The message if no call has the inputs of a reference's call, with the shapes of the first call on each side."""
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (
         f"no call has the inputs of a call of the reference; the first have the shapes {ours} and {theirs}; "
-        "numbers drawn by xdevice.random or NumPy are the same everywhere"
+        "draw numbers with xdevice.random or NumPy, which give the same on every backend"
     )
 
 
 def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str) -> Comparison:
+    """The `Comparison` of two calls of one model: its text names the first layer, or else the first gradient, that
+    differs. Its errors are shares of the largest expected value (`distances`)."""
     ours, theirs = mine.as_run(owner), its.as_run(expected_owner)
     if len(ours.outputs) == len(theirs.outputs):
+        # one side may have its channels last, and the other before the rows
         ends = mine.channels_last, its.channels_last
         outputs = [
             distances.aligned(x, y, ends)
@@ -179,7 +200,7 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
         )
     runs = TwoRuns(ours, theirs, pairs)
     allowed, total = runs.limit, len(pairs)
-    # wrong outputs lead to wrong gradients, so gradients are looked at only where all outputs agree
+    # gradients count only if all outputs agree, because wrong outputs lead to wrong gradients
     place = runs.first_difference() or runs.first_gradient()
     if place is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
@@ -191,6 +212,7 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
         return Comparison(
             True, abs=worst, rel=worst, allowed=allowed, excess=worst / allowed, total=total
         )
+    # an infinite error: another shape, or NaN or an infinity on one side only
     off = place.error if math.isfinite(place.error) else None
     return Comparison(
         False, "shape" if off is None else "values", place.path,

@@ -40,21 +40,24 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.twins.contract.calls import Call
 
+# the names of the folder, next to the recording, and of the file with the lines
 FOLDER: Final = "trace"
 RUNS: Final = "runs.jsonl"
 FIRST: Final = 3
-"""The first calls with inputs of one shape are always traced: this many of them."""
+"""How many calls with inputs of the same shapes are always traced."""
 
 
 class _OpenCall(NamedTuple):
-    """A call of a model that is not written yet, and whose layers are still watched: its gradients may still come."""
+    """A call of a model that is not written yet, because its gradients may still come: its layers are still watched."""
 
     block: AbstractContextManager[Any]
     """The open block of `Backend.calls`."""
     line: dict[str, Any]
     """Its entry in the file `runs.jsonl`, without its layers and their calls."""
     inputs: tuple[Any, ...]
+    """Copies of the tensors that the model was called with."""
     outputs: tuple[Any, ...] = ()
+    """Copies of the tensors that it returned."""
     trace: Trace | None = None
     """None until the call has returned."""
 
@@ -67,10 +70,13 @@ class _TracedModel:
         self.number = number
         self.itself = itself  # kept alive, because the tracer finds models by their id
         self.count = 0
+        """How many calls there have been, traced or not."""
         self.shapes: dict[Any, int] = {}
+        """How many of them had inputs of these shapes."""
         self.refusal = ""
+        """Why the model cannot be traced; empty if it can."""
         self.open: dict[int, _OpenCall] = {}
-        """The last call by each thread."""
+        """The last traced call by each thread, until it is written."""
 
 
 class Tracer:
@@ -82,40 +88,43 @@ class Tracer:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._models: dict[int, _TracedModel | None] = {}
+        """The record of each model by its id; None for a model that is not traced."""
         self._recorder = Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Runs `call`, which calls `model` with `arguments`, traces the call if it should be traced, and returns its
-        result. The backend passes every call of a model to this method, except calls made by other models."""
+        """Returns the result of `call`, which calls `model` with `arguments`, and traces the call if it is one to be
+        traced. The backend passes every call of a model to this method, except calls made by other models."""
         # a forked child shares the open files, so it writes nothing
         traced = self._model_of(model) if os.getpid() == self._process else None
         if traced is None:
             return call()
         thread = threading.get_ident()
+        # the thread's last call of this model gets no more gradients
         with self._lock:
             self._write(traced, thread)
         if not self._is_wanted(traced, arguments):
             return call()
+        # entered by hand, because the block outlives this method: `_write` leaves it
         block = self._backend.calls(model)
         try:
             calls: list[Call] = block.__enter__()
         except XDeviceError as error:
             self._refuse(traced, str(error))
             return call()
-        # a watch of no layers, for its way of copying: the program may write into the tensors
+        # copies, because the program may write into the tensors; a watch of no layers makes them
         copies = layer_calls.Watch(self._backend, {}).copies
         line = {
             "model": traced.number, "type": type(model).__name__, "run": traced.count - 1, "time": time.time(),
         }  # fmt: skip
         opened = traced.open[thread] = _OpenCall(block, line, copies(arguments))
         result = call()
-        # what the program calls from now on is no part of this call
+        # `list`, because the block stays open, and later calls are no part of this one
         trace = Trace(model, self._backend, list(calls))
         traced.open[thread] = opened._replace(outputs=copies(result), trace=trace)
         return result
 
     def close(self) -> None:
-        """Writes the calls that are still waiting for gradients, and closes the files."""
+        """Writes the calls that are not written yet, and closes the files. Does nothing in a forked child."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -125,16 +134,17 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
-        """The record of a model; None if it has no parameters that can be paired with another model's, like a loss
-        function."""
+        """The tracer's record of a model. None if the model has no parameters that can be paired with another model's,
+        as a loss function, or is not built yet."""
         with self._lock:
             if id(model) not in self._models:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    return (
-                        None  # this first call builds the model, which has no layers before it
-                    )
+                    # this first call builds the model, which has no layers before it
+                    return None
+                # also an `UnsupportedError`, but about a private name that this version of the framework
+                # lacks, not about the model
                 except AbsentNameError:
                     raise
                 except UnsupportedError:
@@ -144,6 +154,7 @@ class Tracer:
             return self._models[id(model)]
 
     def _is_wanted(self, traced: _TracedModel, arguments: Any) -> bool:
+        """Counts a call of a model, and returns whether it is to be traced (see the top of this file)."""
         if traced.refusal:
             return False
         if self._backend.tracing():
@@ -156,16 +167,18 @@ class Tracer:
         with self._lock:
             traced.count += 1
             traced.shapes[shapes] = traced.shapes.get(shapes, 0) + 1
-            # powers of two: a run of a million steps keeps twenty calls
+            # a power of two has one bit, so that n & (n - 1) is 0: of a million calls, 20 are traced
             return traced.shapes[shapes] <= FIRST or traced.count & (traced.count - 1) == 0
 
     def _refuse(self, traced: _TracedModel, why: str) -> None:
+        """Gives up tracing a model, and writes the reason into the file."""
         traced.refusal = why
         self._line(
             {"model": traced.number, "type": type(traced.itself).__name__, "refusal": why}
         )
 
     def _layers(self, model: Any) -> list[dict[str, Any]]:
+        """The layers of a model for JSON: path, kind, shapes of the parameters, settings."""
         twin = read_model(self._backend, model)
         return [
             {
@@ -178,14 +191,15 @@ class Tracer:
         ]
 
     def _write(self, traced: _TracedModel, thread: int) -> None:
-        """Ends the last call of the model by a thread, and writes it unless it raised."""
+        """Ends the last traced call of the model by a thread, if there is one, and writes it unless it raised."""
         opened = traced.open.pop(thread, None)
         if opened is None:
             return
         opened.block.__exit__(None, None, None)
+        # the call has raised
         if opened.trace is None:
             return
-        # a gradient may still be on its way
+        # a gradient may still be computed asynchronously
         self._backend.synchronize(None)
         key = f"{traced.number}.{opened.line['run']}"
         inputs, outputs = (
@@ -195,6 +209,7 @@ class Tracer:
         self._recorder.add(key, {"inputs": inputs, "outputs": outputs})
         calls = []
         for number, call in enumerate(opened.trace.calls):
+            # without texts: the path and the type of a call are in its line
             self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
             calls.append([call.path, call.number, call.type])
         more = {
@@ -204,12 +219,15 @@ class Tracer:
         self._line(opened.line | more)
 
     def _line(self, line: dict[str, Any]) -> None:
+        """Appends a line of JSON to `runs.jsonl`."""
+        # opened each time, so that a crash later loses nothing
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / RUNS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 def _for_json(value: object) -> Any:
+    """A setting as JSON can have it: anything except numbers, texts, None and lists of them becomes its text."""
     if isinstance(value, list | tuple):
         return [_for_json(x) for x in value]
     return value if isinstance(value, bool | int | float | str | None) else str(value)
@@ -229,8 +247,8 @@ def main() -> None:
 def enter_supported(
     stack: ExitStack, block: Callable[[], AbstractContextManager[Any]], lacking: str
 ) -> None:
-    """Enters a block of the backend. If the backend lacks it, the script runs without it, because the values that the
-    script records are compared nevertheless; `lacking` says on standard error what is missing."""
+    """Enters the block that `block()` returns. If the backend does not support it, prints `lacking` and the reason to
+    standard error instead, and the script runs without: the values that it records can still be compared."""
     try:
         stack.enter_context(block())
     except UnsupportedError as error:
@@ -238,9 +256,11 @@ def enter_supported(
 
 
 def script_to_run() -> str:
-    """Returns the script that the command-line arguments name, and sets the arguments to those that it would have under
-    Python."""
+    """Returns the path of the script, which is the first command-line argument. Changes `sys.argv` and `sys.path` to
+    what they are when Python runs the script."""
+    # `sys.argv[0]` is this module
     del sys.argv[0]
+    # Python puts the script's folder first, so that the script can import its neighbors
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
     return sys.argv[0]
 

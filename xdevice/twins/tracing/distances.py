@@ -18,37 +18,41 @@ if TYPE_CHECKING:
 
 OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """By dtype, the largest distance that still counts as rounding. Correct float32 runs of eleven published architectures
-stayed 25 times below that limit."""
+stayed below a 25th of it."""
 
 
 def limit(arrays: Sequence[Array]) -> float:
-    """The largest distance that rounding alone may make, for the coarsest dtype of these arrays."""
+    """The largest distance that still counts as rounding, for the coarsest float dtype among these arrays; that of
+    float32 if there is none."""
     return max(
         (OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"]
     )
 
 
-# of arrays whose axes have one order
+# distances of arrays whose axes have the same order
 
 
 def apart(actual: Array, expected: Array) -> float:
-    """The distance between two arrays with the same order of axes; infinite if their shapes, or ints or bools in them,
-    differ, or if one has NaN or an infinity where the other does not have the same."""
+    """The distance between two arrays with the same order of axes. Infinite if the shapes differ, if ints or bools
+    differ, or if one array has NaN or an infinity where the other does not have the same. 0 if both are empty."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """The larger of two numbers: the distance as in `apart`, and the largest difference relative to how far the rows of
-    a batch lie from their mean."""
+    """The distance as in `apart`, enlarged if the rows of a batch are nearly the same: then it is the largest
+    difference as a share of how far the rows lie from their mean. A large bias, which all rows share, would otherwise
+    hide differences."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance
     rows = wide(expected)
+    # the largest number, and how far any number is from the mean of its column
     most = float(numpy.abs(rows[numpy.isfinite(rows)]).max())
     spread = numpy.abs(rows - rows.mean(axis=0))
     spread = spread[numpy.isfinite(spread)]
+    # 1e-2 bounds the factor to 100, because rounding alone separates rows that are equal
     return (
         distance * max(1.0, most / (float(spread.max()) + 1e-2 * most))
         if spread.size and most
@@ -57,39 +61,43 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
 
 
 def moved(x: Array, last: bool) -> Array:
-    """An image with the axis of its channels moved to the end (if `last`), or to before the rows and columns."""
+    """A batch of images with the axis of their channels moved: with `last` from axis 1 to the end, otherwise from the
+    end to axis 1."""
     return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
 
 
 def aligned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
-    """`actual` with its channels on the axis where `expected` has them. `ends` says for each of the two models whether
-    its channels come last."""
+    """`actual` with its channels on the axis where `expected` has them. `ends` says for each of the two models, the
+    actual one first, whether its channels come last; None if that is not known, and then `actual` is returned as it
+    is."""
     if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
         return actual
-    # `actual` as it is may fit too, if it is a sequence, which has no channels
+    # `actual` as it is may fit as well: a sequence has no channels, so the closer of the two is taken
     ways = [way for way in (actual, moved(actual, not ends[0])) if way.shape == expected.shape]
     return min(ways, key=lambda way: _distance(way, expected), default=actual)
 
 
-# of arrays whose axes may have different orders
+# distances of arrays whose axes may have different orders
 
 
 def error_of(actual: Array, expected: Array) -> float | None:
-    """The smallest distance of the two arrays in any usual order of `actual`'s axes. Infinite if the shapes cannot fit;
-    None if both arrays are empty, or if they may hold the same numbers in an order that is not tried."""
+    """The smallest distance between the two arrays, with the axes of `actual` in any order that frameworks use.
+    Infinite if the shapes cannot fit; None if both arrays are empty, or if they may hold the same numbers in an order
+    that is not tried."""
     if not expected.size and not actual.size:
         return None
     ways = [_distance(way, expected) for way in _orders(actual, expected.shape)]
     if ways:
         return min(ways)
-    # a reshaped array of the same size may hold the same numbers; one of other sizes cannot
+    # the same axes in an order that is not tried, or a reshaped array, may hold the same numbers; the
+    # same number of axes with other sizes cannot
     same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
     return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """Like `error_of`, for the inputs of a convolution: the previous layer may have padded one of the two with
-    zeros."""
+    """Like `error_of`, for the inputs of a convolution: if the shapes cannot fit, zeros at the edges are removed from
+    both, because in one framework the previous layer may have padded."""
     error = error_of(actual, expected)
     if error != math.inf:
         return error
@@ -97,8 +105,10 @@ def error_of_padded(actual: Array, expected: Array) -> float | None:
 
 
 def trimmed(x: Array, axes: Iterable[int]) -> Array:
-    """An image without the zeros at the edges of these axes, which may be padding."""
+    """An image without the zeros at the edges of these axes, which may be padding. An image of zeros alone stays as it
+    is."""
     for axis in axes:
+        # the places along this axis that have a number other than 0
         used = numpy.flatnonzero(
             x.any(axis=tuple(other for other in range(x.ndim) if other != axis))
         )
@@ -108,7 +118,8 @@ def trimmed(x: Array, axes: Iterable[int]) -> Array:
 
 
 def layouts(x: Array) -> Iterator[Array]:
-    """Yields the array as it is, and with the axis of its channels moved to the end, and from the end to axis 1."""
+    """Yields the array as it is, and if it has three axes or more, with axis 1 moved to the end and with the last axis
+    moved to axis 1: the places where frameworks have channels."""
     yield x
     if x.ndim > 2:
         yield numpy.moveaxis(x, 1, -1)
@@ -116,8 +127,8 @@ def layouts(x: Array) -> Iterator[Array]:
 
 
 def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
-    """Yields an image in this shape, if rows and columns are one axis in one of the two shapes, as an attention over
-    the pixels has them, and if the channels are an axis of both."""
+    """Yields `x` in this shape, if one of the two shapes has rows and columns as two axes and the other has them as
+    one, as an attention over pixels does, and if both have the channels as an axis. Yields nothing otherwise."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
     for way in layouts(x):
@@ -128,8 +139,10 @@ def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
 
 
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yields the array in each order of axes that frameworks use, if it then has the given shape."""
+    """Yields the array in each order of axes that frameworks use, if it then has the given shape. Axes of one element
+    do not count."""
     wanted = tuple(size for size in shape if size != 1)
+    # and with the first two axes exchanged: a recurrent layer may have the steps before the batch
     ways = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
     for way in ways:
         if _squeezed(way).shape == wanted:
@@ -137,13 +150,15 @@ def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 def _squeezed(x: Array) -> Array:
+    """The array without axes of one element."""
     return x.reshape([size for size in x.shape if size != 1])
 
 
 def _distance(actual: Array, expected: Array) -> float:
+    """The distance between two arrays of one shape that are not empty (see the top of this file)."""
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
-    # float32 is compared as it is: widening two large activations takes longer than the rest
+    # float32 is compared as it is, because widening two large arrays takes longer than the rest
     a, b = (
         (actual, expected)
         if actual.dtype == expected.dtype == numpy.float32
@@ -152,15 +167,17 @@ def _distance(actual: Array, expected: Array) -> float:
     with numpy.errstate(invalid="ignore"):
         off = numpy.abs(a - b)
         most = float(off.max())
+    # NaN where both have NaN, and equal infinities, are no difference
     if not math.isfinite(most):
         off[(a == b) | (numpy.isnan(a) & numpy.isnan(b))] = 0.0
         most = float(off.max())
     if not most or not math.isfinite(most):
         return most if most == 0.0 else math.inf
+    # if all expected values are 0, the difference itself
     sizes = numpy.abs(b)
     return most / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
 
 
 def wide(x: Array) -> Array:
-    """The array in the widest dtype of its kind."""
+    """The array as complex128 if it is complex, and otherwise as float64."""
     return x.astype("complex128" if x.dtype.kind == "c" else "float64")

@@ -1,7 +1,8 @@
 """Functions as models: which framework a function computes with, and which model it calls.
 
-A plain function does not state what it takes. Its code shows it: the tensors and models that the function holds, in
-closures, partials, bound methods and globals that its code names, or else the frameworks among those globals.
+A plain function does not state which framework's tensors it takes. The values that it holds show it: tensors and models
+in its closure, in partials, in bound methods and in the globals that its code names, or else the frameworks among those
+globals.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _MOST: Final = 5_000
 """How many objects are looked at in one function."""
 _OURS: Final = "xdevice"
+"""How the names of our modules begin: functions of ours take any framework, so they show none."""
 
 
 class Subject(NamedTuple):
@@ -42,8 +44,8 @@ class Subject(NamedTuple):
     """The callable, which takes the inputs alone."""
     backend: Backend
     model: Any
-    """The model whose layers are traced: itself, or the one that the function calls; None if there is none, or several,
-    or if its layers cannot be listed, as for a linen module that is bound to no variables."""
+    """The model whose layers are traced: `itself`, or the one that the function calls. None if there is none or
+    several, or if its layers cannot be listed, as those of a linen module that is bound to no variables."""
     models: tuple[Any, ...]
     """All models of the backend that the function holds."""
     tensor: Any
@@ -51,19 +53,21 @@ class Subject(NamedTuple):
 
     @property
     def is_function(self) -> bool:
+        """Whether this is a function, not a model."""
         return self.itself is not self.model
 
     @property
     def place(self) -> Device:
-        """Where the inputs are put."""
+        """The device on which the inputs are put: that of the model's first variable or of the function's tensor, or
+        the CPU if there is neither."""
         if self.model is not None:
             return next((device for _, device in self.backend.model_devices(self.model)), CPU)
         return CPU if self.tensor is None else self.backend.device_of(self.tensor)
 
     @property
     def has_channels_last(self) -> bool | None:
-        """Whether the model takes images with their channels last. None for a function, which takes the inputs as they
-        are, unless it is a method of the model or its compiled form."""
+        """Whether the model takes images with their channels last; None if that is not known. A function takes its
+        inputs as they are, so it has None, unless it is a method of the model or the model's compiled form."""
         owner = getattr(self.itself, "__self__", self.itself)
         if self.model is None or owner is not self.model:
             return None
@@ -71,7 +75,8 @@ class Subject(NamedTuple):
         return answer
 
     def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Returns what the subject returns, with all its models in evaluation mode."""
+        """Calls the model or function with these arguments, with all its models in evaluation mode, and returns its
+        result."""
         if not self.is_function:
             return self.backend.infer(self.itself, tensors, **named)
         with ExitStack() as stack:
@@ -81,15 +86,16 @@ class Subject(NamedTuple):
 
 
 def name_of(x: Any) -> str:
-    """The name of a function, or of a model's class."""
+    """The name of a function, of the function inside a partial, or of a model's class."""
     while isinstance(x, partial):
         x = x.func
     return getattr(x, "__qualname__", type(x).__name__).replace("<locals>.", "")
 
 
 def is_function(x: object) -> bool:
-    """Whether `x` can be compared as a function: a callable that is not a model, a class or a tensor, or a pair of an
-    `apply` and its parameters, as users of haiku have."""
+    """Whether `x` can be compared as a function: it is a callable that is not a model, a class or a tensor, or it is a
+    pair `(apply, parameters)`, as users of haiku have."""
+    # a text cannot be the parameters
     if isinstance(x, tuple) and len(x) == 2:
         return not isinstance(x[1], str) and (is_function(x[0]) or hasattr(x[0], "apply"))
     if not callable(x) or isinstance(x, type):
@@ -101,11 +107,11 @@ def is_function(x: object) -> bool:
 def subject_of(
     x: Any, expected: str = "with inputs= both values must be models or functions"
 ) -> Subject:
-    """A model, or a function with its framework.
+    """Returns a model or function as a `Subject`, with its framework.
 
     Raises:
-        NotATensorError: `x` is neither; `expected` says what was expected.
-        ArgumentError: the function does not show which framework it takes, or several are possible.
+        NotATensorError: `x` is neither; the message begins with `expected`.
+        ArgumentError: the function does not show which framework it takes, or shows several.
     """
     if isinstance(x, Subject):
         return x
@@ -118,12 +124,14 @@ def subject_of(
     search = _ModelSearch(itself)
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
+    # NumPy's arrays may be among the tensors, besides those of the framework
     tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
     model = models[0] if len(models) == 1 and _has_layers(backend, models[0]) else None
     return Subject(itself, backend, model, tuple(models), tensor)
 
 
 def _has_layers(backend: Backend, model: Any) -> bool:
+    """Whether the layers of a model can be listed."""
     try:
         list(backend.layers(model))
     except (UnsupportedError, NotBuiltError):
@@ -132,12 +140,14 @@ def _has_layers(backend: Backend, model: Any) -> bool:
 
 
 def _applied(pair: tuple[Any, Any]) -> Any:
-    """The function of a pair: haiku's `apply` takes a random key after the parameters, which is None here."""
+    """The pair `(apply, parameters)` as a function of the inputs alone. haiku's `apply` takes a random key after the
+    parameters, which gets None."""
     function, parameters = pair
+    # `pair[0]` is the function, or an object such as `hk.transform(...)` that has it as a method
     function = getattr(function, "apply", function)
     try:
         names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # of a function without a signature, as those in C
+    except (TypeError, ValueError):  # functions written in C may have no signature
         names = []
     return (
         partial(function, parameters, None)
@@ -147,22 +157,25 @@ def _applied(pair: tuple[Any, Any]) -> Any:
 
 
 def _owner_name(x: object) -> str:
+    """The name of the backend that a tensor belongs to; "" for an object of no framework."""
     kind = registry.kind_of(type(x))
     return kind.backend.name if kind is not None else ""
 
 
 class _ModelSearch:
-    """The values that a function holds, as far as its code names them."""
+    """Finds the models, the tensors and the frameworks among the values that a function holds."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
         self.models: list[Any] = []
         self.tensors: list[Any] = []
         self._mentioned: dict[str, None] = {}
+        """The names of the frameworks whose modules or functions it names, in order."""
         self._walk(function)
 
     def framework(self) -> str:
-        """The name of the framework that the function computes with. NumPy counts only where nothing else does."""
+        """The name of the framework that the function computes with: that of its tensors and models, or else one that
+        its code names. NumPy counts only if there is no other. Raises `ArgumentError` if there are several or none."""
         owned = dict.fromkeys(_owner_name(x) for x in self.tensors)
         owned |= dict.fromkeys(
             owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None
@@ -173,7 +186,7 @@ class _ModelSearch:
             if len(others) > 1:
                 raise ArgumentError(
                     f"{name_of(self._function)} names {listed(others, 3)}, so that nothing says which of them it "
-                    "takes; give a function that uses one framework alone"
+                    "takes; give a function that uses only one framework"
                 )
             if others:
                 return others[0]
@@ -186,8 +199,9 @@ class _ModelSearch:
         )
 
     def _walk(self, function: Any) -> None:
+        """Visits the function and the objects inside it, in the order of the code, up to `_MOST` of them."""
         visited: set[int] = set()
-        kept: list[Any] = []  # an id is one object's only as long as the object lives
+        kept: list[Any] = []  # a freed object's id could be given to another
         left = [function]
         while left and len(kept) < _MOST:
             x = left.pop()
@@ -195,11 +209,13 @@ class _ModelSearch:
                 continue
             visited.add(id(x))
             kept.append(x)
-            # the last of `left` is looked at next, so this keeps the order of the code
+            # reversed, because the last one of `left` is looked at next
             left += reversed(list(self._inside(x)))
 
     def _inside(self, x: Any) -> Iterable[Any]:
-        """Notes what `x` is, and returns the objects to look at inside it."""
+        """Adds `x` to the tensors, models or frameworks if it is one, and returns the objects inside it that are to be
+        looked at."""
+        # none of these holds a tensor or a model
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()
         kind = registry.kind_of(type(x))
@@ -219,22 +235,25 @@ class _ModelSearch:
         return self._in_code(x)
 
     def _in_code(self, x: Any) -> Iterable[Any]:
+        """The objects inside a function or another callable. If it belongs to a framework, notes that one."""
         if isinstance(x, partial):
             return [x.func, x.args, x.keywords]
         if isinstance(x, MethodType):
             return [x.__self__, x.__func__]
-        # a function of a framework says which, and its insides nothing more
+        # the module of a framework's function says enough; only a function that it has wrapped, as
+        # `jax.jit` does, is looked at
         if self._mention(_module_of(x)):
             return [] if not hasattr(x, "__wrapped__") else [x.__wrapped__]
         if isinstance(x, FunctionType):
             return [*_named(x), x.__defaults__, x.__kwdefaults__]
-        # a compiler, and `functools.wraps`, keep the function that they have wrapped there
+        # compilers and `functools.wraps` keep the wrapped function in this attribute
         if hasattr(x, "__wrapped__"):
             return [x.__wrapped__]
         return vars(x).values() if hasattr(x, "__dict__") else ()
 
     def _mention(self, module: str) -> bool:
-        """Notes a framework by the name of one of its modules. Returns whether the module need not be searched."""
+        """Notes the framework that a module belongs to, if any. Returns whether the module is a framework's or ours, so
+        that nothing in it has to be searched."""
         root = module.partition(".")[0]
         name = frameworks.LIBRARIES.get(root) or next(
             (one.name for one in frameworks.KNOWN if root in one.modules), ""
@@ -245,10 +264,10 @@ class _ModelSearch:
 
 
 def _module_of(x: Any) -> str:
-    """The name of the module that a function, or the class of a callable object, comes from."""
+    """The name of the module that a function, or the class of a callable object, comes from; "" if unknown."""
     owner: Any = x if isinstance(x, FunctionType | BuiltinFunctionType) else type(x)
     if isinstance(x, BuiltinFunctionType) and not x.__module__:
-        # such as torch.tanh, which names no module; the class that it is a method of does
+        # such as torch.tanh, which has no `__module__`; the class that it is bound to has one
         owner = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
     return getattr(owner, "__module__", None) or ""
 
@@ -264,6 +283,7 @@ def _named(function: FunctionType) -> Iterator[Any]:
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes in a function's code, and in the functions defined inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

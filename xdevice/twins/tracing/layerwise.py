@@ -37,6 +37,7 @@ _ROUNDING: Final = 1 / 500
 _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _LISTED: Final = 6
+"""How many calls in a gap a message names."""
 
 
 class TracedRun(NamedTuple):
@@ -55,6 +56,7 @@ class FirstDifference(NamedTuple):
     path: str
     """The path, in the expected model, of the layer, or of the layer after the gap; empty for a gap at the end."""
     text: str
+    """The place and the difference in words."""
     error: float
     """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
 
@@ -76,23 +78,25 @@ class _Step(NamedTuple):
 
 
 class TwoRuns:
-    """Two runs of models whose layers are paired: in each pair, the layer of the actual model comes first."""
+    """Two runs of models whose layers are paired, to be compared. In each pair, the layer of the actual model comes
+    first."""
 
     def __init__(
         self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]
     ) -> None:
         self._actual, self._expected, self._pairs = actual, expected, pairs
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
-        """The error that rounding alone may make in a layer, as a share of the largest value of its output."""
+        """The largest error of a layer that still counts as rounding, as a share of the largest value of its output."""
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
-        """Finds the first place where the runs differ; None if they agree. With `strict`, for runs whose outputs are
-        known to differ, it is the place where the error grows most, however small the error is."""
+        """Finds the first place where the runs differ; returns None if they agree. With `strict`, for runs whose
+        outputs are known to differ, it is the place where the error grows most, however small the error is."""
         steps = []
         for step in self._steps():
             steps.append(step)
             if step.error is not None and step.error > self.limit:
                 break  # later errors follow from this one
+        # no step is off: only the outputs of the model may be
         else:
             end = self._end_error()
             if not strict and (end is None or end <= self.limit):
@@ -101,15 +105,17 @@ class TwoRuns:
         return self._greatest_step(steps, [step.error for step in steps])
 
     def worst(self) -> float:
-        """The largest error of any layer or of the outputs, as a share of the largest expected value there."""
+        """The largest error of any layer's input or output, or of the models' outputs, as a share of the largest
+        expected value there; 0 if none can be compared."""
         errors = [*(step.error for step in self._steps()), self._end_error()]
         return max((error for error in errors if error is not None), default=0.0)
 
     def first_gradient(self) -> FirstDifference | None:
-        """Finds, going backward, the first paired layer whose output gets different gradients in the two runs; None if
-        there is none."""
+        """Finds, going backward from the loss, the first paired layer whose output gets different gradients in the two
+        runs; returns None if there is none."""
+        # the name of the layer that was compared before, which gets its gradient earlier
         behind = "the loss"
-        # the loss is what gradients come from, so the last layer is where a fault would show first
+        # from the last layer on, in the order in which gradients are computed
         for calls, is_input, _ in reversed(list(self._steps())):
             ours, theirs = calls.actual.gradients[:1], calls.expected.gradients[:1]
             if is_input or not ours or not theirs or ours[0] is None or theirs[0] is None:
@@ -125,13 +131,14 @@ class TwoRuns:
             behind = self._name(calls)
         return None
 
-    # steps
+    # the steps: pairing the calls of both runs, and the error of each pair
 
     def _steps(self) -> Iterator[_Step]:
-        """Yields the inputs and outputs of the paired layers, in the order of the expected run."""
+        """Yields for each call of a paired layer its inputs and then its outputs, in the order of the expected run.
+        Calls that only one run has are left out."""
         left: dict[str, list[LayerCall]] = {}
         for call in self._actual.calls:
-            # calls of the actual run that are not paired yet
+            # by path, the calls of the actual run that are not paired yet
             left.setdefault(call.path, []).append(call)
         pairs = {theirs.path: (ours, theirs) for ours, theirs in self._pairs}
         for call in self._expected.calls:
@@ -141,19 +148,19 @@ class TwoRuns:
             candidates = left.get(mine.path)
             if not candidates:
                 continue
-            # a layer that is shared may be called in another order
+            # the two runs may call a shared layer in different orders, so its inputs decide, or else the
+            # order
             same = (
                 number
                 for number, one in enumerate(candidates)
                 if self._agree(one.inputs, call.inputs)
             )
-            # a single candidate is the one, whatever its input: a different input is what is looked for
+            # a single candidate is taken whatever its input: a different input is a difference to report
             calls = CallPair(candidates.pop(next(same, 0) if len(candidates) > 1 else 0), call)
-            # a framework may pad the input before the layer, where another pads inside it
+            # one model may pad the input in a layer of its own, and the other in the convolution
             compare = error_of_padded if mine.kind == "conv" else error_of
             yield _Step(calls, True, _error(calls.actual.inputs, call.inputs, compare))
-            # one of the two layers includes its activation, which is no call of its own: their outputs cannot be
-            # compared
+            # if only one of the two layers includes an activation, their outputs cannot be compared
             is_hidden = mine.kind == "batch_norm" and mine.settings.get(
                 "activation"
             ) != its.settings.get("activation")
@@ -162,36 +169,40 @@ class TwoRuns:
             )
 
     def _end_error(self) -> float | None:
+        """The largest distance between the outputs of the models; None if they return no tensors."""
         return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
 
     def _agree(self, ours: Arrays, theirs: Arrays) -> bool:
+        """Whether the first arrays of both agree within rounding; false if they cannot be compared."""
         error = _error(ours, theirs)
         return error is not None and error <= self.limit
 
     def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
-        """The place of the error that exceeds the largest error before it by the greatest factor."""
-        # without a floor, a first error of 1e-9 behind exact zeros would be infinite growth
+        """The place of the error that exceeds the largest error before it by the greatest factor. `errors` has an error
+        for each of `steps`, and may have one more, that of the models' outputs."""
+        # `before` begins with a floor: from exact zeros to 1e-9 would otherwise be infinite growth
         before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for place, error in enumerate(errors):
             if error is None:
                 continue
             if error / before > most:
                 most, number = error / before, place
-            # growth counts from the largest error so far: an error that shrinks and grows again is no new one
+            # the largest so far, because an error that shrinks and then grows again is not a new one
             before = max(before, error)
         error = errors[number] or 0.0
-        # an input is what the gap before the layer has made
+        # inputs, and the models' outputs, are made by what comes before them: by a gap
         if number == len(steps) or steps[number].is_input:
             return self._gap(
                 steps[:number], steps[number].calls if number < len(steps) else None, error
             )
         return self._layer(steps[number].calls, error)
 
-    # the place in words
+    # the place of the difference, in words
 
     def _layer(self, calls: CallPair, error: float) -> FirstDifference:
+        """The difference if a layer is the cause: its first inputs agree, and its outputs are off by `error`."""
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
-        # inputs besides the first, such as an initial state, which only one side may pass
+        # further inputs, such as an initial state or a mask, that have no equal on the other side
         others = [
             f"{x.dtype} {x.shape} of {run.owner}"
             for run, call, other in (
@@ -212,7 +223,8 @@ class TwoRuns:
         return FirstDifference(calls.expected.path, text, error)
 
     def _settings(self, path: str) -> str:
-        """A text that names the settings in which the two layers differ, with both values."""
+        """A text that names the settings in which the two layers of a pair differ, with both values; "" if there are
+        none. `path` is that of the expected model's layer."""
         ours, theirs = next(
             (
                 (one.settings, other.settings)
@@ -230,8 +242,10 @@ class TwoRuns:
     def _gap(
         self, steps: list[_Step], behind: CallPair | None, error: float
     ) -> FirstDifference:
-        """The gap before the call `behind`, or before the end: the calls of unpaired layers, in both runs, since the
-        last of `steps`."""
+        """The difference if its cause lies in a gap: after the last call of `steps`, and before the call `behind`, or
+        the end of the models if that is None. `error` is how far off the values after the gap are. If calls in the gap
+        can be paired, the gap is narrowed down, or the layer of such a call is the cause."""
+        # `steps` may end with the input of `behind` itself
         earlier = [
             step.calls
             for step in steps
@@ -239,6 +253,7 @@ class TwoRuns:
         ]
         before = earlier[-1] if earlier else None
         for calls in self._alike(before, behind):
+            # the errors of this call's inputs and outputs
             taken, returned = (
                 _error(calls.actual.inputs, calls.expected.inputs),
                 _error(calls.actual.outputs, calls.expected.outputs),
@@ -251,26 +266,27 @@ class TwoRuns:
             before = calls
         start = f"behind {self._name(before)}" if before else "at the beginning"
         if behind:
-            path, what = behind.expected.path, f"what {self._name(behind)} is given"
+            path, value_in_words = behind.expected.path, f"what {self._name(behind)} is given"
             far = _error_text(error, behind.actual.inputs, behind.expected.inputs)
         else:
-            path, what = "", "what the model returns"
+            path, value_in_words = "", "what the model returns"
             far = _error_text(error, self._actual.outputs, self._expected.outputs)
         ours, theirs = self._between(before, behind)
         return FirstDifference(
             path,
-            f"the first difference lies {start}: {what} is {far}; between them are {_listed(self._actual, ours)}, and "
-            f"{_listed(self._expected, theirs)}",
+            f"the first difference lies {start}: {value_in_words} is {far}; between them are "
+            f"{_listed(self._actual, ours)}, and {_listed(self._expected, theirs)}",
             error,
         )
 
     def _unpaired(
         self, before: CallPair | None, behind: CallPair | None
     ) -> list[list[LayerCall]]:
-        """The calls of unpaired layers in a gap, of both runs."""
+        """Two lists: the calls of unpaired layers in a gap, in the actual and in the expected run."""
         return [
             _between(
                 run,
+                # None if the gap begins at the start, or ends at the end
                 before and before[side],
                 behind and behind[side],
                 {pair[side].path for pair in self._pairs},
@@ -279,14 +295,15 @@ class TwoRuns:
         ]
 
     def _alike(self, before: CallPair | None, behind: CallPair | None) -> list[CallPair]:
-        """The calls in a gap, in pairs, if both runs call layers of the same types in it."""
-        # activations and the like, which have no parameters to be paired by
+        """The calls of unpaired layers in a gap, such as activations, in pairs, if both runs call layers with the same
+        class names there in the same order; otherwise an empty list."""
+        # without case: it is `ReLU` for a layer, and `relu` for the activation of a Keras layer
         ours, theirs = self._unpaired(before, behind)
         types = [[call.type.lower() for call in calls] for calls in (ours, theirs)]
         return list(map(CallPair, ours, theirs)) if types[0] == types[1] else []
 
     def _between(self, before: CallPair | None, behind: CallPair | None) -> tuple[Calls, Calls]:
-        """The calls in a gap that come after the last calls in it whose outputs agree."""
+        """The calls of both runs in a gap that come after the last two calls whose outputs agree."""
         ours, theirs = self._unpaired(before, behind)
         left: Calls = theirs
         for number, call in enumerate(theirs):
@@ -301,6 +318,7 @@ class TwoRuns:
         return ours, left
 
     def _name(self, calls: CallPair) -> str:
+        """The name of a call of a layer; the names in both models if they differ."""
         ours, theirs = map(name_of_call, calls)
         return (
             ours
@@ -310,15 +328,18 @@ class TwoRuns:
 
 
 def _error(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
+    """The distance between the first arrays of both, by `compare`; None if a side has no array, or they cannot be
+    compared."""
     return compare(ours[0], theirs[0]) if ours and theirs else None
 
 
 def _between(
     run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]
 ) -> list[LayerCall]:
-    """The calls of unpaired layers between two calls. If there are none, because branches are called in another order,
+    """The calls of a run between the calls `before` and `behind`, without those of layers whose paths are in `paired`.
+    None stands for the start or the end of the run. If there are none, because branches are called in another order,
     the call of an unpaired layer that made the input of `behind`."""
-    # by identity, because two calls of one layer may be equal
+    # by identity: `==` would compare the arrays in the calls
     numbers = {id(call): number for number, call in enumerate(run.calls)}
     start = numbers[id(before)] + 1 if before else 0
     end = numbers[id(behind)] if behind else len(run.calls)
@@ -326,6 +347,7 @@ def _between(
     if calls or behind is None or not behind.inputs:
         return calls
     (wanted,) = behind.inputs[:1]
+    # the last call before `behind` whose output is its input, number by number
     for call in reversed(run.calls[:end]):
         if (
             call.outputs
@@ -337,6 +359,7 @@ def _between(
 
 
 def _listed(run: TracedRun, calls: Calls) -> str:
+    """The calls in a gap of one run, in words."""
     names = list(map(name_of_call, calls[:_LISTED]))
     if len(calls) > _LISTED:
         names.append(f"{len(calls) - _LISTED} more")
@@ -344,11 +367,12 @@ def _listed(run: TracedRun, calls: Calls) -> str:
 
 
 def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
+    """An error in words: its size, or, if it is infinite, the shapes of the first arrays or what they hold."""
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
     if len(set(shapes)) == 1:
-        return "different, and not finite or a whole number"
+        return "different: NaN, an infinity or a whole number differs"
     return (
         f"of the shape {shapes[0]}, expected {shapes[1]}"
         if len(shapes) == 2

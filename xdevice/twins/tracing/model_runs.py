@@ -1,5 +1,5 @@
-"""Runs models in evaluation mode, and functions as they are, on inputs of any framework, and traces the calls of their
-layers and the values that they name with `xdevice.parity.log`."""
+"""Runs models and functions on inputs of any framework, in evaluation mode, and traces the calls of their layers and
+the values that they record with `xdevice.parity.log`."""
 
 from __future__ import annotations
 
@@ -45,33 +45,40 @@ sequence."""
 
 @dataclass(frozen=True)
 class ModelRun:
-    """One run of a model, or of a function: what it returned, and the trace of its layers' calls."""
+    """One run of a model or of a function: its result, and the trace of its layers' calls."""
 
     backend: Backend
     trace: Trace
     result: Any
+    """The value that it returned, as the framework has it."""
     model: Any
-    """The model whose layers are traced; None if a function holds none, or if a compiler hides them."""
+    """The model whose layers are traced; None if a function holds none, or if a compiler hides its layers."""
     subject: Subject
+    """The model or function that was run."""
     arrays: Arrays
+    """The inputs that it was run on."""
     log: Log | None = None
     """The operations of the run, if they were kept."""
 
     def again(self) -> ModelRun:
-        """The same run once more, uncompiled, and with its operations."""
+        """Runs the model or function once more on the same inputs, uncompiled, and returns that run, with its
+        operations in `log`. Raises `UnsupportedError` if the backend cannot show operations."""
         log = Log(self.backend.name)
         writer = LogWriter(self.backend, log)
+        # a block in which nothing is compiled, because a compiler would hide the operations
         with self.backend.operation_calls(writer.run, writer.leaf):
             run = _run_whole(self.subject, self.arrays)
         return replace(run, log=log)
 
+    # cached, because it is asked for each output
     @cached_property
     def has_channels_last(self) -> bool | None:
+        """`Subject.has_channels_last`."""
         return self.subject.has_channels_last
 
     @cached_property
     def outputs(self) -> list[Array]:
-        """The tensors that the model returned, on the host."""
+        """The tensors in the result, as NumPy arrays."""
         return [
             numpy.asarray(self.backend.to_numpy(x))
             for x in layer_calls.tensors(self.backend, self.result)
@@ -79,17 +86,19 @@ class ModelRun:
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
-    """Runs two models, or functions, on the same inputs. The inputs have the layout that the first one takes."""
+    """Runs two models or functions on the same inputs, and returns both runs. `inputs` is as for `arrays_of`, and has
+    its channels on the axis where the first one takes them; they are moved for the second one."""
     arrays = arrays_of(inputs)
     one, other = subject_of(first), subject_of(second)
-    # before the other, because its layers show which inputs are images
+    # the first one first: the calls of its layers show which inputs are images
     ours = _run_whole(one, arrays)
     return ours, _run_whole(other, taken_by(other, arrays, ours))
 
 
 def arrays_of(inputs: Any) -> Arrays:
-    """The inputs of a model on the host. `inputs` is one tensor of any framework, a tuple of the model's arguments, or
-    a dict of its keyword arguments."""
+    """Reads the inputs of a model to the host. `inputs` is one tensor of any framework, a tuple of tensors, which are
+    the model's arguments, or a dict of its keyword arguments. Raises `NotATensorError` for anything else."""
+    # the arguments by their names or numbers
     is_named = isinstance(inputs, Mapping)
     arguments = (
         inputs
@@ -113,8 +122,8 @@ def arrays_of(inputs: Any) -> Arrays:
 
 
 def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
-    """The inputs of the first run in the layout that the second model takes: images have their channels where that
-    model has them."""
+    """The inputs of the run `first` as the model or function `second` takes them: images have their channels on the
+    axis where that one expects them. If one of the two is not known, the inputs stay as they are."""
     here, there = first.has_channels_last, subject_of(second).has_channels_last
     if here is None or there is None or here == there:
         return arrays
@@ -125,25 +134,28 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
-    """Whether the array is an image, and not a sequence. For three axes, the kind of the layer that took it in the
-    first run decides."""
+    """Whether an input is a batch of images, and not of sequences. An array of four axes or more is one. For three
+    axes, the kind of the layer that took the array in the run `first` decides."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}
     for call in first.trace.calls:
         taken = call.inputs[0].shape if call.inputs else ()
+        # the first layer whose input has the same batch and the same first axis got this array
         if call.path in kinds and len(taken) == 3 and taken[:2] == x.shape[:2]:
             return kinds[call.path] in IMAGES
     return False
 
 
 def message(error: BaseException) -> str:
-    """An error's message in one line, without the codes that colour it on a terminal."""
+    """An error's message in one line, cut to `_MOST` characters, without the codes that color it on a terminal."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def _where(error: BaseException, traced: Trace) -> str:
+    """The words that say at which layer an error was raised."""
+    # the path that `Watch.run` has set on the error; "" is the model itself
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
         return f"in {path or 'itself'}"
@@ -151,10 +163,11 @@ def _where(error: BaseException, traced: Trace) -> str:
 
 
 def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
-    """A text that names inputs that look like images whose channels are at the opposite end from where the model takes
-    them."""
+    """A hint to be added to an error if an input looks like images whose channels are at the wrong end; otherwise "".
+    `is_last` says whether the model takes the channels last; None if that is not known."""
     if is_last is None:
         return ""
+    # the axis where the channels should not be, and the one where they should
     far, near = (1, -1) if is_last else (-1, 1)
     for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
@@ -164,7 +177,8 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
 
 
 def _run_whole(subject: Subject, arrays: Arrays) -> ModelRun:
-    """Runs a model or a function of which only the outputs matter: a compiler may hide its layers."""
+    """Runs a model or a function as `run` does; if its layers cannot be traced, because a compiler hides them, without
+    a trace of its layers. Raises `UnsupportedError` if that is not the reason."""
     try:
         return run(subject, arrays)
     except UnsupportedError:
@@ -179,11 +193,15 @@ def run(
     give: Callable[[Call, Any], Any] | None = None,
     has_layers: bool = True,
 ) -> ModelRun:
-    """Calls a model or a function on copies of the inputs, and traces it. With `give`, which is called with each
-    layer's call and result, it continues with the value that `give` returns in place of that result."""
+    """Runs the model or function `x`, or a `Subject`, on copies of the inputs, and returns the run with its trace.
+
+    With `give`, the model continues with `give(call, result)` in place of the result of each call of a layer. Without
+    `has_layers`, no layers are traced. If the model fails on the inputs, raises `ArgumentError`, which says in which
+    layer.
+    """
     subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None
-    # before the model runs: JAX would narrow float64 in silence
+    # before the run, because JAX would narrow float64 without an error
     for x in arrays.values():
         require_dtype(
             backend,
@@ -193,7 +211,7 @@ def run(
             place=subject.place,
         )
     tensors = {
-        # copies, because a model may write into its inputs, which the other one gets too
+        # copies, because a model may write into its inputs, and the other model gets the same ones
         name: backend.from_numpy(numpy.array(x, order="C"), subject.place)
         for name, x in arrays.items()
     }
@@ -204,6 +222,7 @@ def run(
         traced = stack.enter_context(trace_of(subject.itself, backend, model))
         try:
             result = subject.infer(() if named else tuple(tensors.values()), named)
+        # they have a message of their own, which needs no explanation
         except (XDeviceError, TimeoutError):
             raise
         except Exception as error:  # each framework and layer raises errors of its own
@@ -213,7 +232,7 @@ def run(
             kind = "function " if subject.is_function else ""
             raise ArgumentError(
                 f"a {kind}{name_of(subject.itself)} of {backend.name} failed {_where(error, traced)} on inputs= of the "
-                f"shape {shapes}, which are as the first model, the source, takes them"
+                f"shape {shapes}, laid out as the first model, the source, takes them"
                 f"{_channels_hint(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
             ) from error
     return ModelRun(backend, traced, result, model, subject, arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+# not from `typing`, whose import would take time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -13,12 +14,13 @@ if TYPE_CHECKING:
     Listener = Callable[[str, object], None]
 
 listeners: Final[list[Listener]] = []
-"""Functions that `log` calls with each name and value, in any thread."""
+"""The functions of the open blocks. `log` calls each with the name and the value, in the thread that calls `log`."""
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """A block in which `log` calls this function, too."""
+    """A block in which `log`, in any thread, also calls `listener(name, value)`."""
+    # a list, because blocks may be nested, and each hears all values
     listeners.append(listener)
     try:
         yield

@@ -3,10 +3,9 @@
 Two frameworks compute the same value with different operations: a softmax is one call here and four there. So
 operations are not paired by their names, but by the numbers that they return. An operation is right if the other
 program has computed the same numbers, in any order of axes, or if an operation that uses its output is right. The two
-programs part at the first operation that is not right, among those that lead to the program's results: all its inputs
-are right.
+programs part at the first operation that is not right and leads to the program's results: all its inputs are right.
 
-The numbers also show which operation uses which output: so views, and writes in place, need no rules.
+The numbers also show which operation uses which output, so views and writes in place need no rules.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 _MOST: Final = 20_000
 """How many operations are kept; a program may run more."""
 _MOST_BYTES: Final = 1 << 30
+"""How many bytes of arrays are kept."""
 _ALIKE: Final = 1e-2
 """Only arrays whose norms differ by at most this share are compared."""
 _ROUNDING: Final = 1 / 500
@@ -45,6 +45,7 @@ _ROUNDING: Final = 1 / 500
 _SHARES: Final = (1.0, 0.1, 0.01)
 """The limits at which operations are judged, as shares of the usual limit: a fault may be small where it begins."""
 _STANDARD: Final = sysconfig.get_paths()["stdlib"]
+"""The folder of Python's standard library."""
 _FRAMES: Final = frozenset(
     {
         *frameworks.LIBRARIES,
@@ -58,14 +59,16 @@ _FRAMES: Final = frozenset(
 
 
 class Operation(NamedTuple):
-    """One operation that a program has run, or the gradient that has reached an output of an operation."""
+    """One operation that a program has run; in the backward pass, the gradient that has reached an output of an
+    operation."""
 
     name: str
+    """The name that the framework has for it."""
     line: str
     """The program's line, such as `/home/ann/train.py:41`; empty if there is none."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """The keys of the tensors that it took and returned."""
+    """`inputs` and `outputs` are the keys (`Log.key`) of the tensors that it took and returned."""
     is_backward: bool = False
 
     def __str__(self) -> str:
@@ -79,7 +82,7 @@ class Gradient(NamedTuple):
     name: str
     value: str
     gradient: str
-    """`value` and `gradient` are keys."""
+    """`value` and `gradient` are the keys of the tensor and of its gradient."""
 
 
 class Log:
@@ -90,22 +93,24 @@ class Log:
         self.operations: list[Operation] = []
         self.gradients: list[Gradient] = []
         self.roots: list[str] = []
-        """The keys of the program's results: the values that it has recorded."""
+        """The keys of the program's results: the values that it has recorded, or the outputs of a run."""
         self.arrays: dict[str, Array] = {}
         """The arrays by their keys, each once."""
         self.is_full = False
+        """Whether the log has as many operations or bytes as it may have, so that no more are kept."""
         self._bytes = 0
 
     def add(self, operation: Operation) -> None:
+        """Adds an operation behind those so far."""
         self.operations.append(operation)
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
     def ends(self) -> list[str]:
-        """The keys of the program's results: the values that it has recorded, or else the ones from which it ran
-        backward, or else its last output."""
+        """The keys of the program's results: `roots`, or else the losses from which it ran backward, or else the
+        outputs of its last operation. Empty if it has run no operation."""
         if self.roots or not self.operations:
             return self.roots
-        # going backward begins right behind the loss
+        # the operation right before a backward pass has computed the loss
         neighbors = zip(self.operations, self.operations[1:], strict=False)
         losses = [one for one, other in neighbors if other.is_backward and not one.is_backward]
         return [
@@ -113,34 +118,36 @@ class Log:
         ]
 
     def key(self, array: Array) -> str:
-        """Keeps an array, and returns its key: equal for equal shapes and numbers."""
-        # bfloat16 and 8-bit floats, which NumPy cannot calculate with
+        """Keeps an array, and returns its key, which is the same for arrays of the same dtype, shape and numbers."""
+        # bfloat16 and 8-bit floats, which NumPy itself cannot compute with
         if array.dtype.kind not in "biufc":
             array = array.astype("float32")
         shape = array.shape
-        # reshaped, because `ascontiguousarray` adds an axis to an array that has none
+        # reshaped, because `ascontiguousarray` gives an array without axes one axis
         array = numpy.ascontiguousarray(array).reshape(shape)
-        # a hash, because most arrays are compared with thousands of others
+        # a hash of the bytes, so that finding equal arrays among thousands is one look-up
         key = hashlib.blake2b(
             array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12
         ).hexdigest()
-        # equal bytes of another shape or dtype are other numbers
+        # the same bytes with another shape or dtype are another array
         key = f"{key}{array.shape}{array.dtype}"
         if key not in self.arrays:
-            # a copy, because the program may write into the array
+            # a copy, because the program may write into its array later
             self.arrays[key] = array.copy()
             self._bytes += array.nbytes
         return key
 
 
 class LogWriter:
-    """Keeps the operations of a backend in a log; `Backend.operation_calls` calls it."""
+    """Keeps the operations of a program in a log. `Backend.operation_calls` calls its methods `run` and `leaf`."""
 
     def __init__(self, backend: Backend, log: Log) -> None:
         self._backend, self._log = backend, log
         self._is_inside = False
-        # with the object itself, since an id is one object's only as long as the object lives
+        """Whether an operation is running, or a tensor is being read, so that what is called now is not kept."""
+        # with the tensor itself: its id could be given to another one if it were freed
         self._names: dict[int, tuple[str, Any]] = {}
+        """The names of the parameters of the program's models, by the id of the tensor."""
         self._users: dict[str, list[int]] = {}
         """By a tensor's key, the numbers of the operations that took it."""
         self._gradients: dict[int, list[str]] = {}
@@ -154,12 +161,15 @@ class LogWriter:
         follow: Any = None,
         is_backward: bool = False,
     ) -> Any:
-        """Returns `go()`, and keeps it as an operation. `follow(result, put)` makes sure that `put(number, gradient)`
-        is called with each gradient that reaches an output."""
-        # an operation inside another is part of it: a softmax is one call of the program
+        """Returns the result of `go()`, and keeps the call as an operation of this name.
+
+        `follow(result, put)`, if given, returns the result with hooks that call `put(number, gradient)` for each
+        gradient that reaches one of its tensors; `number` counts these from 0.
+        """
+        # an operation that another one calls is part of it: a softmax is one call of the program
         if self._is_inside or self._log.is_full:
             return go()
-        # what a framework computes while xdevice reads a tensor is not the program's
+        # the keys before the call, because it may write into its arguments
         inputs = self._keys(arguments)
         self._is_inside = True
         try:
@@ -167,39 +177,41 @@ class LogWriter:
         finally:
             self._is_inside = False
         outputs = self._keys(result)
-        # it gave no tensor, but for example a shape, which says nothing about the numbers
+        # a call that returns no tensor, but a shape, for example, is no operation
         if not outputs:
             return result
         self._add(Operation(name, program_line(), inputs, outputs, is_backward))
         return result if follow is None else self._followed(result, follow)
 
     def name_all(self, names: Iterable[tuple[str, Any]]) -> None:
-        """Sets the names that tensors have in a model."""
+        """Sets the names that tensors have in a model, from pairs of a name and a tensor."""
         for name, x in names:
             self._names[id(x)] = name, x
 
     def leaf(self, x: Any, gradient: Any, name: str = "") -> None:
-        """Keeps the gradient of `x`, which the program has computed."""
+        """Keeps the gradient of the tensor `x`, which the program has computed. `name` is the framework's own name for
+        `x`; "" if it has none."""
         if self._log.is_full:
             return
-        # one tensor each, or none with numbers
+        # the key of each of the two; "" if it has no numbers, as a sparse gradient
         (value, *_), (key, *_) = self._keys(x) or ("",), self._keys(gradient) or ("",)
         if not value or not key:
             return
         name, _ = self._names.get(id(x), (name, x))
         if not name:
-            # a tensor without a name is described by the operation that takes it
+            # a tensor without a name is described by the first operation that took it
             user = next(iter(self._users.get(value, [])), None)
             taker = f" of {self._log.operations[user]}" if user is not None else ""
             name = f"input{taker}, {self._log.arrays[value].shape}"
         self._log.gradients.append(Gradient(name, value, key))
 
     def named(self, name: str, value: object) -> None:
-        """Keeps a value that the program records, as one of its results."""
+        """Keeps the tensors in a value that the program records with `xdevice.parity.log` as results of the program."""
         if not self._log.is_full:
             self._log.roots += self._keys(value)
 
     def _add(self, operation: Operation) -> None:
+        """Adds an operation to the log, and to the users of the tensors that it took."""
         for key in operation.inputs:
             self._users.setdefault(key, []).append(len(self._log.operations))
         self._log.add(operation)
@@ -211,7 +223,7 @@ class LogWriter:
         operation = self._log.operations[last]
 
         def put(number: int, gradient: Any) -> None:
-            # outputs without numbers have no key, and so no number here
+            # `number` counts all outputs, and `operation.outputs` only those with numbers
             if self._log.is_full or number >= len(operation.outputs):
                 return
             # an output's gradient is computed from the gradients of the operations that took the output
@@ -224,6 +236,7 @@ class LogWriter:
         return follow(result, put)
 
     def _keys(self, value: Any) -> tuple[str, ...]:
+        """Keeps the tensors in a value that have numbers, and returns their keys."""
         # reading a tensor runs operations of the framework, which are not the program's
         self._is_inside, before = True, self._is_inside
         try:
@@ -233,49 +246,55 @@ class LogWriter:
             self._is_inside = before
 
     def _read(self, tensors: Iterable[Any]) -> Iterator[Array]:
+        """Yields the tensors as NumPy arrays, without those that have no numbers."""
         for x in tensors:
             if isinstance(x, numpy.ndarray):
                 yield x
                 continue
-            # handles of variables, sparse tensors and the like have no numbers to compare
+            # such as handles of variables and sparse tensors, which cannot be read
             with suppress(UnsupportedError):
                 yield numpy.asarray(self._backend.to_numpy(x))
 
 
 def program_line() -> str:
-    """The innermost line that is neither a framework's, nor Python's, nor ours."""
+    """The innermost line of the running code that is neither a framework's, nor the standard library's, nor ours, such
+    as `/home/ann/train.py:41`. A line of an installed package is taken only if there is no other; "" if there is
+    none."""
     frame: FrameType | None = sys._getframe(1)
     installed = ""
     while frame is not None:
         root = (frame.f_globals.get("__name__") or "").partition(".")[0]
         file = frame.f_code.co_filename
+        # code whose file begins with "<" has no file, such as that which `exec` runs
         is_program = (
             root not in _FRAMES
             and not root.startswith("xdevice_")
             and not file.startswith(("<", _STANDARD))
         )
-        # code of the user's, found at last
+        # the user's own code
         if is_program and "site-packages" not in file:
             return f"{os.path.abspath(file)}:{frame.f_lineno}"
-        # the fallback: a package that is neither a framework nor the standard library
+        # an installed package that is no framework: its innermost line, if none is the user's
         if is_program and not installed:
             installed = f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return installed
 
 
-# where two programs part
+# finding the first operations at which two programs differ
 
 
 class Errors(NamedTuple):
     """How far an array is from the one that it should equal."""
 
     abs: float
+    """The largest error of an element."""
     rel: float
     """The largest error of an element, as a share of that element."""
     share: float
     """The largest error of an element, as a share of the largest element."""
     cosine: float
+    """The cosine of the angle between the two arrays as vectors: 1 if they have the same direction."""
     within: float
     """The share of the elements that are within the tolerance of `assert_parity` for float32."""
 
@@ -290,31 +309,33 @@ class Parting(NamedTuple):
     """The first operation of each program at which the two differ."""
 
     actual: Operation | None
-    """None if the expected program computes everything that the actual one does: then the actual one leaves something
-    out."""
+    """None if all operations of the actual program are right: then it leaves out one of the expected program."""
     expected: Operation | None
+    """None if all operations of the expected program are right: then the actual one has an operation more."""
     closest: tuple[Operation, Operation] | None
-    """The operations of the two, none of them right and one of them the first, whose outputs are closest; None if none
-    gives as many numbers as the first of the other side."""
+    """The pair of operations whose outputs are closest, of all pairs of `actual` or `expected` with a wrong operation
+    of the other program; None if there is no such pair with outputs of one size."""
     errors: Errors | None
     """How far the outputs of `closest` are apart."""
     share: float
-    """The limit at which the two were judged, as a share of the usual one."""
+    """The limit at which the two were judged, as a share of the usual limit: one of `_SHARES`."""
 
 
 class TwoPrograms:
-    """Two programs to be compared."""
+    """Two programs, to be compared by the logs of their operations."""
 
     def __init__(self, actual: Log, expected: Log) -> None:
         self.actual, self.expected = actual, expected
         self.judges = Judge(actual, expected), Judge(expected, actual)
-        """They say which operations of the actual program, and which of the expected one, are right."""
+        """The judges of the actual program's operations and of the expected program's."""
         self.limit = distances.OFF["float32"]
+        """The usual limit: an output further off than this share of its largest number is wrong."""
 
     def part(self, is_backward: bool = False) -> Parting | None:
-        """The first operation of each program that is not right; None if both programs are right throughout. Only
-        operations that lead to the results of the program count, or all of them if none does. Tries several limits, and
-        takes the operations at which the error grows most."""
+        """Returns the first operation of each program that is not right; None if all are right. With `is_backward` it
+        looks among the gradients, and otherwise among the operations of the forward pass. Only operations that lead to
+        the program's results count, or all if none does. Tries several limits, and takes the one at whose operations
+        the error grows most."""
         best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
@@ -326,22 +347,24 @@ class TwoPrograms:
                 if operation is not None
             ]
             growth = max((judge.growth(operation) for judge, operation in sides), default=0.0)
-            # an operation without a counterpart is right if those behind it are, and at a smaller limit these may only
-            # be off by rounding
+            # at a smaller limit, an operation without a counterpart may be wrong only because those behind
+            # it are off by rounding
             if best is not None and not any(
                 judge.is_close(operation) for judge, operation in sides
             ):
                 continue
-            # a fault may begin small, and rounding may be as large: the cause is where the error grows most
+            # a fault may begin as small as rounding is, so the limit with the greatest growth is taken
             if growth > most_growth:
                 closest = self._closest(actual, expected, limit)
                 best, most_growth = Parting(actual, expected, *closest, share), growth
         return best
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
-        """For each gradient of the expected program, in the order of its backward pass, the name of the tensor that it
-        belongs to, and how far the closest gradient of the actual program is from it; None if none has its size. If the
-        values show which parameter it is, that parameter's gradient is taken."""
+        """Returns a pair for each gradient of the expected program, in the order of its backward pass: the name of the
+        tensor that it belongs to, and how far the actual program's gradient of the same tensor is from it. Tensors are
+        the same if they have the same numbers; if no tensor has them, the closest gradient is taken. The second item is
+        None if the actual program has no gradient of this size."""
+        # the gradients of outputs, and of parameters and inputs
         every = [
             key for one in self.actual.operations if one.is_backward for key in one.outputs
         ]
@@ -362,6 +385,8 @@ class TwoPrograms:
         return rows
 
     def _is_same(self, key: str, value: Array) -> bool:
+        """Whether the actual program's tensor of this key has the numbers of `value`, in any order of axes. Numbers
+        that may be equal by chance, such as zeros, do not count."""
         mine = self.actual.arrays[key]
         return _is_distinctive(value) and any(
             distances.apart(way, value) <= self.limit for way in _axis_orders(mine, value)
@@ -370,8 +395,11 @@ class TwoPrograms:
     def _closest(
         self, one: Operation | None, other: Operation | None, limit: float
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
+        """`Parting.closest` and `Parting.errors`, for the first wrong operation of the actual program (`one`) and of
+        the expected program (`other`)."""
         if one is None or other is None:
             return None, None
+        # the first of one side may correspond to any wrong operation of the other side
         ours, theirs = (judge.wrong(limit) for judge in self.judges)
         pairs = [(mine, other) for mine in ours] + [(one, its) for its in theirs]
         best, closest, nearest = numpy.inf, None, None
@@ -391,10 +419,11 @@ def errors(actual: Array, expected: Array) -> Errors:
     ours, theirs = distances.wide(actual), distances.wide(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):
+        # an error where 0 is expected has no relative size, and counts as infinite
         rel = float(numpy.nanmax(numpy.where(off > 0, off / size, 0.0), initial=0.0))
         norms = numpy.linalg.norm(ours) * numpy.linalg.norm(theirs)
         cosine = float(numpy.vdot(ours, theirs).real / norms) if norms else float(not off.any())
-    # the rule of `assert_parity` for float32, which a user knows; `share` decides
+    # only for the report: the tolerance of `assert_parity` for float32, which users know
     allowed = 1e-5 * size + 1e-6 * max(1.0, float(size.max(initial=0.0)))
     most = float(off.max(initial=0.0))
     return Errors(
@@ -413,16 +442,17 @@ class Judge:
         self._log = log
         self._other = _Index(other.arrays.values())
         self._distances: dict[str, float] = {}
-        """For a tensor's key, how far the closest tensor of the other program is from the tensor."""
+        """By a tensor's key, its distance from the closest tensor of the other program."""
         self._right: dict[float, list[bool]] = {}
-        """For each limit, whether each operation is right."""
+        """By the limit, whether each operation is right."""
         self._makers: dict[str, int] = {
             key: n for n, one in enumerate(log.operations) for key in one.outputs
         }
-        """For a tensor's key, the number of the operation that returned the tensor."""
+        """By a tensor's key, the number of the last operation that returned the tensor."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
-        """The first operation that is not right, among those that lead to the program's results."""
+        """The first operation that is not right, among those that lead to the program's results; None if all are right.
+        With `is_backward` it looks among the gradients, and otherwise among the operations of the forward pass."""
         right, leads = self._judge(limit), self._on_the_way(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
@@ -430,7 +460,8 @@ class Judge:
         return None
 
     def is_close(self, operation: Operation) -> bool:
-        """Whether the other program has an output that may be the operation's output with an error."""
+        """Whether the other program has a tensor that is close to an output of the operation, so that it may be the
+        same output with an error."""
         return any(
             numpy.isfinite(self._distance(key)) for key in self._distinctive_outputs(operation)
         )
@@ -446,10 +477,11 @@ class Judge:
         error = max(
             (self._distance(key) for key in self._distinctive_outputs(operation)), default=0.0
         )
-        # arrays further apart than `_ALIKE` are not compared, so their error is only known to be larger
+        # arrays further apart than `_ALIKE` are not compared, so larger errors count as that
         return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
+        """All operations that are not right, in order."""
         right = self._judge(limit)
         return [
             operation
@@ -458,12 +490,16 @@ class Judge:
         ]
 
     def is_right(self, key: str, limit: float) -> bool:
+        """Whether the tensor of this key is right: the other program has computed it too, the operation that returned
+        it is right, or its numbers say nothing."""
         maker = self._makers.get(key)
         if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
             return True
         return maker is not None and self._judge(limit)[maker]
 
     def _judge(self, limit: float) -> list[bool]:
+        """Whether each operation is right: one of its outputs is within the limit of a tensor of the other program, or
+        an operation that takes an output is right, or it has no output whose numbers say anything."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}
@@ -472,7 +508,8 @@ class Judge:
                 users.setdefault(key, []).append(number)
         right = [False] * len(self._log.operations)
         proves = list(right)
-        """Whether an operation shows that those before it are right: not if its output tells nothing."""
+        """Whether each operation shows that those before it are right. One whose outputs say nothing shows nothing."""
+        # from the last one on, so that the operations behind each are judged before it
         for number in reversed(range(len(right))):
             outputs = self._distinctive_outputs(self._log.operations[number])
             behind = (user for key in outputs for user in users.get(key, ()) if user > number)
@@ -484,37 +521,39 @@ class Judge:
         return right
 
     def _distinctive_outputs(self, operation: Operation) -> list[str]:
-        """The outputs whose numbers tell something. A single number with no inputs is a constant in the code."""
+        """The keys of the outputs whose numbers are too specific to occur by chance. A single number that was computed
+        without any such input is a constant in the code, and is left out."""
         keys = [key for key in operation.outputs if _is_distinctive(self._log.arrays[key])]
         if any(_is_distinctive(self._log.arrays[key]) for key in operation.inputs):
             return keys
         return [key for key in keys if self._log.arrays[key].size > 1]
 
     def _on_the_way(self, is_backward: bool) -> list[bool]:
-        """Whether each operation leads to the program's results; in the backward pass, to the gradients that it has
-        computed."""
-        # what is computed on the way for the gradients alone is no step to the outputs
+        """Whether each operation leads to the program's results; with `is_backward`, to the gradients of parameters and
+        inputs. True for all operations if none leads there."""
+        # an operation whose result only a gradient uses does not lead to the outputs
         gradients = [one.gradient for one in self._log.gradients]
         keys = gradients if is_backward else self._log.ends()
         wanted = {key for key in keys if key in self._makers}
-        # gradients that are followed from the outputs all lead to parameters
+        # without any result to lead to, all operations count
         leads = [not wanted] * len(self._log.operations)
         for number in reversed(range(len(leads))):
             operation = self._log.operations[number]
-            # a constant, which many operations give, leads nowhere
+            # only specific numbers: many operations return the same constant
             if wanted.intersection(self._distinctive_outputs(operation)):
                 leads[number] = True
                 wanted.update(operation.inputs)
         return leads
 
     def _distance(self, key: str) -> float:
+        """How far the closest tensor of the other program is from the tensor of this key."""
         if key not in self._distances:
             self._distances[key] = self._other.distance(self._log.arrays[key])
         return self._distances[key]
 
 
 class _Index:
-    """Arrays by their sizes and norms, to find one with the same numbers."""
+    """Arrays by their sizes and norms, in which the closest one to a given array can be found."""
 
     def __init__(self, arrays: Iterable[Array]) -> None:
         self._by_size: dict[int, list[tuple[float, Array]]] = {}
@@ -523,27 +562,31 @@ class _Index:
                 self._by_size.setdefault(array.size, []).append((_norm(array), array))
 
     def distance(self, expected: Array) -> float:
-        """How far the closest of the arrays is from `expected`, in any order of axes."""
+        """The distance of the closest array from `expected`, in any order of axes; infinite if no array has the size
+        and about the norm of `expected`."""
         best, norm = numpy.inf, _norm(expected)
         for other, array in self._by_size.get(expected.size, ()):
+            # a quick test: arrays with other norms cannot be close
             if abs(other - norm) > norm * _ALIKE:
                 continue
             for way in _axis_orders(array, expected):
                 best = min(best, distances.apart(way, expected))
-                # no limit is below this, so a closer array would change nothing
+                # far below every limit, so a closer array would change nothing
                 if best < 1e-9:
                     return float(best)
         return float(best)
 
 
 def _norm(x: Array) -> float:
+    """The Euclidean norm of all numbers in an array, which no order of axes changes; 0 if it is not finite."""
     with numpy.errstate(all="ignore"):
         norm = float(numpy.linalg.norm(distances.wide(x).ravel()))
     return norm if numpy.isfinite(norm) else 0.0
 
 
 def _is_distinctive(x: Array | None) -> bool:
-    """Whether the numbers are too specific to occur by chance: not flags, counts or constants."""
+    """Whether the numbers of an array are too specific to be equal to others by chance. Ints, bools, arrays of one
+    repeated number, and single numbers such as 0 and 1 are not."""
     if x is None or x.dtype.kind not in "fc" or not x.size:
         return False
     first = x.flat[0]
@@ -553,15 +596,18 @@ def _is_distinctive(x: Array | None) -> bool:
 
 
 def _axis_orders(x: Array, expected: Array) -> Iterator[Array]:
-    """The array in each order of its axes that has the expected shape, and as it is, apart from axes of one element."""
+    """Yields the array reshaped to the expected shape, and then in each order of its axes that gives that shape. Axes
+    of one element do not count. Yields nothing if the sizes differ."""
     if x.size != expected.size:
         return
     yield x.reshape(expected.shape)
     sizes = [size for size in x.shape if size > 1]
     wanted = tuple(size for size in expected.shape if size > 1)
+    # five axes have 120 orders, which would take too long
     if len(sizes) > 4 or sorted(sizes) != sorted(wanted):
         return
     narrow = x.reshape(sizes)
     for order in permutations(range(len(sizes))):
+        # the first order is the reshaped array, which was yielded above
         if order != tuple(range(len(sizes))) and tuple(sizes[axis] for axis in order) == wanted:
             yield narrow.transpose(order).reshape(expected.shape)

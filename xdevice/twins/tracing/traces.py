@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 60
 """How many calls a table shows at most. Of a longer trace, it shows the first and the last calls."""
-_NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"
+# the last line of the table of an empty trace
+_NOTHING: Final = (
+    "no layer was called in this thread or task, or a compiler has hidden the calls"
+)
 RECORD: Final = "log"
-"""The type of an entry that is not a call, but a value that the program has named."""
+"""The type of an entry that is not a call, but a value that the program recorded with `xdevice.parity.log`."""
+# the columns of the table; mean and std are those of the first output
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
 
@@ -41,7 +45,7 @@ class LayerCall(NamedTuple):
     """How many earlier calls of the same layer the trace has."""
     type: str
     """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name.
-    `log` for a value that the program names with `xdevice.parity.log`."""
+    `log` for a value that the program records with `xdevice.parity.log`."""
     inputs: tuple[Array, ...]
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Array, ...]
@@ -64,10 +68,12 @@ class Trace:
         self.model = model
         self.backend = backend.name
         self._backend = backend
+        # the backend's own list, which grows while the block is open
         self._recorded = recorded
         self.hidden: list[str] = []
-        """The names of values that had no numbers, because a compiler traced the function."""
+        """The names of recorded values that had no numbers, because a compiler was tracing the function."""
         self._read: list[LayerCall] = []
+        """The calls as they were last read to the host."""
         self._is_open = True
 
     @property
@@ -79,14 +85,18 @@ class Trace:
         return self._read
 
     def _host(self) -> list[LayerCall]:
+        """Reads all recorded calls to the host, and numbers those of each layer."""
         counts: dict[str, int] = {}
         calls = []
         for call in self._recorded:
+            # the first call of a layer has the number 0
             counts[call.path] = number = counts.get(call.path, -1) + 1
             calls.append(self._one(call, number))
         return calls
 
     def _one(self, call: Call, number: int) -> LayerCall:
+        """Reads one call to the host. `number` says how many earlier calls of its layer there are."""
+        # a function has a name, and a layer's class has one
         name = (
             call.layer
             if call.layer is RECORD
@@ -102,6 +112,7 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def add(self, call: Call) -> None:
+        """Adds an entry behind the calls so far: a value that the program has recorded."""
         self._recorded.append(call)
 
     def finish(self) -> None:
@@ -123,6 +134,7 @@ class Trace:
     __repr__ = __str__
 
     def _rows(self) -> list[tuple[str, ...]]:
+        """The cells of the table without its headings; in the middle of a long trace, a row with "..."."""
         calls, half = self.calls, _SHOWN // 2
         if len(calls) <= _SHOWN:
             return list(map(_row, calls))
@@ -133,7 +145,7 @@ class Trace:
 @contextmanager
 def capture_intermediates(model: Any) -> Iterator[Trace]:
     """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and the
-    values that it names with `xdevice.parity.log`.
+    values that the program records with `xdevice.parity.log`.
 
     Experimental: it may change in a minor version.
 
@@ -146,7 +158,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
 
     Raises:
         NotATensorError: `model` is neither. ArgumentError: the framework of a function is unknown.
-        NotBuiltError: it has no variables yet; call it once before.
+        NotBuiltError: the model has no variables yet; call it once before.
         UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
 
@@ -165,7 +177,8 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
 
 @contextmanager
 def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
-    """A trace of `itself`, a model or a function, with the layers of `model`, if there is one."""
+    """A block that traces `itself`, a model or a function. Yields the `Trace`, which has the calls of the layers of
+    `model`, unless that is None, and the values that this thread records with `xdevice.parity.log`."""
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
         with named_values.listening(_listener_to_log(backend, traced)):
@@ -176,19 +189,21 @@ def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
 
 
 def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object], None]:
-    """A function that adds each value that `xdevice.parity.log` names on this thread to the trace, as the output of a
-    layer of that name."""
-    # a watch of no layers, for its way of copying
+    """Returns a function that `xdevice.parity.log` is to call. It adds each value that this thread records to the
+    trace, as the output of a layer of that name."""
+    # a watch of no layers: it is used to copy tensors
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:
-        # calls of layers are recorded in this thread only, and a value must be in order with them
+        # only calls in this thread are recorded, and a value's place among them must be right
         if threading.get_ident() != thread:
             return
         if next(symbols(backend, value), None) is not None:
-            traced.hidden.append(name)  # a compiler runs the function without values
+            # a compiler is tracing the function, with tensors that have no values
+            traced.hidden.append(name)
             return
         copies = watch.copies(value)
+        # numbers and texts are not tensors, and a trace has only tensors
         if copies:
             traced.add(Call(name, RECORD, (), copies, [None] * len(copies)))
 
@@ -202,9 +217,11 @@ def name_of_call(call: LayerCall) -> str:
 
 
 def _row(call: LayerCall) -> tuple[str, ...]:
+    """The cells of one call in the table. The last one is the largest absolute gradient; "-" if there is none."""
     name = call.path or "(the model)"
     name += f" #{call.number + 1}" if call.number else ""
     shapes = ", ".join(str(tuple(x.shape)) for x in call.outputs)
+    # an empty output has no mean
     first = call.outputs[0] if call.outputs and call.outputs[0].size else None
     gradient = next((dy for dy in call.gradients if dy is not None), None)
     mean, std = (

@@ -1,4 +1,4 @@
-"""Knows the parameters that adapters and quantisers add to a model, and says what to do about them."""
+"""Recognizes the parameters that LoRA and quantizers add to a model by their names, and says what to do about them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from xdevice.errors import StateError, listed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+# a name counts if one of these is a whole part of it between dots, as in `0.lora_A.weight`
 _LORA: Final = (
     # of peft and diffusers
     "lora_A", "lora_B", "lora_down", "lora_up", "base_layer",
@@ -37,20 +38,21 @@ _ADDED: Final = (
         "convert the checkpoint that it was quantised from, or model.dequantize() of transformers",
     ),
 )
-"""Names of parameters that no layer has by itself: what they are, and what to do."""
+"""For names of parameters that a layer does not have of its own: the words for them, and the advice in an error."""
 
 
 def advice(names: Iterable[str]) -> str:
-    """The advice about parameters that an adapter or a quantiser has added; "" if there are none among `names`."""
+    """The advice about parameters that LoRA or a quantizer has added; "" if there are none among `names`."""
+    # a list, because it is searched twice
     names = list(names)
-    for words, what, instead in _ADDED:
+    for words, description, instead in _ADDED:
         if added := _with(words, names):
-            return f"{listed(map(repr, added), 2)} are {what}: {instead}"
+            return f"{listed(map(repr, added), 2)} are {description}: {instead}"
     return ""
 
 
 def advice_of_tensor(name: str) -> str:
-    """The advice about a parameter that no known layer has; "" if its name decides nothing."""
+    """The advice about a parameter that belongs to no known layer; "" if its name does not show what it is."""
     if _with(_PARAMETRISED, [name]):
         return (
             "a norm or parametrization that xdevice does not know has it; take it off first, as "
@@ -60,8 +62,8 @@ def advice_of_tensor(name: str) -> str:
 
 
 def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
-    """Raises `StateError` if only one of two models, whose names these are, has LoRA's adapters: the layers that both
-    have do not show what it computes."""
+    """Raises `StateError` if only one of two models has parameters of LoRA, by the names of their parameters.
+    Converting the layers that both have would lose what LoRA adds."""
     ours, theirs = _with(_LORA, source), _with(_LORA, target)
     if ours and not theirs:
         raise StateError(advice(ours))
@@ -73,11 +75,12 @@ def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
 
 
 def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
-    """The names that contain one of the words as a part between dots."""
+    """The names that have one of `words` as a part between dots or slashes. In a word, a `*` at the beginning matches
+    any text."""
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:
-        # `str.endswith` accepts an empty tuple, and is then always false
+        # `endswith` of an empty tuple is false
         return any(
             part in words or part.endswith(ends) for part in name.replace("/", ".").split(".")
         )

@@ -28,18 +28,25 @@ from .nested import state_in
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# the ending of a file that says which of several files has which tensor
 _INDEX: Final = ".index.json"
 _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, ".bin")
-"""The endings of the files that a folder may hold; the first one found counts."""
+"""The endings of files with weights in a folder, in the order in which they are looked for."""
 
 
 @contextmanager
 def open_checkpoint(path: str) -> Iterator[Header]:
-    """Yields the contents of the file, the index or the folder at `path`. The files stay open in the block."""
+    """Yields the contents of the file, the index or the folder at `path` as a `Header`. The files stay open in the
+    block, because the values are only read when they are asked for.
+
+    Raises:
+        MissingFileError, FilePathError: no such file, or a folder with none or several. FileFormatError: a file of a
+            format that cannot be read, or a damaged one.
+    """
     with ExitStack() as files:
         names = _names_in(path)
         kind = foreign.of_folder(names)
-        # a folder of Orbax is one checkpoint, whose files cannot be read one by one
+        # a folder of Orbax is one checkpoint: its files cannot be read one by one
         if kind is not None:
             yield _of_kind(path, kind)
             return
@@ -52,12 +59,14 @@ def _names_in(path: str) -> list[str]:
     if not os.path.isdir(path):
         return []
     with path_errors(f"{path!r:.1000} cannot be read"):
-        return sorted(os.listdir(path))  # an error that names files is the same on every system
+        # sorted, so that an error names them in the same order everywhere
+        return sorted(os.listdir(path))
 
 
 def _in_folder(path: str, names: list[str]) -> str:
-    """The path of the one file with weights, or of the index of several, in a folder with these names."""
-    # hubs often keep the same weights in both formats: safetensors are checked and run no code, so they come first
+    """The path of the one file with weights, or of the index of several files, in a folder that holds `names`. Raises
+    an error if there is none, or several of the same ending."""
+    # hubs often have the same weights in both formats: safetensors come first, as they run no code
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:
@@ -72,10 +81,11 @@ def _in_folder(path: str, names: list[str]) -> str:
 
 
 def _of_file(path: str, files: ExitStack) -> Header:
-    """The contents of one file, whatever its format."""
+    """The contents of one file, whatever its format. A safetensors file stays open until `files` is closed."""
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
+        # not safetensors: the first bytes say what it is
         kind = foreign.kind_of(path)
         if kind is None:
             raise
@@ -88,9 +98,9 @@ def _of_file(path: str, files: ExitStack) -> Header:
 
 
 def _of_kind(path: str, kind: foreign.Kind) -> Header:
-    """The contents of a file of another format that can be read."""
+    """The contents of a file, or of a folder, of another format that can be read: `kind` says how."""
     origin = kind.framework or ""
-    # a reader of xdevice's own gives NumPy arrays, and needs no framework
+    # our own readers return NumPy arrays, and need no framework
     backend = registry.load("numpy" if kind.read is not None else origin)
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
@@ -103,7 +113,8 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
 
 
 def _opened(path: str, name: str, value: Any) -> OpenedTensor:
-    """A tensor in an open file. Raises `UnsupportedError` if it is not a dense tensor."""
+    """A tensor that a framework has read from the file at `path`, as an entry of a `Header`. Raises `UnsupportedError`
+    if it is not dense."""
     owner = registry.kind_of(type(value))
     if owner is None or not owner.backend.is_dense(value):
         raise UnsupportedError(
@@ -115,31 +126,34 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
-    """The contents of the files that an index names."""
+    """The contents of all files that the index at `path` names, as one `Header`. Raises `FileFormatError` if the index
+    is damaged, or names a tensor that its file lacks."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()
     try:
         places: dict[str, str] = json.loads(text)["weight_map"]
-        # a downloaded index must not name files elsewhere on the disk
+        # an index from elsewhere must not make us read files outside its folder
         if any(os.path.basename(place) != place for place in places.values()):
             raise ValueError("it names a file of another folder")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
-    # each file once, though many names are in it
+    # each file is opened once, for all of its names
     parts = {
         place: _of_file(os.path.join(folder, place), files)
         for place in sorted(set(places.values()))
     }
     entries: dict[str, FileTensor] = {}
     for place, header in parts.items():
-        # a file may hold more than the index says, as leftovers of an earlier one
+        # only the tensors that the index places there: the file may have others, left from an earlier
+        # save
         entries |= {
             name: one for name, one in header.entries.items() if places.get(name) == place
         }
-    # files of different frameworks are read as if they did not say
+    # if the files name different frameworks, the whole counts as one that names none
     origins = {header.origin for header in parts.values()}
+    # a further name counts only if the tensor itself is among the entries
     shared = {
         name: first
         for header in parts.values()

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Pauses the collector in the block. The block makes very many objects that stay alive, and the collector would go
-    through all of them again and again, which takes up to half of the time."""
+    """A block without Python's garbage collector, for code that makes very many objects that stay alive: the collector
+    would go through all of them again and again, which takes up to half of the time."""
+    # the program may have turned it off itself, and then it stays off
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -19,18 +19,22 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = ".xdevice-"
 _SUFFIX: Final = ".saving"
+"""How the name of a temporary folder begins and ends, by which leftovers are found."""
 _PROBE: Final = "probe"
+"""The name of an empty file in that folder, which has the permissions that the system gives a new file."""
 _LOCK: Final = "lock"
+"""The name of the file in that folder that is locked while the process uses the folder."""
 
 
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
-    """Turns the system's errors in the block into `FilePathError`s that name the user's path: the system's errors may
-    name a temporary file."""
+    """A block in which errors of the system become `FilePathError`s. Their message begins with `what`, which names the
+    user's path, because the system's message may name a temporary file."""
     from safetensors import SafetensorError
 
     try:
         yield
+    # some of ours are a `ValueError` too, and need no change
     except XDeviceError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
@@ -38,8 +42,8 @@ def path_errors(what: str) -> Iterator[None]:
 
 
 def path_text(path: object, verb: str) -> str:
-    """The path as a string. Raises `ArgumentError` for anything else, even an int, which `open` would take for a file
-    descriptor and then close."""
+    """The path as a string. Raises `ArgumentError`, whose message begins with `verb`, if it is neither a string, nor
+    bytes, nor an `os.PathLike`: also for an int, which `open` would take for a file descriptor and then close."""
     try:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
@@ -49,7 +53,8 @@ def path_text(path: object, verb: str) -> str:
 
 
 def require_plain_file(path: str) -> None:
-    """Raises an error that says what is at the path, if it is not a file."""
+    """Raises `MissingFileError` if there is no file at the path, and `FilePathError` if it is a folder or something
+    else that is not a regular file."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         try:
             mode = os.stat(path).st_mode
@@ -63,7 +68,9 @@ def require_plain_file(path: str) -> None:
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
-    """The path of the file to replace. If `path` is a symbolic link, that is the file that the link points to."""
+    """The path of the file that `save(path)` replaces. If `path` is a symbolic link, that is the file that it points
+    to. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if something that is not a file has
+    this name."""
     name = path_text(path, "save")
     with path_errors(f"{name!r:.1000} cannot be written"):
         target = os.path.realpath(name)
@@ -73,7 +80,7 @@ def target_of(path: str | os.PathLike[str]) -> str:
                 f"there is no folder {folder!r:.1000}; make it first: os.makedirs(...)"
             )
         mode = _mode(target)
-    # `realpath` drops a slash or a dot at the end, by which the user means a folder
+    # a slash or a dot at the end means a folder, and `realpath` has dropped it
     is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(name) in ("", os.curdir)
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
         what = "names a folder" if is_folder else "is not a regular file"
@@ -97,31 +104,33 @@ def replacing(target: str) -> Iterator[str]:
     error the target is unchanged, and nothing is left of the new file."""
     folder = os.path.dirname(target)
     with path_errors(f"{target!r:.1000} cannot be written, and the file is as it was"):
-        # before anything is written, because they take up the disk
+        # before anything is written, because they take up space on the disk
         _remove_leftovers(folder)
         with _own_folder(folder) as own:
             new = os.path.join(own, "new")
             yield new
-            # otherwise a crash of the system could leave the new name with an empty file
+            # before the renaming: a crash of the system could otherwise leave an empty file of this name
             _flush(new)
-            # before the file gets its name, so that nobody sees it with other permissions
+            # before the renaming: the file must never be seen with wider permissions
             os.chmod(new, _permissions(target, own))
             os.replace(new, target)
     if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
         with path_errors(f"{target!r:.1000} is written, but may not be on the disk"):
-            # the new name is part of the folder, not of the file
+            # the name is part of the folder, so the folder must be on the disk as well
             _flush(folder, os.O_RDONLY)
 
 
 def _permissions(target: str, own: str) -> int:
-    """The permissions for the new file: those of the old file, or if there is none, those that the system gives a new
-    file. The latter are read from the file `_PROBE`: reading the umask would change it for all threads."""
+    """The permissions for the new file: those of the old file `target`, or if there is none, those that the system
+    gives a new file. The latter are read from the file `_PROBE` in the folder `own`: the umask can only be read by
+    changing it for all threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 
 
 def _flush(path: str, flags: int = os.O_RDWR) -> None:
-    """Waits until the file's content is on the disk. On Windows that works only for a file that is open for writing."""
+    """Waits until the content of a file or folder is on the disk. On Windows that works only for a file that is open
+    for writing, which is why that is the default of `flags`."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -131,19 +140,21 @@ def _flush(path: str, flags: int = os.O_RDWR) -> None:
 
 @contextmanager
 def _own_folder(folder: str) -> Iterator[str]:
-    """Makes a new temporary folder in `folder`, which stays locked while this process uses it, and removes it at the
-    end."""
+    """Makes a new temporary folder in `folder`, and yields its path. The folder stays locked during the block, and is
+    removed at its end."""
     import shutil
     import tempfile
 
+    # again if another process has taken the new folder for a leftover before it was locked
     while True:
         own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
         probe = os.path.join(own, _PROBE)
         try:
-            with suppress(FileNotFoundError):  # another process has removed it
+            with suppress(FileNotFoundError):  # another process has just removed the folder
                 os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
             with _lock(own) as is_ours:
-                # before the lock was taken, another process may have removed the folder as a leftover
+                # before that, another process may have removed the folder as a leftover, or hold its lock
+                # to remove it (False). None, from a file system without locks, is good enough
                 if is_ours is not False and os.path.exists(probe):
                     yield own
                     return
@@ -152,23 +163,26 @@ def _own_folder(folder: str) -> Iterator[str]:
 
 
 def _remove_leftovers(folder: str) -> None:
-    """Removes the temporary folders that killed processes have left behind: those that no living process has locked."""
+    """Removes the temporary folders in `folder` that killed processes have left behind: those that no living process
+    has locked."""
     import shutil
 
     for entry in os.scandir(folder):
         if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
             continue
         with _lock(entry.path) as is_ours:
+            # not for None: without locks nobody can tell whether the folder is still used
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
-        if is_ours:  # an open lock stays on Windows, and on NFS under another name
+        # again, because on Windows and NFS the lock's own file cannot be removed while it is open
+        if is_ours:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
 @contextmanager
 def _lock(folder: str) -> Iterator[bool | None]:
-    """Tries to lock a folder for the block. Yields whether this process has the lock; None if the file system has no
-    locks."""
+    """Tries to lock a folder for the block, without waiting. Yields whether this process has the lock; None if the file
+    system has no locks."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.path.join(folder, _LOCK), timeout=0)

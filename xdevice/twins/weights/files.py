@@ -2,8 +2,8 @@
 
 The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
 dtypes, fail on 0-d tensors or bfloat16 (https://github.com/safetensors/safetensors/issues/598), or crash the process.
-This module adds what the library does not do: a file gets its name only once it is complete and on the disk, and values
-are read into memory that the tensors then own.
+This module adds two things: a file gets its name only once it is complete and on the disk, and values are read into
+memory that the tensors then own.
 """
 
 from __future__ import annotations
@@ -56,28 +56,32 @@ if TYPE_CHECKING:
     """By their names in the file."""
 
 _WRITABLE: Final = frozenset(DTYPES.values())
+"""The names of the dtypes that the format has."""
 _LONE: Final = "tensor"
 """The name that a tensor gets in the file if it is saved by itself, and not in a container or model."""
 
 
 class _Variable(NamedTuple):
-    """A tensor, or a variable of a model, with its backend; and the keys of containers that lead to it. A variable of a
-    model has a name there, too."""
+    """A tensor, or a variable of a model, in an argument of `save` or `load`."""
 
     backend: Backend
     value: Any
     keys: _Keys
+    """The keys of containers that lead to the tensor, or to the model."""
     name: str = ""
+    """The name of the variable in its model; empty for a tensor."""
     model: Any = None
+    """The model of the variable; None for a tensor."""
 
     @property
     def is_in_layers(self) -> bool:
-        """Whether the variable is written through its model."""
+        """Whether the variable belongs to a model whose backend writes variables through the model, as JAX's does: its
+        arrays cannot be changed in place."""
         return self.model is not None and self.backend.has_layers(self.model)
 
     @property
     def origin(self) -> str:
-        """The Python expression that leads to the variable, for error messages."""
+        """The variable in words, for error messages: the keys that lead to it, and its name in the model."""
         return (
             f"{trees.written(self.keys)} {self.name}".rstrip()
             if self.keys
@@ -94,7 +98,7 @@ class _PlannedWrite(NamedTuple):
     entry: FileTensor
 
 
-# saving
+# `save`, and which tensors and variables are in an argument of `save` or `load`
 
 
 def save(path: Path, x: Any) -> None:
@@ -124,7 +128,7 @@ def save(path: Path, x: Any) -> None:
     """
     from safetensors import TensorSpec, serialize_file
 
-    # the path first: a folder that is not there is said before tensors are copied from a GPU
+    # the path first, so that a wrong one raises before tensors are copied from a GPU
     target = target_of(path)
     variables = _variables(x, "save")
     arrays, shared = _host_arrays(variables)
@@ -147,11 +151,13 @@ def save(path: Path, x: Any) -> None:
 
 
 def _variables(x: Any, verb: str) -> _Variables:
-    """All tensors in `x`, and all variables of the models in `x`, by their names in the file."""
+    """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or "load
+    into", for messages. Raises `ContainerError` if two have the same name, or the format cannot have a name."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))
         if kind is not None and kind.kind == "model":
+            # tensors that the framework does not list would be left out of the file
             unlisted.refuse(kind.backend, leaf, "saving" if verb == "save" else "loading into")
         for variable in _of_leaf(keys, leaf):
             name = (
@@ -159,15 +165,15 @@ def _variables(x: Any, verb: str) -> _Variables:
                 if prefix and variable.name
                 else prefix or variable.name
             )
-            # a tensor under the key "" keeps that name; a tensor that is saved by itself has no key at all
+            # a tensor under the key "" keeps that name; a tensor that is in no container has no key
             name = name or ("" if keys else _LONE)
-            # lone surrogates, as Python has them in file names that are not UTF-8
+            # lone surrogates, which Python uses in file names that are not UTF-8, cannot be encoded
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
                     f"{variable.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; "
                     "rename a key"
                 )
-            # the format has its metadata under the reserved name
+            # the reserved name is that of the format's metadata
             if name == RESERVED or name in variables:
                 both = f"and {variables[name].origin} both have" if name in variables else "has"
                 raise ContainerError(
@@ -180,7 +186,7 @@ def _variables(x: Any, verb: str) -> _Variables:
 
 def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
     """Returns for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
-    tensor or model itself."""
+    tensor or model itself. Raises `ContainerError` if `x` is nested too deeply."""
     try:
         return list(_walk(x, verb))
     except RecursionError:
@@ -188,11 +194,11 @@ def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
 
 
 def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
-    """Yields what `_leaves` returns."""
+    """Yields the items of the list that `_leaves` returns, one by one."""
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
-    # a Tree would walk into modules that move as containers, and not ask for their variables
+    # a Tree would walk into the modules of Flax and Equinox, instead of asking for their variables
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
             for prefix, keys, leaf in _walk(child, verb):
@@ -206,9 +212,10 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
 
 
 def _has_modules(x: Any) -> bool:
-    """Whether a model that moves as a container, as those of Flax and Equinox do, is somewhere in a dict or list."""
+    """Whether a model that moves as a container, as those of Flax and Equinox do, is somewhere in the dicts, lists and
+    tuples of `x`."""
     inner, visited = [x], set[int]()
-    for container in inner:  # which grows meanwhile
+    for container in inner:  # the loop also visits the items that it appends
         children = container.values() if isinstance(container, dict) else container
         # a container may contain itself
         if id(container) in visited or not isinstance(container, dict | list | tuple):
@@ -221,11 +228,13 @@ def _has_modules(x: Any) -> bool:
 
 
 def _is_module(x: Any) -> bool:
+    """Whether `x` is a model that moves as a container does, as those of Flax and Equinox."""
     return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
 
 
 def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
-    """The variables in a tensor or a model; raises `NotATensorError` for anything else."""
+    """The variables of a model, or a tensor as the only one. Raises `NotATensorError` for anything else, and
+    `UnsupportedError` for a symbolic tensor."""
     module = owners.backend_of_model(x)
     if module is not None:
         return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
@@ -233,23 +242,25 @@ def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
     if owner is None:
         raise NotATensorError(
             f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave "
-            f"it out, or make a tensor of it: xdevice.tensor(...)"
+            f"it out, or convert it to a tensor: xdevice.tensor(...)"
         )
-    # inside a function that is being traced
+    # a stand-in without values, inside a function that a compiler is tracing
     if owner.kind == "symbol":
         raise traced(owner.backend, _path(keys))
     return [_Variable(owner.backend, x, keys)]
 
 
 def _path(keys: _Keys) -> str:
+    """The keys as Python writes them, for messages."""
     return trees.written(keys) or "the argument"
 
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
-    """Returns the values of the variables by name, and for each further name of a shared variable, its first name. The
-    value of a shared variable is included once."""
+    """Returns two dicts: the values of the variables by name, each variable once, and for each further name of a shared
+    variable its first name."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
+    # the first name of each variable, by its id
     first: dict[int, str] = {}
     for name, variable in variables.items():
         first_name = first.setdefault(id(variable.value), name)
@@ -261,7 +272,8 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
 
 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
-    """The values of a tensor, as the library can write them."""
+    """The values of a tensor as a contiguous array in the machine's byte order, which the library can write. Raises
+    `UnsupportedError` if the tensor is not dense, and `DTypeError` if the format lacks its dtype."""
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
     if dtype not in _WRITABLE:
@@ -273,11 +285,11 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
         raise DTypeError(
             f"{name} is {dtype}, which the safetensors format does not support; save it {instead}"
         )
-    # `peek` instead of `to_numpy`: the values are only read, so no copy is needed
+    # `peek` may share the tensor's memory, which is enough for reading; `to_numpy` may copy
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    # the library writes the memory as it lies, whatever the strides
+    # the library writes the memory as it is, and ignores strides
     return np.asarray(array, order="C")
 
 
@@ -290,6 +302,7 @@ def _require_dense(name: str, backend: Backend, value: Any) -> None:
         )
 
 
+# cached, because a model has thousands of variables, but few dtypes
 @cache
 def _name_of(dtype: Any) -> str:
     """The name of a dtype; for a dtype that xdevice does not know, its `str`."""
@@ -299,11 +312,12 @@ def _name_of(dtype: Any) -> str:
         return str(dtype)
 
 
-# loading
+# `load`, into new tensors or into existing variables
 
 
 def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:
-    """The tensors of a file by name, on a device of a backend: the result of `load(path)`."""
+    """Reads the tensors of a file, and returns them by name, on a device of a backend: what `load(path)` does.
+    The docstring of `load` lists the errors."""
     path = path_text(path, "load")
     owner = selection.backend(backend)
     place = place_for(owner, device)
@@ -312,7 +326,9 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
         checked: set[str | tuple[int, ...]] = set()
         for name, entry in header.entries.items():
             dtype, shape = entry.dtype, entry.shape
+            # everything is checked before anything is read
             if dtype not in checked:
+                # in a run in float64, float32 is loaded as float64
                 wanted = floats.usual(dtype)
                 require_dtype(
                     owner,
@@ -331,27 +347,29 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             name: _to_tensor(owner, array, place)
             for name, array in zip(header.entries, arrays, strict=True)
         }
-    # a shared tensor was saved once, and is one object under all of its names again
+    # the file has a shared tensor once; all of its names get the same object
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
 
 def load_file_into(path: Path, into: Any) -> Any:
-    """Writes the tensors of a file into the variables of a model or a container, and returns it."""
+    """Writes the tensors of a file into the variables of a model or a container, `into`, and returns that. Nothing is
+    written unless all names, shapes and dtypes fit."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
-    # optimizers and modules have to take their new values over at the end
+    # the models, which are told at the end that their values are new: some must take them over
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
-        # in the order of the file, so that a disk reads it from one end to the other
+        # in the order of the file, so that the disk reads it from beginning to end
         order = {entry: number for number, entry in enumerate(header.entries.values())}
         planned = sorted(_plan(path, variables, header), key=lambda write: order[write.entry])
         places = [variable.backend.device_of(variable.value) for _, variable, _ in planned]
         arrays = _arrays([write.entry for write in planned], places)
         for (_, variable, _), place, array in zip(planned, places, arrays, strict=True):
             tensor = _to_tensor(variable.backend, array, place)
+            # a variable of a module of JAX is replaced in the module, and any other is written in place
             if variable.is_in_layers:
                 variable.backend.write_layers(variable.model, {variable.name: tensor})
             else:
@@ -362,18 +380,20 @@ def load_file_into(path: Path, into: Any) -> Any:
 
 
 def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterator[Array]:
-    """Yields the values of the entries, which are to go to the devices `places`. If none goes to the CPU, each array
-    may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has finished reading the array when
-    it returns."""
+    """Yields the values of the entries, which the caller will put on the devices `places`. If none goes to the CPU,
+    each array may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read the whole array
+    when it returns."""
     arrays = read_all(entries, in_turn=all(place is not CPU for place in places))
+    # XDEVICE_FLOATS changes all numbers that a program loads: to float64, or by an ULP
     return map(floats.take, arrays) if floats.setting() else arrays
 
 
 def _state_to_come(
     prefix: str, x: Any, variables: _Variables, header: Header
 ) -> Iterator[tuple[str, _Variable]]:
-    """Yields variables, with their names, for the state that an optimizer makes only in its first step, if the file has
-    values for them."""
+    """Yields the names in the file and new variables for the state that an optimizer `x` makes only in its first step,
+    if the file has values for it. `prefix` is how the names of `x` in the file begin; `variables` are those that exist.
+    Yields nothing for anything but a model or optimizer."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -387,8 +407,8 @@ def _state_to_come(
 
 
 def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
-    """Passes the written values of the model `x` to its backend, by the model's own names: some optimizers still have
-    to take them over."""
+    """Passes the written values of the model `x`, by the model's own names, to its backend: some optimizers and modules
+    keep state outside their variables, and take it over now. `prefix` is how the names of `x` in the file begin."""
     start = f"{prefix}." if prefix else ""
     state = {
         name.removeprefix(start): variable
@@ -400,8 +420,13 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
 
 
 def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
-    """Decides which values of the file are written into which variable; a shared variable is written once. Raises
-    unless all names, shapes and dtypes fit."""
+    """Returns which entry of the file is written into which variable; a shared variable is written once. `where` is the
+    path, for messages.
+
+    Raises:
+        StateError: a name is missing or unexpected, a shape or dtype does not fit, or a shared variable would get two
+            values. UnsupportedError: a variable cannot be written.
+    """
     entries = header.by_name()
     planned: dict[int, _PlannedWrite] = {}
     for name, variable in variables.items():
@@ -410,7 +435,8 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
-        # bytes, because NaN is unequal to itself
+        # one variable under two names, with an entry each. Bytes are compared, because NaN is unequal to
+        # itself
         if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(
                 f"{other.name} and {name} are one variable here, and two with different values in {where}"
@@ -428,7 +454,8 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
 
 
 def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) -> None:
-    """Raises an error if an entry of a file cannot be written into a variable."""
+    """Raises `StateError`, `DTypeError` or `UnsupportedError` if an entry of a file cannot be written into a variable.
+    `where` is the path of the file, for messages."""
     here = _name_of(variable.value.dtype), tuple(variable.value.shape)
     if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(
@@ -443,6 +470,7 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
         loads=True,
     )
     _require_dense(name, variable.backend, variable.value)
+    # a tensor is written in place, and a variable through its model or by its backend
     is_tensor = variable.backend.tensor_of(variable.value) is not None
     if not (is_tensor or variable.is_in_layers or variable.backend.can_write(variable.value)):
         raise UnsupportedError(
@@ -454,6 +482,7 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
 
 
 def _list_names(names: list[str]) -> str:
+    """The first three names, and how many more there are; "nothing" for none."""
     return listed(map(repr, names), 3) or "nothing"
 
 
@@ -461,13 +490,14 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
     """Raises `ShapeError` for a shape that the backend's tensors cannot have."""
     if len(shape) > backend.most_axes or max(shape, default=0) > backend.longest_axis:
         raise ShapeError(
-            f"{name} has the shape {shape}, and {backend.name} takes {backend.most_axes} axes of "
-            f"{backend.longest_axis:,} at most; load it with another backend="
+            f"{name} has the shape {shape}, and {backend.name} takes at most {backend.most_axes} axes of "
+            f"{backend.longest_axis:,} elements; load it with another backend="
         )
 
 
 def _to_tensor(backend: Backend, array: Array, place: Device) -> Any:
-    """Makes a tensor from an array. On the CPU a tensor above `SMALL` may take over the memory of the array."""
+    """Makes a tensor on a device from an array. On the CPU, the tensor may take over the memory of an array of more
+    than `SMALL` bytes."""
     if array.nbytes <= SMALL:
         return backend.from_numpy(array, place)
     return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

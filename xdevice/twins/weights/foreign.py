@@ -1,4 +1,5 @@
-"""Recognizes a file that is not in the safetensors format by its first bytes, and says what to do with it."""
+"""Recognizes a file that is not in the safetensors format by its first bytes or its ending, and says how to read it or
+what to do with it."""
 
 from __future__ import annotations
 
@@ -15,12 +16,17 @@ _CONVERT: Final = "then xdevice.models.convert_state(model, ...)"
 
 
 class Kind(NamedTuple):
+    """A kind of file, and how it is read, if it can be read."""
+
     what: str
+    """The kind in words, for messages."""
     advice: str = ""
+    """The advice in the error, if the file cannot be read."""
     framework: str | None = None
-    """The backend whose tensors these are. It reads such a file with its method `own_file`, if there is no `read`."""
+    """The name of the backend whose tensors these are; None if the file cannot be read. The backend reads such a file
+    with its method `own_file`, if there is no `read`."""
     read: Callable[[str], Any] | None = None
-    """Reads the file without the framework, as NumPy arrays."""
+    """A function that reads the file at a path without the framework, as NumPy arrays; None if there is none."""
 
 
 _PYTORCH: Final = Kind("a checkpoint of PyTorch", framework="torch")
@@ -31,9 +37,10 @@ _PICKLE: Final = Kind(
     "a pickle, as Paddle writes it", framework="paddle", read=readers.read_paddle
 )
 _MXNET: Final = Kind("a file of MXNet", framework="mxnet", read=readers.read_mxnet)
+# the first bytes of the files of each kind; the first entry that fits counts
 _STARTS: Final = (
     (b"\x89HDF\r\n\x1a\n", _KERAS),
-    # the number that opens it before PyTorch 1.6
+    # a pickle of the magic number with which files of PyTorch before 1.6 begin
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),
     (b"\x12\x01\0\0\0\0\0\0", _MXNET),
     (b"\x93NUMPY", Kind("an array of NumPy", "numpy.load reads it")),
@@ -56,10 +63,12 @@ _STARTS: Final = (
         ),
     ),
     (b"\x1f\x8b", Kind("compressed by gzip", "unpack it first")),
-    # the protocol of a pickle is its second byte; after PyTorch's old files, which are pickles too
+    # the second byte of a pickle is its protocol. Last, because PyTorch's old files are pickles too
     *((bytes((0x80, number)), _PICKLE) for number in range(2, 6)),
 )
+# the names of files that only a checkpoint of Orbax has in its folder
 _ORBAX: Final = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "_sharding")
+# for formats without a signature in their first bytes
 _ENDINGS: Final = {
     ".onnx": Kind("ONNX, a graph", "convert the model that it was exported from"),
     ".msgpack": Kind("msgpack, as Flax writes it", framework="jax"),
@@ -72,7 +81,7 @@ _ENDINGS: Final = {
 
 
 def of_folder(names: Collection[str]) -> Kind | None:
-    """The kind of a folder that is a checkpoint as a whole; None for any other."""
+    """The kind of a folder that is a checkpoint as a whole, by the names in it; None for any other folder."""
     is_orbax = any(name in _ORBAX for name in names)
     return Kind("a checkpoint of Orbax", framework="jax") if is_orbax else None
 
@@ -81,7 +90,7 @@ def kind_of(path: str) -> Kind | None:
     """The kind of a file that is not in the safetensors format, by its first bytes or its ending; None if unknown."""
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
         start = file.read(32)
-    # PyTorch, Keras, TorchScript and NumPy all write zip archives
+    # PyTorch, Keras, TorchScript and NumPy all write zip archives, which differ in their names
     if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             return _of_names(archive.namelist())
@@ -93,7 +102,7 @@ def kind_of(path: str) -> Kind | None:
 
 def _of_names(names: Sequence[str]) -> Kind:
     """The kind of a zip archive, by the names in it."""
-    # before the next test, because an archive of TorchScript has a data.pkl too
+    # first, because an archive of TorchScript has a data.pkl too
     if any("/code/" in name for name in names):
         return Kind(
             "a program of TorchScript", f"torch.jit.load reads it; build the model, {_CONVERT}"

@@ -37,16 +37,18 @@ SMALL: Final = 1 << 14
 _FEW: Final = 32
 """The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
+"""The key of the metadata in a header, which is no tensor."""
 SHARED: Final = "xdevice.shared"
 """The key of xdevice's own entry in a file's metadata. Its value is a JSON object with the further names of tensors
 that have several names."""
 
 
 ORIGIN: Final = "xdevice.origin"
-"""The key of the names of the backends whose tensors `save` has written, joined by commas."""
+"""The key of another entry of ours in the metadata: the names of the backends whose tensors `save` has written, joined
+by commas."""
 _FORMATS: Final = {"pt": "torch", "pd": "paddle", "tf": "tensorflow", "flax": "jax"}
-"""For the values of the entry `format`, in which other programs name the framework of a file: the name of the
-backend."""
+"""Other programs name the framework of a file in the metadata's entry `format`. This maps its values to names of
+backends."""
 
 
 class Entry(NamedTuple):
@@ -59,7 +61,8 @@ class Entry(NamedTuple):
     file: FileIO
 
     def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Reads the values into new memory, or into the buffer `room`, and returns them as an array."""
+        """Reads the values into new memory, or into the buffer `room` of at least `nbytes` bytes, and returns them as
+        an array."""
         # frameworks take over only aligned memory without a copy
         buffer = aligned(self.nbytes) if room is None else room[: self.nbytes]
         return (
@@ -69,9 +72,10 @@ class Entry(NamedTuple):
         )
 
 
+# `eq=False`, because `==` would compare tensors, and because entries are keys of a dict
 @dataclass(frozen=True, eq=False)
 class OpenedTensor:
-    """A tensor of a file that its own framework has opened."""
+    """A tensor of a file that was not safetensors: a framework, or one of our readers, has read it already."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -85,22 +89,23 @@ class OpenedTensor:
 
 
 FileTensor = Entry | OpenedTensor
-"""A tensor in a file. Both have a dtype, a shape and a size in bytes, and are read when they are asked for."""
+"""A tensor in a file. Both have a dtype, a shape and a size in bytes, and a method `read` that returns the values."""
 
 
 class Header(NamedTuple):
-    """The contents of a file, or of several that belong together: tensors by name. `shared` maps the further names of a
-    shared tensor to its first."""
+    """The contents of a file, or of several that belong together."""
 
     entries: Mapping[str, FileTensor]
+    """The tensors by name; a shared tensor only by its first name."""
     shared: dict[str, str]
+    """The further names of shared tensors, each with the tensor's first name."""
     key: str = ""
-    """The key of the tensors, if the file holds anything else."""
+    """The key under which the file has the tensors, if it holds anything else; "" if it holds only tensors."""
     origin: str = ""
     """The name of the backend whose tensors these are, or several, joined by commas; "" if the file does not say."""
     remarks: Mapping[str, str] = MappingProxyType({})
-    """The file's remarks: a name that the file lacks, mapped to a name that it has. Both may be names of one tied
-    weight."""
+    """Entries of the metadata that may be about tied weights: each maps a name that the file lacks to one that it
+    has."""
 
     def by_name(self) -> dict[str, FileTensor]:
         """The tensors by all of their names."""
@@ -113,7 +118,9 @@ class Header(NamedTuple):
 @contextmanager
 def open_file(path: str) -> Iterator[Header]:
     """Yields the header of a safetensors file, which stays open in the block. The header and the values come from the
-    same file, even if another process replaces it at that moment."""
+    same file, even if another process replaces it at that moment. Raises `FileFormatError` if it is no safetensors file
+    or is damaged."""
+    # again if the file was replaced meanwhile
     while True:
         require_plain_file(path)
         with _open(path) as file:
@@ -125,14 +132,15 @@ def open_file(path: str) -> Iterator[Header]:
 
 
 def _is_still(path: str, file: FileIO) -> bool:
-    """Whether the path still names the open file, and not one that has replaced it."""
+    """Whether the path still names the open file, and not another one that has replaced it."""
     require_plain_file(path)
-    # opened again, because Windows gives other numbers for a path than for an open file
+    # opened again, because `os.stat` of a path gives other numbers than `fstat` on Windows
     with _open(path) as again:
         return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
 
 
 def _open(path: str) -> FileIO:
+    """Opens a file for reading, without a buffer: values are read directly into their arrays."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         return open(path, "rb", buffering=0)
 
@@ -142,7 +150,7 @@ def _header(path: str, file: FileIO) -> Header:
     from safetensors import SafetensorError, safe_open
 
     try:
-        # raises unless all of the file keeps to the format
+        # the library raises an error unless the whole file follows the format
         with safe_open(path, framework="numpy"):
             length = int.from_bytes(file.read(8), "little")
         with collector.paused():
@@ -150,7 +158,7 @@ def _header(path: str, file: FileIO) -> Header:
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length, file)
         origin = metadata.get(ORIGIN) or _FORMATS.get(metadata.get("format", ""), "")
-        # as the library's save_model writes names of tied weights, and others their remarks
+        # the library's `save_model` writes the names of tied weights so; others may mean other things
         remarks = {
             name: first
             for name, first in metadata.items()
@@ -165,8 +173,10 @@ def _header(path: str, file: FileIO) -> Header:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object as a dict. Raises if a key comes twice, because programs disagree on which of the two counts."""
-    # the library's own message blames the offsets (https://github.com/safetensors/safetensors/issues/401)
+    """A JSON object, given as pairs, as a dict. Raises `ValueError` if a key comes twice, because programs disagree on
+    which of the two counts."""
+    # checked here, because the library's own message blames the offsets
+    # (https://github.com/safetensors/safetensors/issues/401)
     header = dict(pairs)
     if len(header) < len(pairs):
         twice = next(
@@ -177,7 +187,8 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, Entry]:
-    """The tensors of a header by name, in the order of their values in the file. The values begin at byte `start`."""
+    """The tensors of a header by name, in the order of their values in the file. The values begin at byte `start`.
+    Raises `DTypeError` or `ValueError` for a dtype or a shape that NumPy lacks."""
     entries: dict[str, Entry] = {}
     for name, about in header.items():
         code, shape = about["dtype"], tuple(about["shape"])
@@ -185,9 +196,9 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
             raise DTypeError(
                 f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}"
             )
-        if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
+        if len(shape) > _FEW or 0 in shape:  # any other shape has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)
-        # counted from the end of the header
+        # the offsets are counted from the end of the header
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
     # a header sorted by names may have the values in another order
@@ -200,7 +211,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Raises `ValueError` for a shape that NumPy's arrays cannot have."""
     try:
-        # raises beyond NumPy's limits of axes and sizes; allocates nothing
+        # it checks NumPy's limits of axes and sizes, and allocates nothing
         np.broadcast_to(np.zeros((), dtype), shape)
     except ValueError as error:
         raise ValueError(
@@ -209,15 +220,15 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """The further names that `save` has given to shared tensors, each with the tensor's first name; {} in files of
-    other programs."""
+    """The further names that `save` has given to shared tensors, each with the tensor's first name; {} for files of
+    other programs. Raises `ValueError` if a first name is no tensor of the file, or a further name is one."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries
         for name, other in shared.items()
     ):
         raise ValueError(
-            f"{SHARED} in its metadata gives names to tensors that it does not have"
+            f"{SHARED} in its metadata gives further names to tensors that the file does not have"
         )
     return shared
 
@@ -225,20 +236,21 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
 def read_all(
     entries: Collection[FileTensor], *, in_turn: bool = False
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yields the values of tensors, one array after the other. With `in_turn`, all but small tensors use the same
-    buffer, each overwriting the last, because the first use of new memory takes as long as reading."""
+    """Yields the values of tensors, one array after the other. With `in_turn`, all except small tensors use the same
+    buffer, each overwriting the one before, because the first use of new memory takes as long as reading."""
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
     for entry in entries:
         yield entry.read(room if entry.nbytes > SMALL else None)
 
 
 def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
-    """Reads the bytes from `start` on into a buffer, until it is full."""
+    """Reads the bytes of a file from `start` on into a buffer, until it is full, and returns the buffer. Raises
+    `FileFormatError` if the file ends before that."""
     file.seek(start)
     rest = buffer.data
     while rest:
         with path_errors(f"{file.name!r:.1000} cannot be read"):
-            got = file.readinto(rest)  # reads 2 GB at most
+            got = file.readinto(rest)  # Linux reads 2 GB at most in one call
         if not got:
             raise FileFormatError(
                 f"{file.name!r:.1000} was cut off while it was read; load it again"

@@ -1,5 +1,6 @@
 """Finds the state, a flat dict of tensors by name, in a value that a program has saved or holds: a dict of dicts and
-lists, as JAX's libraries have it, or a training program's dict, with counts and an optimizer next to the weights."""
+lists, as JAX's libraries use, or a training program's dict, with counts and an optimizer's state next to the
+weights."""
 
 from __future__ import annotations
 
@@ -16,34 +17,42 @@ from .format import FileTensor
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# the keys of training programs for the states of optimizers and schedulers, such as "optim",
+# "optimizer_state" and "opt_states"
 _OPTIMIZER: Final = re.compile(
     r"opt(im|imi[sz]er)?s?(_?states?)?|optimizer_state_dict|scheduler.*|scaler", re.IGNORECASE
 )
 _PARAMS: Final = "params"
+"""The key of the learned parameters in dicts of Flax and Haiku."""
 _COLLECTIONS: Final = ("batch_stats", "state")
 """The collections that Flax and Haiku keep next to `params`, for the same modules."""
 
 
 class Found(NamedTuple):
+    """The state that was found in a value, and where."""
+
     state: Mapping[str, Any]
     key: str = ""
     """The key of the state; "" if the value is nothing but the state."""
     left: tuple[str, ...] = ()
-    """The keys of everything that is not part of the state."""
+    """The keys of the value that are not part of the state."""
 
 
 class _Part(NamedTuple):
-    """The contents of one key: its tensors by name, and whether there is anything else."""
+    """The contents of one key."""
 
     tensors: dict[str, Any]
+    """The tensors in it, by the path to them; under the name "" if the key holds a tensor itself."""
     is_pure: bool
+    """Whether it holds nothing but tensors."""
 
 
 def state_in(saved: Any, where: str) -> Found:
-    """The state in what a program saved. Tensors in dicts and lists have the path to them as their name.
+    """Finds the state in a value that a program has saved. Tensors in inner dicts and lists get the path to them as
+    their name, such as `encoder.0.weight`. `where` names the value, for messages.
 
     Raises:
-        NotATensorError: it has no tensors. StateError: it has several states, any of which may be meant.
+        NotATensorError: the value has no tensors. StateError: it has several states, any of which may be meant.
     """
     if isinstance(saved, dict) and is_state(saved):
         return Found(saved)
@@ -53,53 +62,63 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} holds a {type(saved).__qualname__}; expected a dict of tensors by name"
         )
     parts = {str(key): _part(value) for key, value in children}
-    # an optimizer's moments have the names and shapes of the weights, and would count as a second state
+    # without optimizers: their moments have the names and shapes of the weights, and would count as a
+    # second state
     parts = {key: part for key, part in parts.items() if not _OPTIMIZER.fullmatch(key)}
+    # keys that hold several tensors and nothing else, and keys that hold a tensor themselves
     states = {
         key: part.tensors
         for key, part in parts.items()
         if part.is_pure and part.tensors.keys() != {""}
     }
-    own = {key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}}
+    direct = {
+        key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}
+    }
     names = [str(key) for key, _ in children]
-    # Flax's and Haiku's own name for what is learned
+    # a dict of Flax or Haiku
     if _PARAMS in states:
         return _with_collections(states, names)
-    is_mixed = len(states) + len(own) < len(names)
-    # a count or a loss may be a tensor of no axes
-    is_own = any(len(getattr(value, "shape", ())) for value in own.values())
-    # a training program's dict: the other keys are counts, or the optimizer's
-    if len(states) == 1 and not is_own:
+    # whether some keys hold something else, such as an optimizer or a count
+    is_mixed = len(states) + len(direct) < len(names)
+    # a tensor without axes may be a count or a loss, so only one with axes belongs to a state
+    has_direct_weights = any(len(getattr(value, "shape", ())) for value in direct.values())
+    # a training program's dict: its only state is under one key, and the other keys are no weights
+    if len(states) == 1 and not has_direct_weights:
         ((key, state),) = states.items()
         return Found(state, key, _others(names, [key]))
+    # two states with the same names, such as a model and its moving average
     if is_mixed and len({frozenset(state) for state in states.values()}) < len(states):
         raise StateError(
             f"{where} holds several states, {listed(map(repr, states), 8)}: give one of them"
         )
-    state = own | {
+    # anything else is one state as a whole, with the keys as the beginnings of the names
+    state = direct | {
         f"{key}.{name}": value
         for key, tensors in states.items()
         for name, value in tensors.items()
     }
     if not state:
+        # the first value that is no tensor, for the message
         key = next((key for key, value in children if not _is_tensor(value)), "")
         raise NotATensorError(
             f"{where} holds no tensor: {shown(key)} is a {type(dict(children).get(key)).__qualname__}; expected a dict "
             "of tensors by name"
         )
-    return Found(state, "", _others(names, [*states, *own]))
+    return Found(state, "", _others(names, [*states, *direct]))
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:
+    """Whether a dict is a state already: all its keys are texts, and all its values tensors."""
     return all(isinstance(key, str) and _is_tensor(value) for key, value in saved.items())
 
 
 def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) -> Found:
-    """The learned parameters, joined with the running statistics that Flax and Haiku keep under another key."""
+    """The state of a dict of Flax or Haiku: the learned parameters, joined with the running statistics, which are under
+    another key. `names` are all keys of the dict."""
     state = dict(states[_PARAMS])
     taken = [_PARAMS]
     for key in _COLLECTIONS:
-        # another name for one array: it would be lost
+        # not if both have an array of the same name, because one of the two would be lost
         if key in states and not state.keys() & states[key].keys():
             state |= states[key]
             taken.append(key)
@@ -107,7 +126,7 @@ def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) ->
 
 
 def _others(names: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
-    """The names without those in `taken`."""
+    """The names without those in `taken`, each once, in their order."""
     left = dict.fromkeys(names)
     for name in taken:
         left.pop(name, None)
@@ -115,20 +134,23 @@ def _others(names: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of a file, or a tensor or variable of a framework; symbolic tensors do not count."""
     owner = registry.kind_of(type(value))
     return isinstance(value, FileTensor) or (owner is not None and owner.kind != "symbol")
 
 
 def _children(value: Any) -> list[tuple[Any, Any]] | None:
-    """The direct contents of a container, with its keys; None for anything else."""
+    """The direct contents of a dict, list, tuple or dataclass, as pairs of a key and a value; None for anything
+    else."""
     if isinstance(value, Mapping):
-        # JAX sorts the keys of dicts as texts, so that Dense_10 comes before Dense_2
+        # JAX sorts the keys of dicts as texts, with Dense_10 before Dense_2: such keys are put into the
+        # order of the numbers, which is that of the layers
         keys = list(value)
         is_sorted = all(isinstance(key, str) for key in keys) and keys == sorted(keys)
         return [
             (key, value[key]) for key in (sorted(keys, key=_by_number) if is_sorted else keys)
         ]
-    # a NamedTuple, whose fields are the names that its program knows
+    # a NamedTuple: its fields name the contents better than numbers
     fields = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields is not None:
         return list(zip(fields, value, strict=True))
@@ -140,22 +162,23 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _by_number(key: str) -> list[tuple[int, int | str]]:
-    """A key for sorting by the numbers in a name: Dense_2 comes before Dense_10."""
+    """A key for `sorted` that compares the numbers in names as numbers, so that Dense_2 comes before Dense_10."""
+    # pairs, because an int and a text cannot be compared with each other
     return [
         (0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", key)
     ]
 
 
 def _part(value: Any) -> _Part:
-    """The tensors in the contents of a key, by name."""
+    """Finds the tensors in the value of a key, at any depth."""
     if _is_tensor(value):
         return _Part({"": value}, True)
     children = _children(value)
-    # the state of an optimizer of PyTorch has the numbers of parameters as keys
+    # a PyTorch optimizer's state has ints as keys, the numbers of the parameters, and is no state here
     if children is None or (
         isinstance(value, Mapping) and not all(isinstance(key, str) for key, _ in children)
     ):
-        # JAX's None has no parameters
+        # in JAX's containers None stands for no parameters
         return _Part({}, value is None)
     tensors: dict[str, Any] = {}
     is_pure = True

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, np.ndarray[Any, Any]]
 
-# Paddle
+# files of `paddle.save`, which are pickles
 
-# all that the pickle of an array needs; none of these calls anything that the file names
+# everything that a pickle of arrays needs; none of these calls a function that the file names
 _SAFE: Final = {
     ("collections", "OrderedDict"), ("builtins", "tuple"), ("builtins", "dict"), ("builtins", "list"),
     ("_codecs", "encode"), ("numpy", "ndarray"), ("numpy", "dtype"),
@@ -44,14 +44,18 @@ _OWN_NAMES: Final = "StructuredToParameterName@@"
 
 
 class _Unpickler(pickle.Unpickler):
+    """Reads a pickle without running code from it."""
+
     def find_class(self, module: str, name: str) -> Any:
+        """Returns the class or function that the pickle asks for. Raises `UnpicklingError` unless it is in `_SAFE`."""
         if (module, name) not in _SAFE:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which may run code")
         return super().find_class(module, name)
 
 
 def read_paddle(path: str) -> Any:
-    """The dict in a file of `paddle.save`, with arrays in place of tensors."""
+    """Reads a file of `paddle.save`, and returns its contents, usually a dict, with arrays in place of tensors. Raises
+    `FileFormatError` if it is damaged or needs code to be run."""
     with open(path, "rb") as file:
         try:
             return _with_arrays(_Unpickler(file).load())
@@ -71,7 +75,8 @@ def read_paddle(path: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """The contents of a file with an array in place of each tensor."""
+    """The contents of a file of Paddle, with an array in place of each tensor, also in dicts inside."""
+    # a tensor may be a pair of its name and its array
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray):
         value = value[1]
     if isinstance(value, np.ndarray):
@@ -81,15 +86,17 @@ def _with_arrays(value: Any) -> Any:
     return value
 
 
-# Gluon
+# files of Gluon and `mx.nd.save`, in a binary format of MXNet
 
+# by the codes of dtypes in a file of MXNet
 _DTYPES: Final = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 _MAGIC: Final = (0xF993FAC9, 0xF993FACA)
 """The first bytes of a dense array, without and with NumPy's shapes."""
 
 
 def read_mxnet(path: str) -> Arrays:
-    """The arrays in a file of `save_parameters` or `mx.nd.save`, by name."""
+    """Reads the arrays in a file of `save_parameters` or `mx.nd.save`, by name. Raises `FileFormatError` if it is
+    damaged, or its arrays are sparse or have no names."""
     try:
         with open(path, "rb") as file:
             # the file begins with MXNet's magic number and a reserved one
@@ -105,7 +112,7 @@ def read_mxnet(path: str) -> Arrays:
         raise FileFormatError(
             f"{path} has {len(arrays)} arrays and {len(keys)} names: arrays without names cannot be matched"
         )
-    # the Module of MXNet says so which are learned
+    # MXNet's Module puts "arg:" before the names of learned arrays, and "aux:" before others
     return {
         key.removeprefix("arg:").removeprefix("aux:"): array
         for key, array in zip(keys, arrays, strict=True)
@@ -113,29 +120,33 @@ def read_mxnet(path: str) -> Arrays:
 
 
 def _numbers(file: BufferedReader, form: str) -> tuple[int, ...]:
+    """Reads the next numbers of a file; `form` is their format, as in the module `struct`."""
     return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
 def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
-    """Reads the next array of an open file of MXNet."""
+    """Reads the next array of an open file of MXNet. Raises `ValueError` if it is sparse or of an old format."""
+    # 0 is the code of dense storage
     magic, storage, axes = _numbers(file, "<Iii")
     if magic not in _MAGIC or storage != 0:
         raise ValueError("an array is sparse, or of MXNet before 1.0")
     shape = _numbers(file, f"<{axes}q")
-    # the type and the number of the device come before the dtype; a file is read on the host anyway
+    # the kind and the number of the device, which do not matter here, and the code of the dtype
     _, _, code = _numbers(file, "<iii")
     dtype = np.dtype(_DTYPES[code])
     data = file.read(dtype.itemsize * int(np.prod(shape, dtype=object)))
-    # `frombuffer` gives an array that cannot be written
+    # copied, because an array of `frombuffer` is read-only. The size is computed from Python's ints,
+    # which do not overflow if a damaged file has a huge shape
     return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
 def _text(file: BufferedReader) -> str:
+    """Reads the next text of an open file of MXNet: its length in bytes, then the bytes."""
     (length,) = _numbers(file, "<Q")
     return file.read(length).decode()
 
 
-# Keras
+# files of Keras, which are HDF5
 
 _KERNEL: Final = ("kernel", "bias")
 _CLASSES: Final = {
@@ -147,7 +158,8 @@ _CLASSES: Final = {
     **{f"{kind}_cell": ("kernel", "recurrent_kernel", "bias") for kind in ("lstm", "gru", "simple_rnn")},
     **dict.fromkeys(("query", "key", "value", "attention_output"), _KERNEL),
 }  # fmt: skip
-"""The variables of a layer by its class, or in an attention by the layer's name. Only a bias may be missing."""
+"""The names of a layer's variables, in their order, by the layer's class in lower case with underscores, or by its name
+inside an attention. Only a bias may be missing."""
 
 _DEPTHWISE: Final = re.compile(
     r'"class_name": "DepthwiseConv\dD", "config": \{"name": "([^"]+)"'
@@ -158,13 +170,14 @@ _SIDE: Final = re.compile("/(forward|backward)_[^/]+/[^/]*cell[^/]*/")
 
 
 def read_keras(path: str) -> Arrays:
-    """The variables in a `.weights.h5`, `.keras` or `.h5` file of Keras, by the names that they have in a Keras
-    model."""
+    """Reads the variables in a `.weights.h5`, `.keras` or `.h5` file of Keras, by the names that they have in a Keras
+    model. Raises `UnsupportedError` without h5py, and `FileFormatError` if the file is damaged."""
     try:
         h5py: Any = importlib.import_module("h5py")  # which has no types
     except ImportError:
         raise UnsupportedError(f"{path} is HDF5, which needs h5py: pip install h5py") from None
     try:
+        # a `.keras` file is a zip archive, which has a `.weights.h5` file in it
         if zipfile.is_zipfile(path):
             with (
                 zipfile.ZipFile(path) as archive,
@@ -173,6 +186,7 @@ def read_keras(path: str) -> Arrays:
             ):
                 return dict(_of_layers(file, ""))
         with h5py.File(path) as file:
+            # a file of a whole model has the weights in a group
             whole = file.get("model_weights", file)
             return (
                 dict(_of_keras_2(whole))
@@ -186,13 +200,14 @@ def read_keras(path: str) -> Arrays:
 
 
 def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yields the variables in a file of Keras 2 with their names, in the order of the layers."""
+    """Yields the name and the values of each variable in an HDF5 file of Keras 2, in the order of the layers."""
     depthwise = _DEPTHWISE.findall(_decoded(group.file.attrs.get("model_config", "")))
     for layer in map(_decoded, group.attrs["layer_names"]):
         for name in map(_decoded, group[layer].attrs["weight_names"]):
             pieces = name.partition(":")[0].split("/")
-            # the model's own name comes first, and a layer's may be there twice
+            # names such as `model/dense/dense/kernel:0` lose what is before the layer's own name
             start = pieces.index(layer) if layer in pieces else 0
+            # Keras 3 has another name for this kernel
             if pieces[-1] == "kernel" and pieces[-2:-1] and pieces[-2] in depthwise:
                 pieces[-1] = "depthwise_kernel"
             yield (
@@ -202,17 +217,19 @@ def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 
 
 def _decoded(text: Any) -> str:
+    """A text of an HDF5 file, where it may be bytes, as a string."""
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
 def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yields the variables in a group of an HDF5 file of Keras 3, with the paths of their layers as names."""
+    """Yields the name and the values of each variable in a group of an HDF5 file of Keras 3. `path` is the path of the
+    layer that the group stands for, with which the names begin."""
     own = group.get("vars")
     if own is not None:
         yield from _of_layer(own, group.name.rpartition("/")[2], path)
     for name in sorted((name for name in group if name != "vars"), key=_by_number):
         child = group[name]
-        # a container of layers, which has no variables, is no layer
+        # a group without `vars` is a list of layers, whose name is no part of their paths
         is_layer = "vars" in child
         yield from _of_layers(
             child,
@@ -221,7 +238,9 @@ def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any
 
 
 def _name_of(group: Any, name: str) -> str:
-    # an attribute of a model of one's own has the name in the file as its path, and a name by its class
+    """The name of the layer that a group stands for; `name` is the group's own name."""
+    # these three are attributes of a layer, whose names paths have; any other group has an attribute
+    # with the layer's name
     own = _decoded(group["vars"].attrs.get("name", name))
     return name if name in ("cell", "forward_layer", "backward_layer") else own
 
@@ -229,11 +248,12 @@ def _name_of(group: Any, name: str) -> str:
 def _of_layer(
     variables: Any, name: str, path: str
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yields the variables of one layer, with the names that they have by its class."""
-    # as texts "10" would come before "2"
+    """Yields the name and the values of each variable of one layer: the path, and the name that the layer's class has
+    for it, or its number if the class is not known. `name` is the name of the layer's group in the file."""
+    # by number, because as texts "10" would come before "2"
     keys = sorted(variables, key=int)
     own = _decoded(variables.attrs.get("name", name))
-    # Keras numbers the names of a class's layers from the second on: dense, dense_1
+    # Keras adds numbers to the names of a class from its second layer on: dense, dense_1
     class_name = re.sub(r"_\d+$", "", name)
     names = next(
         (
@@ -243,7 +263,7 @@ def _of_layer(
         ),
         (),
     )
-    # without one of several of one shape, which it is cannot be told
+    # if another variable than the bias is missing, nobody can tell which ones are there
     is_whole = len(keys) == len(names) or (
         names[-1:] == ("bias",) and len(keys) == len(names) - 1
     )
@@ -253,5 +273,6 @@ def _of_layer(
 
 
 def _by_number(name: str) -> tuple[str, int]:
+    """A key for `sorted`, by which dense_2 comes before dense_10."""
     base, _, number = name.rpartition("_")
     return (base, int(number)) if number.isdigit() else (name, 0)
