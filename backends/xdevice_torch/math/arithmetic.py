@@ -82,6 +82,7 @@ def number(value: complex, name: str, like: Tensor) -> Tensor:
 # elementwise
 
 bitwise_invert = torch.bitwise_not
+clip = torch.clamp
 conj = torch.conj_physical  # torch.conj only sets a bit, and `numpy()` refuses such a tensor
 equal = torch.eq
 greater = torch.gt
@@ -147,16 +148,6 @@ def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     # older versions of torch.gather take no int32
     return torch.gather(x, axis, indices.long())
-
-
-def clip(x: Tensor, low: Any, high: Any) -> Tensor:
-    # for float16, torch.clamp refuses a Python number that the dtype cannot hold; as a tensor
-    # the number becomes infinity, which is no bound
-    if x.dtype is torch.float16:
-        low, high = (
-            None if bound is None else number(bound, "float16", x) for bound in (low, high)
-        )
-    return torch.clamp(x, low, high)
 
 
 def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:

@@ -3,6 +3,7 @@ arguments are promoted first."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -227,7 +228,11 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
                 f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
             )
         dtypes.require_fits(value, name)
-        return value
+        if kind != "f":
+            return value
+        # torch.clamp refuses a number that the dtype cannot hold, which as infinity is no bound
+        above = abs(value) > dtypes.floats(name).max
+        return math.copysign(math.inf if above else value, value)
     value = checks.tensor(value, "clip")
     if dtypes.kind_of(checks.name(value)) != kind:
         raise DTypeError(
