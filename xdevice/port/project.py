@@ -163,14 +163,14 @@ class Class:
         """The bases in the project, in the order of the class statement."""
         return [base for value in self.bases for base in classes_in(value)]
 
-    def _find_lineage(self, known: dict[Class, list[Class]]) -> list[Class]:
+    def _find_lineage(self, lineages: dict[Class, list[Class]]) -> list[Class]:
         """The class and its direct and indirect bases in the project, in the order in which
-        Python looks for a method. `known` are the lineages that were found on the way."""
-        if self not in known:
+        Python looks for a method. `lineages` are those that were found on the way."""
+        if self not in lineages:
             # before those of the bases, for classes that inherit in a circle
-            lineage = known[self] = [self]
+            lineage = lineages[self] = [self]
             bases = self.direct_bases()
-            rows = [*[base._find_lineage(known) for base in bases], bases]
+            rows = [*[base._find_lineage(lineages) for base in bases], bases]
             # Python's own algorithm (C3): the next class is the first one of a row that is
             # behind no other class in any row
             while rows := [
@@ -181,7 +181,7 @@ class Class:
                 # Python refuses bases without such a class, but a base may be only one of
                 # several possible ones
                 lineage.append(next((cls for cls in heads if cls not in behind), heads[0]))
-        return known[self]
+        return lineages[self]
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
         """The method of this name in the class or the nearest base; with `is_super`, in a base
