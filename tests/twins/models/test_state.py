@@ -1017,6 +1017,18 @@ def test_one_value_with_nan_for_a_tied_weight_is_no_error():
     assert np.array_equal(model[1].weight.detach().numpy(), values, equal_nan=True)
 
 
+def test_a_zero_of_the_other_sign_is_the_same_value_of_a_tied_weight():
+    torch, model = xdevice.backend("torch").framework, tied()
+    zeros = torch.zeros(5, 4)
+    zeros[1, 2] = torch.nan
+    xdevice.load({"0.weight": zeros, "1.weight": -zeros, "1.bias": torch.ones(5)}, into=model)
+    assert model[1].weight.isnan().sum() == 1
+    with pytest.raises(xdevice.errors.StateError, match="two different values were given"):
+        xdevice.load(
+            {"0.weight": zeros, "1.weight": zeros + 1, "1.bias": torch.ones(5)}, into=model
+        )
+
+
 # pairing
 
 

@@ -649,6 +649,7 @@ def _is_writable(backend: Backend, variable: Any) -> bool:
 
 
 def _equal(backend: Backend, one: Any, other: Any) -> bool:
-    """Whether two tensors have the same bytes, also on different devices."""
-    # bytes, because NaN is unequal to itself, so a tied weight with a NaN would count as two values
-    return backend.to_numpy(one).tobytes() == backend.to_numpy(other).tobytes()
+    """Whether two tensors have the same values, also on different devices. NaN counts as equal to
+    NaN."""
+    # a NaN is unequal to itself, and a tied weight that has one is still tied
+    return np.array_equal(backend.to_numpy(one), backend.to_numpy(other), equal_nan=True)
