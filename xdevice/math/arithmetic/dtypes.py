@@ -4,7 +4,6 @@ rule for all backends if the standard has none. Dtypes are given by their names,
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final, NamedTuple
 
 from xdevice.base import floats as float_dtypes
@@ -146,7 +145,6 @@ class IInfo(NamedTuple):
     dtype: object
 
 
-@cache
 def floats(name: str, dtype: object = None) -> FInfo:
     """Returns the limits of a float dtype, or of the parts of a complex one. `dtype` is the
     framework's own dtype, which the result contains."""

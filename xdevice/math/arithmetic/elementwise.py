@@ -228,7 +228,8 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
                 f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
             )
         dtypes.require_fits(value, name)
-        if kind != "f":
+        # any float dtype that is computed with holds 65504, the largest number of float16
+        if kind != "f" or abs(value) <= 65504:
             return value
         # torch.clamp refuses a number that the dtype cannot hold, which as infinity is no bound
         above = abs(value) > dtypes.floats(name).max
