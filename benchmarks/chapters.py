@@ -219,15 +219,6 @@ NATIVE = {
 }
 
 
-TITLES = {
-    "torch": "PyTorch",
-    "tensorflow": "TensorFlow",
-    "paddle": "Paddle",
-    "mxnet": "MXNet",
-    "jax": "JAX",
-}
-
-
 def microseconds(step: Step, batch: tuple[Any, ...], times: int) -> float:
     xdevice.sync()
     start = time.perf_counter()
@@ -308,7 +299,7 @@ def best(name: str, steps: tuple[Step, Step], given: tuple[Any, ...]) -> tuple[f
 
 def rows(name: str) -> list[list[str]]:
     """The cells of one backend: on a GPU inside its block and without it."""
-    title = TITLES[name]
+    title = measured.TITLES[name]
     table = []
     with xdevice.use_backend(name):
         gpus = [xdevice.gpu()] if xdevice.num_gpus() else []

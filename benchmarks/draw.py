@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ def copies() -> Figure:
     drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
     sizes: list[float] = []
     kind = ""
-    for first, cells in table("transfers_torch_jax") + table("transfers_others"):
+    tables = map(table, ("transfers_torch_jax", "transfers_tensorflow", "transfers_others"))
+    for first, cells in chain(*tables):
         if not first:
             sizes = [float(cell.split()[0]) * BYTES[cell.split()[1]] for cell in cells]
         elif first.endswith(", ours"):

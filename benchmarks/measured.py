@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FOLDER = Path(__file__).parent / "results"
+TITLES = {
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "paddle": "Paddle",
+    "mxnet": "MXNet",
+    "jax": "JAX",
+}
 
 
 def machine(backends: Sequence[str]) -> str:

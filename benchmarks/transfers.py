@@ -156,7 +156,9 @@ def by_size(found: list[Row]) -> tuple[list[str], list[list[str]]]:
     table = []
     for backend, way in dict.fromkeys((row.backend, row.way) for row in found):
         of = [next(row for row in found if row[:3] == (backend, way, size)) for size in sizes]
-        table.append([f"{backend} {way}, ours", *(f"{row.ours:.3g}" for row in of)])
+        table.append(
+            [f"{measured.TITLES[backend]} {way}, ours", *(f"{row.ours:.3g}" for row in of)]
+        )
         table.append(["own", *(f"{row.own:.3g}" for row in of)])
         table.append(["ratio", *(f"{row.ours / row.own:.3g}" for row in of)])
         if of[0].pinned is not None:

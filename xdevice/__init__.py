@@ -21,6 +21,8 @@ __all__ = [name for name in _names if name != "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used. For any other name, raises an
+    `AttributeError` that says what to use instead."""
     if name in _names:
         return _faces.read(__name__, __name__, _names[name], name)
     from .base import guesses
@@ -32,11 +34,14 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
+# from here on, `import tensorflow` and other frameworks go through xdevice where that is
+# necessary
 _importing.install()
 
 if _os.environ.get("XDEVICE_FLOATS"):
     from .base import floats as _floats
 
-    # a framework's own default has to change before the program makes its layers
+    # loads the selected backend now, because the framework's default dtype has to change before
+    # the program makes its layers
     if _floats.is_float64():
         __getattr__("backend")()

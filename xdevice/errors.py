@@ -6,7 +6,7 @@
      │    ├── DeviceError                                  not a device, nor the spelling of one
      │    ├── ShapeError                                   not a shape, or one that does not fit
      │    └── SettingError                                 a variable of the environment with a wrong value
-     │         └── LaunchError                             what a launcher says of its processes, where it is wrong
+     │         └── LaunchError                             processes that cannot work together as they were started
      ├── ContainerError            ValueError              a container that cannot be taken apart and rebuilt
      ├── DTypeError                TypeError               data or a dtype that the backend cannot hold
      ├── NotBuiltError             RuntimeError            a model that does not have its variables yet
@@ -20,9 +20,9 @@
      ├── SharingError              BufferError             memory that cannot be shared
      ├── CaptureError              RuntimeError            work that cannot be recorded as a graph
      ├── TransferError             RuntimeError            a transfer where none is allowed
-     ├── PeerError                 ConnectionError         another process that failed, or does not come
-     ├── CollectiveMismatchError   ValueError              processes that do not call the same
-     ├── ScopeError                RuntimeError            a block that is left where it was not entered
+     ├── PeerError                 ConnectionError         another process that failed or did not join
+     ├── CollectiveMismatchError   ValueError              processes whose collective calls differ
+     ├── ScopeError                RuntimeError            a block left in a thread or task that has not entered it
      ├── TimingError               RuntimeError            a time that cannot be read
      ├── ParityError               AssertionError          two results that should be equal and are not
      ├── RecordingError            ValueError              a recording that cannot be written or read
@@ -30,8 +30,8 @@
      └── FilePathError             OSError                 a path that cannot be read or written
           └── MissingFileError     FileNotFoundError       a file or folder that does not exist
 
-The middle column names the built-in errors that a class and those below it also are: `except ValueError` catches a
-`DeviceError`.
+The middle column names the built-in classes from which a class, and every class below it, also
+inherits: `except ValueError` catches a `DeviceError`.
 """
 
 from __future__ import annotations
@@ -46,23 +46,26 @@ class XDeviceError(Exception):
     """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # OSError and ImportError have attributes of their own
+        # OSError and ImportError put their own attributes, such as `filename`, into what they
+        # return here: only the first element, the class, is replaced
         reduced: Any = super().__reduce__()
         cls, args, *state = reduced
         return _anew, (cls, args), *state
 
 
 def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
-    """Returns an error made without calling its `__init__`, which may take more arguments than the message that pickle
-    keeps."""
+    """Returns an error of the class `cls`, made from the `args` that pickle keeps. It does not
+    call the class's own `__init__`, which may take more arguments than these (`PeerError`)."""
+    # OSError sets its attributes in `__new__`, so that one gets the arguments too
     error = cls.__new__(cls, *args)
     super(XDeviceError, error).__init__(*args)
     return error
 
 
 def shown(x: object, most: int | None = 100) -> str:
-    """Returns the text that stands for an object in an error: the start of its `repr`, or of Python's default one if
-    the object's own `repr` raises."""
+    """Returns the text that stands for an object in an error message: the first `most`
+    characters of its `repr` (None: all of them), or Python's default `repr` if the object's own
+    raises."""
     try:
         return repr(x)[:most]
     except Exception:
@@ -70,10 +73,12 @@ def shown(x: object, most: int | None = 100) -> str:
 
 
 def put_on(error: BaseException, name: str, value: object) -> None:
-    """Sets an attribute of an exception, even if its class forbids that, as a frozen dataclass does."""
+    """Sets an attribute of an exception, even if its class forbids that, as a frozen dataclass
+    does. If the attribute cannot be set at all, does nothing."""
     try:
         object.__setattr__(error, name, value)
-    except Exception:  # it may be a property without a setter: the exception itself matters more than the attribute
+    # a property without a setter, for example: raising here would hide the exception itself
+    except Exception:
         return
 
 
@@ -87,15 +92,17 @@ def note(error: BaseException, text: str) -> None:
 
 
 def listed(names: Iterable[object], most: int) -> str:
-    """Returns names as they are listed in an error: `most` of them, and how many more there are."""
-    every = [str(name) for name in names]
-    return ", ".join(every[:most]) + (
-        f" and {len(every) - most} more" if len(every) > most else ""
+    """Returns names as one text for an error message: the first `most` of them, separated by
+    commas, and how many more there are ("a, b and 3 more")."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (
+        f" and {len(texts) - most} more" if len(texts) > most else ""
     )
 
 
 class ArgumentError(XDeviceError, ValueError, TypeError):
-    """An argument that a function does not take: of a wrong type, out of range, or none of the values it knows."""
+    """An argument that a function does not take: it has a wrong type, is out of range, or is
+    not one of the listed values."""
 
 
 class NotATensorError(ArgumentError):
@@ -111,13 +118,15 @@ class ShapeError(ArgumentError):
 
 
 class SettingError(ArgumentError):
-    """A variable of the environment, such as XDEVICE_BLOCKING or LOCAL_RANK, with a value that it cannot have."""
+    """An environment variable, such as XDEVICE_BLOCKING or LOCAL_RANK, with an invalid
+    value."""
 
 
 class LaunchError(SettingError):
-    """The processes cannot work together as they were started: what a launcher (torchrun, mpirun) has told this one
-    about the others is incomplete or contradicts itself, no engine moves tensors between them, or no
-    `xdevice.distributed.processes` is open."""
+    """The processes cannot work together as they were started: the variables that a launcher
+    (torchrun, mpirun) set for this process are incomplete or contradict each other, no engine
+    moves tensors between the processes, or no block of `xdevice.distributed.processes` is
+    open."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -129,8 +138,8 @@ class BackendImportError(XDeviceError, ImportError):
 
 
 class ContractError(XDeviceError, TypeError):
-    """An adapter that does not keep the contract of `xdevice.contract.Backend`, or that claims the name of another
-    adapter."""
+    """An adapter that breaks the contract of `xdevice.contract.Backend`, or that claims the
+    name of another adapter."""
 
 
 class DeviceNotFoundError(XDeviceError, LookupError):
@@ -146,12 +155,15 @@ class NotBuiltError(XDeviceError, RuntimeError):
 
 
 class ContainerError(XDeviceError, ValueError):
-    """A container that contains itself, is nested too deeply, cannot be rebuilt, or differs in structure from another;
-    or one that would give two tensors the same name in a file, or a name that UTF-8 cannot encode."""
+    """A container that contains itself, is nested too deeply, cannot be rebuilt, or differs in
+    structure from another container. Also raised for a container that cannot be saved, because
+    two of its tensors would have the same name in the file, or because UTF-8 cannot encode a
+    name."""
 
 
 class DTypeError(XDeviceError, TypeError):
-    """Data or a dtype that backend or device cannot hold unchanged, or that does not fit what was asked for."""
+    """Data or a dtype that the backend or the device cannot hold unchanged, or that does not
+    match the requested dtype."""
 
 
 class StateError(XDeviceError, ValueError):
@@ -159,8 +171,9 @@ class StateError(XDeviceError, ValueError):
     not known. Nothing was written.
 
     Attributes:
-        pairs: where layers could not be paired, a guess of which layer of the source is which of the target, by path:
-            what `names=` takes. Empty otherwise.
+        pairs: if layers could not be paired, a guess of which layer of the source corresponds
+            to which layer of the target, by their paths. It can be passed as `names=`. Empty
+            otherwise.
     """
 
     def __init__(self, text: str = "", pairs: dict[str, str] | None = None) -> None:
@@ -173,8 +186,8 @@ class FileFormatError(XDeviceError, ValueError):
 
 
 class FilePathError(XDeviceError, OSError):
-    """A path that tensors cannot be read from or written to. The file is unchanged, unless the message says that it
-    was written."""
+    """A path from which tensors cannot be read, or to which they cannot be written. The file is
+    unchanged, unless the message says that it was written."""
 
 
 class MissingFileError(FilePathError, FileNotFoundError):
@@ -182,11 +195,12 @@ class MissingFileError(FilePathError, FileNotFoundError):
 
 
 class TimingError(XDeviceError, RuntimeError):
-    """A time that cannot be read: that of a timer that is not running, or of an event that was not recorded."""
+    """A time that cannot be read: the timer is not running, or the event was not recorded."""
 
 
 class CaptureError(XDeviceError, RuntimeError):
-    """A task whose work cannot be recorded as a graph. Nothing that was recorded of it is replayed."""
+    """A task whose work cannot be recorded as a graph. The part that was recorded is never
+    replayed."""
 
 
 class UnsupportedError(XDeviceError, NotImplementedError):
@@ -194,17 +208,18 @@ class UnsupportedError(XDeviceError, NotImplementedError):
 
 
 class SharingError(XDeviceError, BufferError):
-    """`copy=False` was asked for, and the memory cannot be shared. The cause is chained."""
+    """The caller passed `copy=False`, but the memory cannot be shared. The cause is chained."""
 
 
 class ScopeError(XDeviceError, RuntimeError):
-    """A block that is left in another thread or task than it was entered in, or that lets another task run inside it
-    although the framework keeps one device for all tasks of a thread."""
+    """A block that is left in a different thread or task than the one that entered it. Also
+    raised for a block that awaits, and so lets other tasks run inside it, although the
+    framework keeps one device for all tasks of a thread."""
 
 
 class TransferError(XDeviceError, RuntimeError):
-    """A transfer inside `transfers("disallow")`. `record`, a `Record` of `transfers`, says which transfer, and on which
-    line. It was stopped before it was made."""
+    """A transfer inside `transfers("disallow")`, stopped before it was made. `record`, a
+    `Record` of `transfers`, says which transfer it was and on which line of the program."""
 
     def __init__(self, message: str, record: Any) -> None:
         super().__init__(message)
@@ -219,8 +234,9 @@ class TransferWarning(UserWarning):
 
 
 class PeerError(XDeviceError, ConnectionError):
-    """Another process has failed, or does not appear; `rank` is its number, and `why` one of "died", "raised", "late",
-    "silent", "left" and "never joined". The world is closed: each of its functions raises the same error at once."""
+    """Another process has failed, or did not join; `rank` is its number, and `why` is one of
+    "died", "raised", "late", "silent", "left" and "never joined". The world is closed: from now
+    on each of its functions raises the same error at once."""
 
     def __init__(self, message: str, rank: int, why: str) -> None:
         super().__init__(message)
@@ -229,8 +245,9 @@ class PeerError(XDeviceError, ConnectionError):
 
 
 class CollectiveMismatchError(XDeviceError, ValueError):
-    """The processes do not call the same function with the same operation, dtypes and shapes; `calls` says, by rank,
-    what each one calls. Nothing was sent or written, and the world can still be used."""
+    """The processes do not call the same function with the same operation, dtypes and shapes.
+    `calls` has, by rank, a description of each process's call. Nothing was sent or written, and
+    the world can still be used."""
 
     def __init__(self, message: str, calls: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -238,8 +255,8 @@ class CollectiveMismatchError(XDeviceError, ValueError):
 
 
 class ParityError(XDeviceError, AssertionError):
-    """Two values that should hold the same numbers do not; `comparison`, an `xdevice.parity.Comparison`, says where and
-    by how much."""
+    """Two values that should hold the same numbers differ; `comparison`, an
+    `xdevice.parity.Comparison`, says where and by how much."""
 
     def __init__(self, message: str, comparison: Any) -> None:
         super().__init__(message)

@@ -1,4 +1,5 @@
-"""Models and optimizers of one framework in another: their weights, their states, and how they differ."""
+"""Models and optimizers of one framework in another: converts weights and states, and finds
+differences."""
 
 from __future__ import annotations
 

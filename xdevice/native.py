@@ -1,4 +1,5 @@
-"""`try_gpu`, `gpu` and others that give the framework's own device objects: a drop-in for those of d2l.ai."""
+"""`try_gpu`, `try_all_gpus` and other functions that return the framework's own device objects:
+a drop-in replacement for those of d2l.ai."""
 
 from __future__ import annotations
 
@@ -10,19 +11,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+# these are d2l.ai's functions; the others are written into scripts by `xdevice port`
 def __dir__() -> list[str]:
     return ["try_all_gpus", "try_gpu"]
 
 
 def try_gpu(i: int = 0) -> Any:
-    """The selected backend's own object for `gpu:i` if it exists, else for `cpu:0`.
+    """Returns the selected backend's own object for `gpu:i` if that device exists, else for
+    `cpu:0`.
 
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`; on a machine
     without a GPU `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`, `jax.devices("cpu")[0]`;
     `"cpu"` on NumPy.
 
     Raises:
-        DeviceError: as `xdevice.try_gpu`.
+        DeviceError: `i` is negative, a bool, or not an int.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -33,7 +36,8 @@ def try_gpu(i: int = 0) -> Any:
 
 
 def try_all_gpus() -> list[Any]:
-    """The selected backend's own objects for all its GPUs, else for `cpu:0`: a list that is never empty.
+    """Returns the selected backend's own objects for all its GPUs, else for `cpu:0`, in a list
+    that is never empty.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -44,16 +48,17 @@ def try_all_gpus() -> list[Any]:
 
 
 def device(spec: object) -> Any:
-    """The selected backend's own object for a device, whether it exists or not: a description, as
-    `torch.device("cuda:1")` is one on any machine.
+    """Returns the selected backend's own object for a device, whether that exists or not, as
+    `torch.device("cuda:1")` can be made on any machine.
 
-    `Device.native` asks first whether the device exists; use this where a list of devices is only written down.
+    `Device.native` raises an error if the device does not exist; use this function to name
+    devices without using them.
 
     Args:
-        spec: as `xdevice.device` takes it.
+        spec: any spelling that `xdevice.device` takes.
 
     Raises:
-        DeviceError: it names no device.
+        DeviceError: `spec` does not name a device.
         DeviceNotFoundError: the backend has no devices of this kind: "gpu:1" on NumPy.
         UnsupportedError: the device does not exist, and the framework makes no object without it: JAX, and Paddle,
             whose `CUDAPlace` ends the process.
@@ -64,13 +69,14 @@ def device(spec: object) -> Any:
         'cpu'
     """
     place, backend = verbs.device(spec), selection.current()
+    # raises the error: a kind that the backend lacks, or hardware that its GPUs are not
     if place.kind not in backend.kinds or not backend.answers_to(place):
         backend.require(place)
     return backend.to_native(place) if backend.has(place) else backend.describe_missing(place)
 
 
 def cpu(i: int = 0) -> Any:
-    """The selected backend's own object for `cpu:i`.
+    """Returns the selected backend's own object for `cpu:i`.
 
     Example:
         >>> with xdevice.use_backend("torch"):
@@ -81,7 +87,8 @@ def cpu(i: int = 0) -> Any:
 
 
 def gpu(i: int = 0) -> Any:
-    """The selected backend's own object for `gpu:i`, whether it exists or not; see `device`.
+    """Returns the selected backend's own object for `gpu:i`, whether that device exists or not;
+    see `device`.
 
     Example:
         >>> with xdevice.use_backend("torch"):

@@ -1,5 +1,5 @@
-"""Several devices in one process: replicas, sums over them, and tasks that run side by side. `xdevice.distributed` is
-for several processes."""
+"""Several devices in one process: replicas, sums over them, and tasks that run in parallel. For
+several processes, use `xdevice.distributed`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two programs or models compute the same, and where they part first."""
+"""Whether two programs or models compute the same numbers, and where they first differ."""
 
 from __future__ import annotations
 

@@ -1,23 +1,25 @@
-"""The adapter for JAX: xdevice's hooks (the methods that its core calls), written with JAX's functions.
+"""The adapter for JAX: xdevice's hooks (the methods that its core calls), written with JAX's
+functions.
 
 The rules that it must keep, and the facts behind them (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, after which no forked child can use JAX (jax-ml/jax#18852). So unstarted.py
-  counts the devices as long as JAX has not been started.
-- `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of 64 bytes, even with
-  `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target device. So a
-  copy is made before.
-- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless `may_alias=False` is
-  passed.
-- JAX's own functions make uncommitted arrays, which silently follow other operands to their devices. The arrays that
-  xdevice makes are committed to their device.
+- `jax.devices()` starts every runtime, after which no forked child can use JAX
+  (jax-ml/jax#18852). So unstarted.py counts the devices as long as JAX has not been started.
+- `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of
+  64 bytes, even with `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array
+  aliases the shard on the target device. So a copy is made before.
+- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless
+  `may_alias=False` is passed.
+- JAX's own functions make uncommitted arrays, which silently follow other operands to their
+  devices. The arrays that xdevice makes are committed to their device.
 - If 64-bit is off, JAX narrows float64 with a warning, and int64 by dropping bits.
-- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform, without results that the
-  program has dropped.
-- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also `repr`) crashes the
-  process on the CPU; on a GPU `np.asarray` first allocates as much memory on the host. So xdevice waits for each array
-  before it reads it; the wait raises an error. After that no stack frame of xdevice may refer to the array: pytest
-  would print it, which reads it, and as long as a failed array exists, even in a traceback, every sync() fails.
+- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform,
+  without results that the program has dropped.
+- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also
+  `repr`) crashes the process on the CPU; on a GPU `np.asarray` first allocates as much memory
+  on the host. So xdevice waits for each array before it reads it; the wait raises an error.
+  After that no stack frame of xdevice may refer to the array: pytest would print it, which
+  reads it, and as long as a failed array exists, even in a traceback, every sync() fails.
 """
 
 from __future__ import annotations
@@ -60,9 +62,13 @@ if TYPE_CHECKING:
 
 
 _DEVICE = "_device" if private.has("jax.sharding.SingleDeviceSharding._device") else ""
+"""The attribute with the device of an array's sharding, if the array is on one device; "",
+which no object has as an attribute, if this version of JAX lacks it."""
 
 
 class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
+    """JAX as a backend. `xdevice.contract` says more about each hook."""
+
     name = "jax"
     modules = ("jax", "jaxlib")
     minimum = (0, 6, 2)
@@ -72,10 +78,12 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     private_names = private
 
     def __init__(self) -> None:
-        self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
-        self._places: dict[
-            tuple[Any, str | None], Device
-        ] = {}  # a key is a device or sharding, and a kind of memory
+        # JAX's devices of each kind; None until JAX is started
+        self._natives: dict[str, list[Any]] | None = None
+        # for a JAX device or sharding, and a kind of memory: the `Device`
+        self._places: dict[tuple[Any, str | None], Device] = {}
+        # whether JAX's CPU itself computes synchronously: JAX reads the setting only at its
+        # start, and the setting does not concern GPUs
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -87,11 +95,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "symbol" for a class of symbols of traced functions, "tensor" for one of
+        arrays, and None for any other class. Raises `UnsupportedError` for mutable arrays."""
         # first, because in some versions a Tracer is also an Array
         if issubclass(cls, jax.core.Tracer):
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
+        # JAX's mutable arrays; the name of their class depends on the version
         if cls.__name__ in ("Ref", "ArrayRef"):
             raise self.unsupported(
                 "moving a mutable Ref",
@@ -102,11 +113,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns how many devices of a kind there are, without starting JAX if that is
+        possible."""
         if kind not in self.kinds:
             return 0
         if self.virtual:
             return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         natives = self._natives
+        # JAX is started only if nothing else can count, because no forked child can use it then
         if natives is None:
             count = None if unstarted.is_started() else unstarted.count(kind)
             if count is not None:
@@ -115,99 +129,135 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return len(natives[kind])
 
     def describe(self, device: Device) -> DeviceInfo:
+        """Returns the name of a device, and its memory in bytes; None instead of the bytes if
+        JAX does not report them."""
         if self.virtual and device.kind == "gpu":
             return VIRTUAL_GPU
         native = self.to_native(device)
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
     def hardware(self) -> frozenset[str]:
+        """Returns the words for the hardware of `gpu:i`, such as "cuda"; an empty set without
+        GPUs."""
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
+        """Returns the dtypes that no array on this device can have."""
         return (
             frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
         )
 
     def to_native(self, device: Device) -> Any:
+        """Returns the `jax.Device` of a `Device`. Raises `DeviceNotFoundError` if there is
+        none."""
         natives = (self._natives or self._start()).get(device.kind, [])
+        # this method may be given a device that does not exist
         if device.index >= len(natives):
-            self.require(device)
+            self.require(device)  # raises `DeviceNotFoundError`
         return natives[device.index]
 
     def from_native(self, native: Any) -> Device | None:
+        """Returns the `Device` of a `jax.Device`; None if `native` is not one. Raises
+        `UnsupportedError` for a device of another process."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():
             if native in natives:
                 return devices.of(kind, natives.index(native))
+        # a device of another process, or of a platform that is not `gpu:i`
         raise self.unsupported(
             f"reaching {native} from this process", "use one of jax.local_devices()"
         )
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which JAX makes new arrays on a device."""
         return jax.default_device(self.to_native(device))
 
     # tensors
 
     def device_of(self, x: jax.Array) -> Device:
+        """Returns the device of an array. Raises `UnsupportedError` for an array on several
+        devices."""
         sharding = x.sharding
-        # for an array on one device the key has the device, because comparing shardings in Python takes twice as long
+        # for an array on one device the key has the device, because comparing shardings in
+        # Python takes twice as long
         key = getattr(sharding, _DEVICE, sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns `x` on another device, through page-locked memory if that is faster."""
         require_values(x)
         native = self.to_native(device)
         staged = self._read(x) if device is devices.CPU else staging.moved(x, native)
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns `x` on another device, and may return before the values have arrived."""
         require_values(x)
+        # `device_put` does not wait, while a copy through page-locked memory does
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns a copy of `x` in new memory on a device, which may be that of `x`."""
         require_values(x)
         staged = (
             self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
         )
         if staged is not None:
             return staged
+        # `device_put` aliases a shard of a replicated array; a symbol is copied too, because it
+        # may stand for one
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
             x = jnp.copy(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on a device, or for None on all devices of all platforms. Raises
+        the error of work that has failed."""
+        # before JAX is started there is no work
         if not unstarted.is_started():
             return
         natives = accelerators.everywhere() if device is None else [self.to_native(device)]
+        # a device computes in order, so these sums come after all work whose results the
+        # program has dropped
         jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
+        # then each array that still exists, because only its own wait raises the error of its
+        # computation
         for platform in {accelerators.name_of(native) for native in natives}:
             _wait_for_all(jax.live_arrays(platform), natives)
 
     def wait(self, x: jax.Array) -> None:
+        """Waits until `x` is computed. Raises the error of its computation."""
         require_values(x)
         try:
             x.block_until_ready()
         except BaseException:
-            del x
+            del x  # no frame of the traceback may refer to a failed array
             raise
 
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
+        """Returns a new array on a device with the values of a NumPy array. Raises `DTypeError`
+        if JAX cannot hold them, because 64-bit is off."""
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
+        # `device_put` may keep an alias of the array that it is given, so it gets a copy that
+        # nobody else has
         own = np.array(array, dtype=dtype, copy=True, order="C")
         return jax.device_put(own, native)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
+        """Returns the values of an array as a NumPy array. Raises `UnsupportedError` for random
+        keys, and for an array that was deleted."""
         require_values(x)
-        is_read = staging.is_read(x)  # found out while the work goes on
+        is_read = staging.is_read(x)  # checked before the wait, while the device still computes
         self.wait(x)
         staged = staging.read(x) if is_read else None
         try:
             return np.asarray(x) if staged is None else staged
+        # NumPy has none of the extended dtypes, which are those of random keys
         except TypeError as error:
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
@@ -218,14 +268,19 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
+        """Returns an array filled with one value, made on the device itself."""
         own = stored_dtype(dtype, np.asarray(value))
-        # a program for one device has no part that is bound to another
+        # a program that is bound to one device cannot be part of a traced function for another
+        # device
         if self.tracing() is not None:
             return self._made(lambda: jnp.full(shape, value, own), device)
+        # a value that is too large becomes infinity, without NumPy's warning
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
 
     def tracing(self) -> str | None:
+        """Returns the name of the tracer of the running function; None if nothing traces."""
+        # inside any transformation, the result of a jitted function is a symbol
         return (
             "jax.jit or another transformation"
             if isinstance(_nothing(), jax.core.Tracer)
@@ -235,8 +290,12 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
+        """Returns how to take an object apart and rebuild it, if its type is registered with
+        JAX's pytrees; None for any other object."""
+        # not registered with JAX's pytrees
         if jax.tree_util.all_leaves([x]):
             return None
+        # a mapping is walked with its keys, which then are in the paths of errors
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(
@@ -248,12 +307,16 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
+        """Registers the class `cls` with JAX's pytrees. `flatten(x)` returns the children of an
+        object and the rest of it; `unflatten(rest, children)` makes an object."""
         with suppress(ValueError):  # the program has registered it
             jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
     # memory
 
     def memory(self, device: Device) -> Memory:
+        """Returns the bytes of a device's memory that JAX reports. On the CPU only the bytes of
+        all existing arrays are known."""
         native = self.to_native(device)
         stats = native.memory_stats()
         if stats is None:  # on the CPU
@@ -265,11 +328,13 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # floats of a parity run
 
     def default_to_float64(self) -> None:
+        """Switches 64-bit on, for a run of the parity check."""
         jax.config.update("jax_enable_x64", True)
 
     # the process
 
     def after_fork(self) -> str | None:
+        """Called in a forked child. Returns why JAX cannot be used in it; None if it can."""
         if not unstarted.is_started():
             return None
         return (
@@ -278,8 +343,11 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def _start(self) -> dict[str, list[Any]]:
-        jax.local_devices()  # raises an error with the cause if JAX cannot start; the next lines would hide it
+        """Starts JAX, and returns its devices of each kind, in the order of their indices."""
+        # raises an error with the cause if JAX cannot start, which `_local_devices` would hide
+        jax.local_devices()
         cpus = _local_devices("cpu")
+        # virtual GPUs are the CPU devices after the first
         if self.virtual:
             self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
         else:
@@ -288,10 +356,15 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
                 "gpu": accelerators.detect(),
                 "tpu": _local_devices("tpu"),
             }
+            # from now on users can write the name of a plugin's device, as they can write
+            # "cuda"
             devices.HARDWARE.update(self.hardware())
         return self._natives
 
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
+        """Returns the device of an array with this sharding, and keeps it under `key`, which
+        `device_of` has made. Raises `UnsupportedError` for an array on several devices, and for
+        one in another memory than the device's default one."""
         natives = sorted(sharding.device_set, key=lambda native: native.id)
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
@@ -301,6 +374,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             )
         native, memory = natives[0], key[1]
         place = self.from_native(native)
+        # None would mean that the object is not a JAX device
         assert place is not None
         # all kinds of memory of a CPU device are the host's
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
@@ -312,11 +386,11 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return place
 
     def _read(self, x: jax.Array) -> jax.Array | None:
-        """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked memory (staging.py);
-        None if JAX has to copy it."""
+        """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked
+        memory (staging.py); None if JAX has to copy it."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
-        # JAX would narrow the values
+        # `from_buffer` would narrow 64-bit values, while JAX's own copy keeps them
         if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:
             return None
         self.wait(x)
@@ -324,24 +398,27 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """Calls `make`, which makes an array, so that the array is made on `device`, and returns it committed to that
-        device."""
+        """Calls `make`, which makes an array, so that the array is made on `device`, and
+        returns it committed to that device."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)
 
 
 _nothing = jax.jit(lambda: 0)
+"""A compiled function that `tracing` calls: inside a transformation its result is a symbol."""
 
 
 @lru_cache
 def _filling(native: Any) -> Any:
-    """Returns a program that fills an array. It takes 5 us, where `jnp.full` and `jax.device_put` take 90."""
+    """Returns a compiled `full(shape, value, dtype)` that makes an array on the device
+    `native`. It takes 5 us, while `jnp.full` and `jax.device_put` take 90."""
     return jax.jit(jnp.full, static_argnums=(0, 2), out_shardings=SingleDeviceSharding(native))
 
 
 def _local_devices(kind: str) -> list[Any]:
-    """Returns this process's devices of a kind, in JAX's order; an empty list if there are none."""
+    """Returns this process's devices of a kind, in JAX's order; an empty list if there are
+    none."""
     try:
         return jax.local_devices(backend=kind)
     except RuntimeError:  # JAX raises if there are none
@@ -349,8 +426,9 @@ def _local_devices(kind: str) -> list[Any]:
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those of `arrays` that are on one of the devices `natives`, and raises the error of the first that has
-    failed. Empties the list `arrays`, so that nothing here refers to a failed array."""
+    """Waits for those of `arrays` that are on one of the devices `natives`, and raises the
+    error of the first that has failed. Empties the list `arrays`, so that nothing here refers
+    to a failed array."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -358,7 +436,8 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # by another thread
+            # another thread may have donated it meanwhile, which is no failure
+            is_donated = isinstance(error, RuntimeError) and x.is_deleted()
             del x
             if not is_donated:
                 arrays.clear()
@@ -366,7 +445,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 
 
 def alive(native: Any) -> int:
-    """Returns how many bytes on a device all existing arrays use."""
+    """Returns how many bytes all existing arrays use on a device."""
     size = 0
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set and not x.is_deleted():
@@ -376,14 +455,17 @@ def alive(native: Any) -> int:
 
 
 def _is_sparse(x: Any) -> bool:
-    """Whether `x` is one of JAX's sparse arrays, such as a `BCOO`, which consist of values and indices."""
+    """Whether `x` is one of JAX's sparse arrays, such as a `BCOO`, which consist of values and
+    indices."""
     sparse = sys.modules.get("jax.experimental.sparse")
     return sparse is not None and isinstance(x, sparse.JAXSparse)
 
 
 def _items(x: Any) -> dict[Any, Any]:
-    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers in it are not taken
-    apart."""
+    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers
+    in it are not taken apart."""
+    # JAX may order the children differently than the mapping, so the keys come from its paths;
+    # a type that is registered without keys gets numbers
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
         0
     ]
@@ -393,7 +475,7 @@ def _items(x: Any) -> dict[Any, Any]:
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """Returns the children of an object that is registered as a pytree, and its structure. Containers in it are not
-    taken apart."""
+    """Returns the children of an object that is registered as a pytree, and its structure.
+    Containers in it are not taken apart."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

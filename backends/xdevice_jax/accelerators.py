@@ -1,7 +1,9 @@
-"""Finds JAX's platforms (its kinds of hardware, such as "cuda"), and which of them `gpu:i` means.
+"""Finds JAX's platforms (its kinds of hardware, such as "cuda"), and which of them `gpu:i`
+means.
 
-A platform has the name under which it was registered. The attribute `platform` of a device may be another name: CUDA's
-devices say "gpu". `jax.devices` and `jax.live_arrays` answer for one platform only.
+A platform has the name under which it was registered. The attribute `platform` of a device may
+be another name: CUDA's devices say "gpu". `jax.devices` and `jax.live_arrays` answer for one
+platform only.
 """
 
 from __future__ import annotations
@@ -23,22 +25,27 @@ _WORDS: Final = {
     "oneapi": ("xpu", "oneapi"),
     "METAL": ("mps", "metal"),
 }
+"""For each platform of GPUs that xdevice knows: the words by which a user may name the
+hardware."""
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
+"""The platforms that `gpu:i` never means."""
 _LACKS: Final = {
     "tpu": ("float64", "complex128"),
     "METAL": ("float64", "complex64", "complex128"),
 }
-"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which hold fewer digits and no
-larger numbers; the other dtypes raise an error there."""
+"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which
+hold fewer digits and no larger numbers; the other dtypes raise an error there."""
 
 
 def platforms() -> dict[str, Any]:
-    """Returns the client (JAX's runtime object) of each platform that has been started, by the platform's name."""
+    """Returns the client (JAX's runtime object) of each platform that has been started, by the
+    platform's name."""
     return dict(_extend.backends())
 
 
 def name_of(native: Any) -> str:
-    """Returns the name of a device's platform that JAX's own functions take as `backend=`."""
+    """Returns the name of the platform of a JAX device, as JAX's own functions take it for
+    `backend=`."""
     return next(
         (name for name, client in platforms().items() if client is native.client),
         native.platform,
@@ -52,30 +59,35 @@ def lacks(native: Any) -> frozenset[str]:
 
 
 def everywhere() -> list[Any]:
-    """Returns this process's devices of all platforms, including those that xdevice has no name for."""
+    """Returns this process's devices of all platforms that have been started, including
+    platforms that no `Device` names."""
     return [native for name in platforms() for native in jax.local_devices(backend=name)]
 
 
 def detect() -> list[Any]:
-    """Returns the devices that `gpu:i` means: those of the platform on which JAX computes by default, unless that is
-    the CPU or a TPU; then JAX's GPUs. XDEVICE_ACCELERATOR can name another platform."""
-    there = {
+    """Returns the devices that `gpu:i` means: those of the platform on which JAX computes by
+    default, unless that is the CPU or a TPU; then JAX's GPUs. XDEVICE_ACCELERATOR can name
+    another platform. An empty list if there are none."""
+    candidates = {
         name: client
         for name, client in platforms().items()
         if name not in _NO_GPU and client.local_devices()
     }
     default = name_of(jax.local_devices()[0])
-    # also where JAX was told to compute on the CPU
-    gpus = [name for name in there if name in _WORDS]
-    usual = default if default in there else next(iter(gpus), None)
+    # a program may make the CPU its default, and GPUs still are `gpu:i`
+    gpus = [name for name in candidates if name in _WORDS]
+    usual = default if default in candidates else next(iter(gpus), None)
     name = (
         None
         if usual is None
-        else choose("jax", list(there), lambda name: _WORDS.get(name, (name,)), usual)
+        else choose("jax", list(candidates), lambda name: _WORDS.get(name, (name,)), usual)
     )
     return [] if name is None else jax.local_devices(backend=name)
 
 
 def words(natives: Iterable[Any]) -> frozenset[str]:
+    """Returns the words by which a user may name the hardware of JAX's devices, such as
+    "cuda"."""
+    # a plugin that is not listed is named by its platform
     names = {name_of(native) for native in natives}
     return frozenset(word for name in names for word in _WORDS.get(name, (name,)))

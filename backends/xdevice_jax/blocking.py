@@ -1,8 +1,8 @@
 """Blocking mode for JAX: waits after each call of a compiled function.
 
-From the second call of a compiled function on, JAX calls it in C++, where Python cannot wait for the result. Blocking
-mode switches this fast path off, and empties its caches; the functions need not be compiled again for that. All of this
-uses JAX's private API.
+From the second call of a compiled function on, JAX calls it in C++, where Python cannot wait
+for the result. Blocking mode switches this fast path off, and empties its caches; the functions
+need not be compiled again for that. All of this uses JAX's private API.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ _CLEAR = (
     private["jax._src.pjit._cpp_pjit_cache_explicit_attributes"].clear,
     private["jax._src.lib.xla_client._xla.PjitFunctionCache"].clear_all,
 )
+"""The functions that empty the caches of fast paths."""
 
 
 _waited = Shared(per_thread=False)
+"""Counts the open blocks of the process: the first replaces JAX's functions, and the last puts
+them back."""
 
 
 def is_blocking() -> bool:
@@ -39,28 +42,35 @@ def is_blocking() -> bool:
 
 
 def blocking() -> AbstractContextManager[None]:
+    """Returns a context manager: inside its block, a compiled function returns, in every
+    thread, when its results are computed. Raises `UnsupportedError` if JAX lacks a private name
+    that this needs."""
     private.require("blocking")
     return _waited.on(_patched)
 
 
 def _patched() -> Callable[[], None]:
+    """Switches blocking mode on, and returns the function that switches it off."""
     patches = Patches()
     patches.replace(*_EXECUTE, _waiting)
+    # None means that there is no fast path for a function
     patches.replace(*_FAST_PATH, lambda original: lambda *args, **kwargs: None)
+    # functions that were called before the block have fast paths already
     for clear in _CLEAR:
         clear()
     return patches.__exit__
 
 
 def _waiting(call: Any) -> Any:
-    """Returns a call of a compiled function that returns when the results are computed."""
+    """Returns JAX's method `call`, which runs a compiled function, wrapped so that it returns
+    when the results are computed, and raises the error of the computation."""
 
     def call_and_wait(self: Any, *args: Any) -> Any:
         result = call(self, *args)
         try:
             jax.block_until_ready(result)
         except Exception as error:
-            # as long as a failed array lives, even in a traceback, every sync() fails
+            # as long as a failed array exists, even in a traceback, every sync() fails
             del result
             raise error.with_traceback(None) from None
         return result
@@ -69,11 +79,16 @@ def _waiting(call: Any) -> Any:
 
 
 class JaxBlocking(Blocking):
+    """Waiting after each call of a compiled function."""
+
     _blocks: bool
     """Whether JAX was told to compute synchronously before it was started."""
 
     def blocking(self) -> AbstractContextManager[Any]:
+        """Returns a context manager in which each compiled function returns when it is
+        computed."""
+        # JAX's own setting is enough if there are no real GPUs or TPUs, because it concerns the
+        # CPU only
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
-            # JAX computes synchronously; its own switch for this concerns the CPU only
             return nullcontext()
         return blocking()

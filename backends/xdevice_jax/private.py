@@ -16,59 +16,61 @@ READS: Final = (
 """Methods of an array through which the host reads it."""
 
 IN_BLOCKS: Final = (
-    # reads and moves. `jax.transfer_guard` sees no reads of the CPU (jax-ml/jax#16602), and names no caller
-    # (jax-ml/jax#17559)
+    # reports reads and moves. `jax.transfer_guard` does not see the reads of CPU arrays
+    # (jax-ml/jax#16602), and does not name the caller (jax-ml/jax#17559)
     Private("transfers", "jax._src.array.ArrayImpl", (*READS, "_value", "to_device")),
-    # moves
+    # reports moves and reads by these functions
     Private("transfers", "jax", ("device_put", "device_get")),
-    # NumPy reads by the buffer protocol
+    # NumPy reads arrays by the buffer protocol, which calls no method of the array
     Private("transfers", "numpy", ("asarray", "array")),
-    # JAX's own switch is read when its CPU starts; no upstream issue
+    # JAX's own setting is read only when its CPU runtime starts (no upstream issue known)
     Private("blocking", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",)),
-    # compiled functions are called past Python
+    # from their second call on, compiled functions are called in C++, past Python
     Private("blocking", "jax._src.pjit", ("_get_fastpath_data",)),
-    # each primitive with its values; a jaxpr that is evaluated by hand has no gradients on the way
+    # reports each primitive with its values. A jaxpr that is evaluated step by step would have
+    # no gradients on the way
     Private("operations", "jax._src.core.EvalTrace", ("process_primitive",)),
-    # the gradients of parameters, with their names
+    # reports the gradients of parameters, with the names of the parameters
     Private("operations", "jax", ("grad", "value_and_grad")),
 )  # fmt: skip
 """Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
-    # a virtual GPU may lack a dtype
+    # a virtual GPU may lack a dtype that a program needs
     Private("virtual GPUs", "jax._src.compiler", ("compile_or_get_cached",)),
-    # JAX does not count the memory of CPUs
+    # JAX does not count the memory of CPU devices
     Private("virtual GPUs", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",)),
-    # it may lack a dtype
+    # a virtual GPU may lack the dtype of an array that is put on it
     Private("virtual GPUs", "jax._src.interpreters.pxla", ("batched_device_put",)),
-    # the same
+    # compiled functions are called in C++, past Python, where nothing can be counted
     Private("virtual GPUs", "jax._src.pjit", ("_get_fastpath_data",)),
-    # "cuda" is a virtual GPU
+    # "cuda" and "gpu" mean the virtual GPUs
     Private("--xd-cuda", "jax", ("devices",)),
 )  # fmt: skip
 """Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    # whether JAX has started, which nothing public tells (jax-ml/jax#23320). `backends_are_initialized` takes a lock,
-    # which a fork may leave held. Without it JAX counts as started
+    # whether JAX has started, which has no public name (jax-ml/jax#23320).
+    # `backends_are_initialized` takes a lock, which a fork may leave locked. Without it, JAX
+    # counts as started
     Private("waiting and several processes", "jax._src.xla_bridge", ("_backends",)),
-    # which platforms a program has registered, before a start (jax-ml/jax#6459). Without it JAX is started to count
-    # its devices
+    # which platforms a program has registered before JAX starts (jax-ml/jax#6459). Without it,
+    # JAX is started to count its devices
     Private("tensors", "jax._src.xla_bridge", ("_backend_factories",)),
-    # `device_of` in half the time; without it shardings are compared
+    # halves the time of `device_of`. Without it, shardings are compared
     Private("tensors", "jax.sharding.SingleDeviceSharding", ("_device",)),
-    # copies, which a virtual GPU may refuse
+    # refuses copies of a dtype that a virtual GPU lacks
     Private("virtual GPUs", "jax._src.dispatch", ("device_put_p",)),
     # the class of arrays, whose methods are replaced
     Private("transfers", "jax._src.array", ("ArrayImpl",)),
-    # forgetting the fast paths of compiled functions
+    # empties the caches of fast paths of compiled functions
     Private("blocking", "jax._src.pjit", ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes")),
-    # the same
+    # empties a further cache of fast paths
     Private("blocking", "jax._src.lib.xla_client._xla", ("PjitFunctionCache",)),
-    # whether a loss depends on a parameter: then their traces are one
+    # whether a loss depends on a parameter: if so, both have the same trace
     Private("gradients", "jax.core.Tracer", ("_trace",)),
-    # rank 0 ends JAX's service after all have left it: jax.distributed.shutdown alone ends the process by SIGABRT
-    # where a rank has died; no upstream issue
+    # rank 0 ends JAX's service after all other ranks have left it: `jax.distributed.shutdown`
+    # alone ends the process by SIGABRT if a rank has died (no upstream issue known)
     Private("several processes", "jax._src.distributed", ("State", "global_state")),
 )  # fmt: skip
 

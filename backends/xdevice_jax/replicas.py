@@ -1,5 +1,5 @@
-"""Splits and joins arrays, and sums arrays of several devices: by a collective if each is on an accelerator of its own,
-otherwise on the device of the first array."""
+"""Splits and joins arrays, and sums arrays of several devices: with a collective if each is on
+a different accelerator, otherwise on the device of the first array."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conversion import require_values
 
 try:
     from jax import shard_map
-except ImportError:
+except ImportError:  # in older versions of JAX
     from jax.experimental.shard_map import shard_map
 
 if TYPE_CHECKING:
@@ -26,31 +26,46 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _SHORT = ("float16", "bfloat16")
+"""The dtypes that `total` adds as float32."""
 _SPREAD = PartitionSpec("replica")
+"""Says that the first axis of an array is spread over the devices of the mesh."""
 
 
 class JaxReplicas(Replicas):
+    """Arrays on several devices of this process."""
+
     def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
+        """Returns parts of `x` with these sizes along its first axis."""
         require_values(x)
         return super().split(x, sizes)
 
     def join(self, parts: list[jax.Array]) -> jax.Array:
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
         for part in parts:
             require_values(part)
+        # `concatenate` takes no arrays without axes
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns a copy of `x` on a device with respect to which gradients can be taken."""
+        # JAX takes gradients with respect to any array, and marks none
         copied: jax.Array = self.copy(x, device)
         return copied
 
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
+        """Returns the sum of arrays on one device, added in their order, or their mean if
+        `mean` is True."""
         rest = iter(tensors)
         first = next(rest)
+        # 16-bit floats would be rounded after each addition
         wide = "float32" if first.dtype.name in _SHORT else first.dtype
         total: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
         return total.astype(first.dtype)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
+        """Returns the sum or mean of arrays on several devices, as a new array on the device of
+        each."""
         for x in tensors:
             require_values(x)
         natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
@@ -60,7 +75,9 @@ class JaxReplicas(Replicas):
 
 
 def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
-    """Whether a collective can add arrays like `x` on these devices. CPU devices share one memory and need none."""
+    """Whether a collective can add arrays like `x`, one on each of these JAX devices: `x` has
+    elements, and the devices are different accelerators. CPU devices share one memory and need
+    no collective."""
     return (
         x.size > 0
         and len(set(natives)) == len(natives)
@@ -71,13 +88,16 @@ def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
 def by_collectives(
     arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool
 ) -> list[jax.Array]:
-    """Returns the sum or mean of the arrays, as a new array on each of the devices. JAX gets the arrays as one array
-    whose first axis is spread over the devices, for which nothing has to be copied."""
+    """Returns the sum of the arrays, or their mean if `mean` is True, as a new array on each of
+    the devices. JAX gets the arrays as one array whose first axis is spread over the devices,
+    for which nothing has to be copied."""
     shape = arrays[0].shape
+    # arrays without axes get one that can be spread
     shards = arrays if shape else [x.reshape(1) for x in arrays]
     reduce, sharding = _reduction(natives, mean)
     spread = (len(natives) * shards[0].shape[0], *shards[0].shape[1:])
     reduced = reduce(jax.make_array_from_single_device_arrays(spread, sharding, shards))
+    # by device, so that the order in which JAX lists the shards does not matter
     by_device = {shard.device: shard.data for shard in reduced.addressable_shards}
     return [by_device[native] if shape else by_device[native].reshape(()) for native in natives]
 
@@ -86,11 +106,15 @@ def by_collectives(
 def _reduction(
     natives: tuple[Any, ...], mean: bool
 ) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
-    """Returns the compiled function that sums a spread array over these devices, and how the array is spread."""
+    """Returns the compiled function that sums a spread array over these devices, or takes its
+    mean, and the sharding that says how the array is spread. Kept for 32 sets of devices,
+    because compiling takes long."""
     mesh = Mesh(np.array(natives), ("replica",))
 
     def one(x: jax.Array) -> jax.Array:
+        """Runs on each device, with the device's part of the array."""
         total: jax.Array = jax.lax.psum(x, "replica")
+        # the mean of integers is a float, and goes back into their dtype
         return (total / len(natives)).astype(x.dtype) if mean else total
 
     function = shard_map(one, mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)

@@ -1,10 +1,13 @@
-"""Copies arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice keeps
-for this, `xdevice.cuda_driver.ring`), and reads small ones through the driver itself.
+"""Copies arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked
+memory that xdevice keeps for this, `xdevice.cuda_driver.ring`), and reads small ones through
+the driver itself.
 
 Facts about JAX that the code depends on:
 
-- JAX allocates an array by running a program that it compiles for each new shape, which takes some 30 ms.
-- JAX's streams are not accessible, so the host waits for JAX before the ring reads or writes an array.
+- JAX allocates an array by running a program that it compiles for each new shape, which takes
+  some 30 ms.
+- JAX's streams are not accessible, so the host waits for JAX before the ring reads or writes an
+  array.
 - After the wait JAX takes 84 us to read a number, where the driver takes 24 (H200, jax 0.11.2).
 - If the program has set a transfer guard, the copies are left to JAX, which applies the guard.
 """
@@ -27,25 +30,28 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than JAX's own: `TO_HOST`
-for copies to the host, `TO_GPU` for copies to a GPU."""
+"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than
+JAX's own: `TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array than to give JAX a copy
-that is never written."""
+"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array
+than to give JAX a copy that is never written."""
 _COMPILED_AT_ONCE: Final = 256 << 20
-"""The size in bytes from which a copy through the ring is faster even if JAX must compile for the shape of the array
-first."""
+"""The size in bytes from which a copy through the ring is faster even if JAX must compile for
+the shape of the array first."""
 _DTYPES: Final = frozenset(map(host_dtype, DTYPES))
 _ORDINARY: Final = (None, "allow", "log")
+"""The settings of JAX's transfer guard that refuse no transfer."""
 
 _seen: set[Hashable] = set()
+"""The shape, dtype and device of each array for which `_room` has returned None once."""
 _ahead = threading.local()
-"""For each thread but the main thread: GPU memory for the next array of the thread, allocated ahead."""
+"""For each thread but the main thread: GPU memory for the next array of the thread, allocated
+ahead."""
 
 
 def is_read(x: jax.Array) -> bool:
-    """Whether an array should be read by `read`, after a wait for its values, and not by JAX. The result of `read`
-    shares memory with no array."""
+    """Whether the host should read an array with `read`, after a wait for its values, and not
+    with JAX's own call. The result of `read` shares memory with no array."""
     return (
         ring.is_measured()
         and _is_plain(x, "gpu")
@@ -54,19 +60,20 @@ def is_read(x: jax.Array) -> bool:
 
 
 def is_moved(x: jax.Array) -> bool:
-    """Whether an array is moved to JAX's CPU device through `read`, which waits for the array, rather than by JAX's own
-    call, which does not."""
+    """Whether an array is moved to JAX's CPU device through `read`, which waits for the array,
+    rather than by JAX's own call, which does not."""
     return ring.is_measured() and x.nbytes >= TO_HOST and is_read(x)
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """Returns the values of an array for which the caller has waited, read by the driver or the ring; None if JAX has
-    to read them."""
+    """Returns the values of an array on a GPU, for which the caller has waited, as a NumPy
+    array, read with the driver or the ring; None if the caller has to read them with JAX."""
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
 
 def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
-    """Whether `put` should copy a NumPy array to the device `native`."""
+    """Whether `put`, and not JAX's own call, should copy a NumPy array to the device
+    `native`."""
     return (
         native.platform == "gpu"
         and values.nbytes >= _NOT_COPIED
@@ -76,36 +83,40 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 
 
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
-    """Returns an array on a GPU with the values of a NumPy array in C order, which may be changed as soon as this
-    returns. Uses the ring for large arrays if that is faster."""
+    """Returns an array on a GPU with the values of a NumPy array in C order, which may be
+    changed as soon as this returns. Uses the ring for large arrays if that is faster."""
     room = _room(values, native) if values.nbytes >= TO_GPU else None
     if room is not None and ring.to_gpu(
         values, values.ctypes.data, room, room.unsafe_buffer_pointer(), values.nbytes, None
     ):
         return room
     array = jax.device_put(values, native)
-    # a traced function has a constant here, whose values are read later
+    # a traced function keeps the values as a constant and reads them later, so it gets a copy
     if isinstance(array, jax.core.Tracer):
         return jax.device_put(values.copy(), native)
-    return array.block_until_ready()
+    return array.block_until_ready()  # JAX has read the values now
 
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
-    """Returns a new array on a GPU into which the ring can copy the values. None if this shape occurs for the first
-    time, so that JAX would have to compile a program for it, and the values are too few for that to be worth it."""
+    """Returns a new array on a GPU into which the ring can copy the values. Returns None if
+    this shape occurs for the first time, so that JAX would have to compile a program for it,
+    and the values are too few for that to be worth it; also if a traced function is running, or
+    JAX stores the array in another order."""
 
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
         _seen.add(key)
         return None
-    kept, room = _ahead.__dict__.pop("room", (None, None))
+    ahead_key, ahead = _ahead.__dict__.pop("room", (None, None))
     array = (
-        room
-        if kept == key and room is not None
+        ahead
+        if ahead_key == key and ahead is not None
         else jnp.empty(values.shape, values.dtype, device=native)
     )
     if threading.current_thread() is not threading.main_thread():
-        # a thread of `prefetch`: allocated now, the memory for its next batch is there before JAX computes on this one
+        # in a thread of `prefetch` the next batch usually has the same shape. Its memory is
+        # allocated now, because an allocation would have to wait for the computation with this
+        # batch once that has begun
         _ahead.room = key, jnp.empty(values.shape, values.dtype, device=native)
     if isinstance(array, jax.core.Tracer):
         return None
@@ -114,7 +125,8 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
 
 
 def moved(x: jax.Array, native: Any) -> jax.Array | None:
-    """Returns a copy on a GPU of an array on the host, made by `put`; None if JAX has to copy it."""
+    """Returns a copy on the GPU `native` of an array on the host, made by `put`; None if the
+    caller has to copy it with JAX."""
     if (
         not ring.is_measured()
         or isinstance(x, jax.core.Tracer)
@@ -127,12 +139,15 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
 
 
 def _is_plain(x: jax.Array, platform: str) -> bool:
-    """Whether an array is on exactly one device, of this platform, and its memory holds its values in C order."""
+    """Whether an array is on exactly one device, of the platform "cpu" or "gpu", and the
+    device's ordinary memory holds its values in C order. False if this version of JAX does not
+    tell."""
     sharding = x.sharding
-    places = sharding.device_set
-    if len(places) > 1 or next(iter(places)).platform != platform:
+    natives = sharding.device_set
+    if len(natives) > 1 or next(iter(natives)).platform != platform:
         return False
-    layout = getattr(getattr(x, "format", None), "layout", None)  # not in 0.6
+    layout = getattr(getattr(x, "format", None), "layout", None)  # JAX 0.6 has no `format`
+    # a weak type, which a result of Python's numbers has, would be lost in a copy
     return (
         sharding.memory_kind in ("device", "unpinned_host")
         and x.dtype in _DTYPES

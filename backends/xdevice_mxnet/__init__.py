@@ -92,7 +92,7 @@ class _Buffers(threading.local):
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
         self.number = ctypes.c_longlong.from_buffer(self.pair)
-        # made once, because making them takes longer than the call of `_get_context`
+        # made once in each thread, and not at each call of `_get_context`
         self.arguments = (
             ctypes.byref(self.pair),
             ctypes.byref(self.pair, ctypes.sizeof(ctypes.c_int)),

@@ -1,10 +1,12 @@
-"""The adapter for NumPy, for machines without any other framework: xdevice's hooks (the methods that its core calls),
-written with NumPy's functions. NumPy has one device, computes synchronously, and has no models.
+"""The adapter for NumPy, for machines without any other framework: xdevice's hooks (the methods
+that its core calls), written with NumPy's functions. NumPy has one device, computes
+synchronously, and has no models.
 
 The rules that it must keep:
 
 - Every function that promises a copy passes `copy=True`, because `asarray` may return an alias.
-- A masked array does not count as dense, because most of NumPy's functions silently drop its mask.
+- A masked array does not count as dense, because most of NumPy's functions silently drop its
+  mask.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ _CPU = devices.CPU
 
 
 class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
+    """NumPy as a backend. `xdevice.contract` says more about each hook."""
+
     name = "numpy"
     modules = ("numpy",)
     minimum = (1, 24)
@@ -66,13 +70,13 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return DeviceInfo("cpu", None)
 
     def to_native(self, device: Device) -> str:
-        return "cpu"
+        return "cpu"  # what NumPy's own functions take as `device=`
 
     def from_native(self, native: Any) -> Device | None:
-        return None
+        return None  # NumPy has no class of devices
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return nullcontext()  # NumPy makes all arrays on the CPU
 
     # tensors
 
@@ -83,6 +87,9 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         raise AssertionError("NumPy has one device, so nothing moves")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        """Returns a copy of `x`, of the same subclass of arrays."""
+        # `np.array` would copy the references of an array of Python objects, and not the
+        # objects
         return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
 
     def synchronize(self, device: Device | None) -> None:
@@ -97,23 +104,32 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return np.array(array, copy=True)
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the array itself. Raises `UnsupportedError` for a masked array."""
         return detached(x)
 
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> np.ndarray[Any, Any]:
-        if type(value) is int and not value:  # much faster, but not for -0.0
+        """Returns an array filled with one value."""
+        # `zeros` is much faster, but a float may be -0.0
+        if type(value) is int and not value:
             return np.zeros(shape, host_dtype(dtype))
         return np.full(shape, value, dtype=host_dtype(dtype))
 
     # containers
 
     def container_way(self, x: Any) -> Way | None:
+        """Returns how to get the objects in an array of Python objects; None for any other
+        array or object."""
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
             return None
+        # `tolist` of an array without axes returns its one object
         return Way(lambda x: x.tolist() if x.ndim else [x.item()])
 
+    # what a tensor is made of
+
     def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
+        """Whether `x` is one block of numbers: any array except a masked one."""
         return not isinstance(x, np.ma.MaskedArray)
 
     # asynchrony
@@ -124,7 +140,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # memory
 
     def memory(self, device: Device) -> Memory:
-        return Memory()
+        return Memory()  # NumPy reports no numbers
 
     # floats of a parity run
 

@@ -1,4 +1,5 @@
-"""Splits, joins and adds arrays, as if for several devices. In NumPy all arrays are on one device."""
+"""Splits, joins and adds arrays, as other adapters do for several devices. In NumPy all arrays
+are on one device."""
 
 from __future__ import annotations
 
@@ -16,28 +17,42 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _SHORT = ("float16", "bfloat16")
+"""The dtypes that `total` adds as float32."""
 
 
 class NumpyReplicas(Replicas):
+    """Arrays that are split, joined and added, all on the CPU."""
+
     def join(self, parts: list[Array]) -> Array:
+        """Returns the arrays joined along their first axis; arrays without axes become a
+        vector."""
+        # `concatenate` takes no arrays without axes
         return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 
     def leaf(self, x: Array, device: Device) -> Array:
+        """Returns a copy of an array, which is what `replicate` puts on each device."""
+        # NumPy has no gradients, so any copy will do
         copied: Array = self.copy(x, device)
         return copied
 
     def can_write(self, x: Array) -> bool:
+        """Whether an array can be written into."""
         return x.flags.writeable
 
     def memory_of(self, x: Array) -> tuple[int, tuple[int, ...]]:
+        """Returns the address of an array's first element, and its strides in bytes."""
         return x.ctypes.data, x.strides
 
     def write(self, x: Array, value: Array) -> None:
+        """Writes the values of another array into `x`."""
         np.copyto(x, value)
 
     def total(self, tensors: Iterable[Array], mean: bool) -> Array:
+        """Returns the sum of arrays, added in their order, or their mean if `mean` is True."""
         rest = iter(tensors)
         first = next(rest)
+        # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded
+        # after each addition
         start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
         total: Array = add_up(start, rest, mean)
         return total.astype(first.dtype, copy=False)

@@ -1,12 +1,14 @@
-"""The adapter for PyTorch: xdevice's hooks (the methods that its core calls), written with PyTorch's functions.
+"""The adapter for PyTorch: xdevice's hooks (the methods that its core calls), written with
+PyTorch's functions.
 
 The rules that it must keep:
 
-- A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is on the device `d` already.
-- Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy then holds garbage until
-  somebody waits (pytorch/pytorch#140296). The exceptions are tensors that nobody can read before the copy has ended
-  (staging.py).
-- Counting GPUs starts no CUDA context.
+- A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is on the device `d`
+  already.
+- Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy then
+  holds garbage until somebody waits (pytorch/pytorch#140296). The exceptions are tensors that
+  nobody can read before the copy has ended (staging.py).
+- Counting GPUs starts no CUDA context, because a context takes some 500 MB of a GPU's memory.
 """
 
 from __future__ import annotations
@@ -47,40 +49,61 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _GPU = devices.of("gpu", 0)
 _HOST = torch.device("cpu")
-# before 2.9 there is one function for all tracers; since then it warns, and the other one leaves torch.export out
+# PyTorch 2.9 added the first function. The second also counts torch.export as tracing, and has
+# warned since 2.9
 _is_fx_tracing = (
     private.get("torch.fx._symbolic_trace.is_fx_symbolic_tracing")
     or (private["torch.fx._symbolic_trace.is_fx_tracing"])
 )
+# without this name each GPU counts as used, so waiting for all of them makes a context on each
 _has_context = private.get("torch._C._cuda_hasPrimaryContext", lambda index: True)
 _QUICK = ("cuda", "cpu")
-"""The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
+"""The types of devices for which `from_numpy` and `to` were measured to be faster than
+`torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-"""The types of tensors whose `is_cpu`, which is read faster than `device`, always agrees with `device`: a subclass may
-define its own `device`."""
+"""The types of tensors whose `is_cpu`, which is read faster than `device`, always agrees with
+`device`: a subclass may define its own `device`."""
 _NONE: frozenset[str] = frozenset()
+# getters in C, which `map` calls faster than lambdas
 _device, _is_cuda = attrgetter("device"), attrgetter("is_cuda")
 
 
 class _Places(dict[torch.device, devices.Device]):
-    """A dict from each `torch.device` to its `Device`, filled as devices are looked up."""
+    """A dict from each `torch.device` to its `Device`. `find` returns the `Device` for a key
+    that is looked up for the first time; later lookups, which nearly every function of xdevice
+    makes, do not call Python code."""
 
     def __init__(self, find: Callable[[Any], Device | None]) -> None:
         self._find = find
 
     def __missing__(self, native: torch.device) -> Device:
         place = self._find(native)
+        # `TorchBackend._place` raises for a device that xdevice does not support, and never
+        # returns None
         assert place is not None
         self[native] = place
         return place
 
 
+_frame_callback = private.get("torch._C._dynamo.eval_frame.get_eval_frame_callback", bool)
+
+
+def _is_dynamo_active() -> bool:
+    """Whether torch.compile traces this code, or would trace the functions that it calls."""
+    # after a graph break, Python runs a frame that torch.compile leaves out, in which
+    # `is_dynamo_compiling` is False; torch.compile would trace what such a frame calls
+    return torch.compiler.is_dynamo_compiling() or bool(_frame_callback())
+
+
 def _is_exporting() -> bool:
-    # not in 2.6
+    """Whether torch.export traces the code that runs now."""
+    # PyTorch 2.6 lacks `is_exporting`
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
 
 
 class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Backend):
+    """PyTorch as a backend. `xdevice.contract` says more about each hook."""
+
     name = "torch"
     modules = ("torch",)
     minimum = (2, 6)
@@ -89,15 +112,18 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(torch, name))
     kinds = ("cpu", "gpu", "meta")
     moves_by = "to"
-    is_compiling = staticmethod(torch.compiler.is_dynamo_compiling)
+    is_compiling = staticmethod(_is_dynamo_active)
     most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
+        # PyTorch's name for the device type of `gpu:i`, such as "cuda", and the number of these
+        # devices
         self._gpu, self._gpus = accelerators.detect()
         self._synchronize = accelerators.waiter(self._gpu)
         self._places = _Places(self._place)
         self._natives: dict[Device, torch.device] = {}
-        # the driver reads CUDA_LAUNCH_BLOCKING when it starts
+        # whether CUDA itself computes synchronously: XDEVICE_BLOCKING sets
+        # CUDA_LAUNCH_BLOCKING, which has no effect once CUDA has been started
         self._blocks = (
             is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
         )
@@ -109,6 +135,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return torch
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "tensor" for a class of tensors, "model" for one of modules or optimizers,
+        and None for any other class."""
         if issubclass(cls, torch.Tensor):
             return "tensor"
         return "model" if issubclass(cls, torch.nn.Module | torch.optim.Optimizer) else None
@@ -119,13 +147,17 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
+        """Returns the name of a device, and its memory in bytes; None instead of the bytes if
+        the vendor's module does not report them."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
             return VIRTUAL_GPU
+        # `torch.mps` has no functions that name its one device
         if self._gpu == "mps":
             return DeviceInfo("Apple MPS", torch.mps.recommended_max_memory())
         module = self._module()
+        # the plugins of some vendors report a name only, or nothing
         if not hasattr(module, "get_device_properties"):
             return DeviceInfo(
                 getattr(module, "get_device_name", lambda index: self._gpu)(device.index), None
@@ -137,16 +169,22 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return accelerators.words(self._gpu)
 
     def lacks(self, device: Device) -> frozenset[str]:
+        """Returns the dtypes that no tensor on this device can have."""
         if device.kind != "gpu" or self.virtual:
             return _NONE
         return accelerators.lacks(self._gpu, device.index)
 
     def is_started(self, device: Device) -> bool:
+        """Whether this process has used a GPU, so that asking for more about it does not start
+        it; True for other devices."""
         return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
+        """Returns the `torch.device` of a `Device`, such as `torch.device("cuda", 1)` for
+        `gpu:1`."""
         native = self._natives.get(device)
         if native is None:
+            # as in the `device` of a tensor, where only GPUs have an index
             name = self._gpu if device.kind == "gpu" else device.kind
             native = (
                 torch.device(name, device.index) if device.kind == "gpu" else torch.device(name)
@@ -155,22 +193,33 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return native
 
     def describe_missing(self, device: Device) -> torch.device:
+        """Returns the `torch.device` of a device that does not exist here: PyTorch makes one
+        without checking."""
         return self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
+        """Returns the `Device` of a `torch.device`; None if `native` is not one. Raises
+        `UnsupportedError` for a type of device that xdevice does not know, and for a real GPU
+        while the GPUs are virtual."""
         if not isinstance(native, torch.device):
             return None
+        # the types of HARDWARE are words for GPUs, such as "cuda"; others are "cpu", "meta" or
+        # unsupported
         if native.type == self._gpu or native.type not in devices.HARDWARE:
             return self._place(native)
+        # a real GPU would be taken for the virtual GPU of the same index
         if self.virtual:
             raise self.unsupported(
                 f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
             )
-        # a GPU of a different vendor than this machine has: it can be named, and using it raises an error
+        # a GPU of a vendor whose hardware this machine lacks: its name is valid, and using it
+        # raises an error
         return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:
-        """Returns the `Device` for the `torch.device` of a tensor."""
+        """Returns the `Device` for a `torch.device`. A GPU without an index is the current one.
+        Raises `UnsupportedError` for a type that is neither that of `gpu:i` nor "cpu" or
+        "meta"."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         # a device of another vendor, for whose work xdevice cannot wait
@@ -182,13 +231,17 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which PyTorch makes new tensors on a device."""
+        # no block is needed for the CPU if PyTorch makes tensors there anyway: no mode, such as
+        # a scope of another device, is active, and the default device is the CPU. A block would
+        # cost a microsecond for each call and attribute inside it
         if (
             device is _CPU
             and function_modes is not None
             and not function_modes()
             and torch.empty(0).is_cpu
         ):
-            return nullcontext()  # it is the default, and a mode would take a microsecond of each call and attribute
+            return nullcontext()
         return scopes.scope(self.to_native(device))
 
     # tensors
@@ -197,23 +250,29 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._places[x.device]
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
+        """Returns the fastest function that gives the device of a tensor of exactly the type
+        `cls`. `is_cpu`, `is_cuda` and `get_device()` are read faster than `device`, but a
+        subclass may override `device` alone."""
         if cls not in _PLAIN:
             return self.device_of
-        other = self.device_of
+        device_of = self.device_of
+        # the attribute that most tensors of a program have comes first
         if self._gpu != "cuda" or not self._gpus:
-            return lambda x: _CPU if x.is_cpu else other(x)
+            return lambda x: _CPU if x.is_cpu else device_of(x)
         if self._gpus == 1:
-            return lambda x: _GPU if x.is_cuda else other(x)
+            return lambda x: _GPU if x.is_cuda else device_of(x)
         gpus = [devices.of("gpu", index) for index in range(self._gpus)]
 
         def place(x: torch.Tensor) -> Device:
-            # in less time than `device`; below 0 on the host and on meta
-            index = x.get_device()
-            return gpus[index] if index >= 0 and x.is_cuda else other(x)
+            index = x.get_device()  # -1 on the host and on meta
+            return gpus[index] if index >= 0 and x.is_cuda else device_of(x)
 
         return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
+        """Returns the set of devices of tensors of exactly the type `cls`. The two common
+        cases, all on the host and all on one CUDA GPU, are found without reading `device`,
+        which is slower."""
         if cls in _PLAIN:
             for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
@@ -226,18 +285,26 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return {self._places[native] for native in {*map(_device, tensors)}}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns `x` on another device, through page-locked memory if that is faster.
+        Gradients flow."""
         native = self.to_native(device)
         try:
             staged = staging.moved(x, native)
             return x.to(native) if staged is None else staged
+        # PyTorch raises it for a layout that it has no code to copy, and for a tensor that is
+        # to leave meta
         except NotImplementedError as error:
             raise self._no_copy(x) from error
 
     def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
+        """Returns the tensors on a device that none of them is on: those from the host to a
+        CUDA GPU with one wait for all small ones, others one by one."""
         native = self.to_native(device)
         try:
+            # nothing goes through page-locked memory here, so the checks of `move` are left out
             if device.kind == "meta" or self.virtual:
                 return [x.to(native) for x in tensors]
+            # `sent` calls `x.cuda()`, which a subclass may have overridden
             if (
                 device.kind == "gpu"
                 and self._gpu == "cuda"
@@ -249,6 +316,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns `x` on another device, and may return before the values have arrived."""
+        # only builds for CUDA copy in the background
         started = (
             staging.started(x, self.to_native(device))
             if torch.version.cuda is not None
@@ -257,6 +326,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self.move(x, device) if started is None else started
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
+        flow."""
         conversion.require_shape(x)
         native = self.to_native(device)
         try:
@@ -267,6 +338,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._owned(x, new)
 
     def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on a device; for None on all GPUs that this process has used."""
         if device is not None and device.kind != "gpu":
             return  # cpu and meta compute synchronously, and there are no other kinds
         if device is None:
@@ -276,12 +348,18 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 self._wait(index)
 
     def wait(self, x: torch.Tensor) -> None:
+        """Waits until `x` is computed, and, if it is on its way to the host, until it has
+        arrived."""
+        # a tensor on the host may still be waiting for its values, which no device's queue
+        # shows
         staging.arrive(x)
         self.synchronize(self.device_of(x))
 
     def blocking(self) -> AbstractContextManager[Any]:
+        """Returns a context manager in which each operation returns when it is computed."""
         self._refuse_lazy()
-        # the CPU, and CUDA with CUDA_LAUNCH_BLOCKING, compute synchronously
+        # if there are no real GPUs, or CUDA obeys CUDA_LAUNCH_BLOCKING, PyTorch computes
+        # synchronously anyway
         if self._gpus == self.virtual or self._blocks:
             return nullcontext()
         from .blocking import blocking
@@ -291,31 +369,42 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
+        """Returns a new tensor on a device with the dtype and values of an array."""
         # torch.tensor refuses negative strides (pytorch/pytorch#92680)
-        straight = array if array.flags.c_contiguous else array.copy()
+        contiguous = array if array.flags.c_contiguous else array.copy()
         native, name = self.to_native(device), name_of(array.dtype)
-        staged = staging.array(straight, native)
+        # a large array goes to a GPU through page-locked memory
+        staged = staging.array(contiguous, native)
         if staged is not None:
             return staged
+        # PyTorch reads no array of bfloat16 or of 8-bit floats: it gets their bits as integers
         if name in BITS_AS:
-            return self._from_plain(straight.view(BITS_AS[name]), native).view(
+            return self._from_plain(contiguous.view(BITS_AS[name]), native).view(
                 getattr(torch, name)
             )
-        return self._from_plain(straight, native)
+        return self._from_plain(contiguous, native)
 
     def _from_plain(self, array: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
+        """Returns a tensor on a device with a copy of a C-contiguous array, whose dtype NumPy
+        itself has."""
+        # `from_numpy` warns of arrays that are read-only
         if array.flags.writeable and native.type in _QUICK and not staging.has_modes():
             return torch.from_numpy(array).to(native, copy=True)
         return torch.tensor(array, device=native)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
+        """Returns the values of a tensor as an array, which may share the tensor's memory.
+        Raises `UnsupportedError` for a tensor that NumPy cannot hold, with what to read
+        instead."""
         self._require_values(x)
         try:
             return self._read(x)
+        # whether NumPy can hold the tensor is checked only now, because the checks take longer
+        # than reading
         except (
             RuntimeError,
             TypeError,
-        ) as error:  # why is asked only now, because asking takes longer than reading
+        ) as error:
             instead = conversion.why_not_numpy(x)
             if instead is None:
                 raise
@@ -324,12 +413,18 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             ) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
+        """Returns the values of `x`, made dense, as an array, which shares the memory of `x` if
+        possible. Raises RuntimeError or TypeError, from PyTorch, for a tensor that NumPy cannot
+        hold."""
         dense = x.detach() if x.requires_grad else x
         if dense.layout is not torch.strided:
             dense = dense.to_dense()
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
+        # NumPy reads the plain memory, in which a lazy conjugate or negative is not yet
+        # computed
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
-        # only short dtypes may need a view, and finding the name takes longer than the rest
+        # the dtypes of BITS_AS have at most 2 bytes, and finding the name takes longer than all
+        # other steps
         if host.itemsize > 2:
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
@@ -347,7 +442,10 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         )
 
     def tracing(self) -> str | None:
-        # torch.compile calls this code each time, outside graphs
+        """Returns the name of PyTorch's tracer that runs this code only once, such as
+        "torch.jit.trace"; None if there is none."""
+        # torch.compile does not count: it runs this code at each call of the compiled function,
+        # outside its graphs
         if torch.compiler.is_compiling() and _is_exporting():
             return "torch.export"
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
@@ -355,22 +453,26 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        return (
-            torch.compiler.disable(function)()
-            if torch.compiler.is_dynamo_compiling()
-            else function()
-        )
+        """Returns `function()`, called outside torch.compile if that is tracing."""
+        # `disable` imports torch._dynamo, which takes long, so it is called only where
+        # torch.compile traces
+        return torch.compiler.disable(function)() if _is_dynamo_active() else function()
 
-    # several devices
+    # what a tensor is made of
 
     def is_dense(self, x: torch.Tensor) -> bool:
+        """Whether `x` is one block of numbers in memory: not sparse, not nested, and not made
+        of other tensors."""
         if x.layout is not torch.strided or x.is_nested:
             return False
+        # a tensor on its way to the host is a wrapper without memory until it has arrived
         return type(x) in _PLAIN or conversion.is_plain(type(staging.arrive(x)))
 
     # memory
 
     def memory(self, device: Device) -> Memory:
+        """Returns the bytes of a GPU's memory that PyTorch reports; for the host, meta and
+        virtual GPUs none."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
@@ -380,45 +482,52 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 torch.mps.current_allocated_memory(),
                 None,
             )
+        # some vendors lack some of these functions: their numbers are None
         names = ("mem_get_info", "memory_allocated", "max_memory_allocated")
-        both, now, most = [
+        free_and_total, allocated, peak = [
             getattr(self._module(), name, lambda index: None)(device.index) for name in names
         ]
-        free, total = both or (None, None)
-        return Memory(total, free, now, most)
+        free, total = free_and_total or (None, None)
+        return Memory(total, free, allocated, peak)
 
     def empty_cache(self, device: Device) -> None:
         self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
+        """Resets the peak of a GPU's allocated memory. Raises `UnsupportedError` for other
+        devices, and if the vendor has no function for it."""
         reset = getattr(self._module(), "reset_peak_memory_stats", None)
         if device.kind != "gpu" or reset is None:
-            super().reset_peak(device)
+            super().reset_peak(device)  # raises `UnsupportedError`
             return
         reset(device.index)
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
+        """Makes PyTorch create float64 tensors where no dtype is named, for a run of the parity
+        check."""
         torch.set_default_dtype(torch.float64)
 
     # what people ask
 
     def why_no_gpu(self) -> str:
+        """Returns why PyTorch finds no GPU, for an error message."""
         if torch.version.cuda is None and torch.version.hip is None:
             return f"torch {self.version} is a build without CUDA or ROCm"
-        return "torch sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
+        return "torch finds no GPU: there is no driver, or CUDA_VISIBLE_DEVICES hides the GPUs"
 
     # the process
 
     def after_fork(self) -> None:
-        # OpenMP's threads do not survive a fork, and the first parallel loop in the child would wait for them
-        # (pytorch/pytorch#41197)
+        """Called in a forked child, before it uses PyTorch."""
+        # OpenMP's threads do not survive a fork, and the first parallel loop in the child would
+        # wait for them for ever (pytorch/pytorch#41197)
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both share memory: the `clone`
-        of a tensor subclass may return the tensor itself."""
+        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both
+        share memory: the `clone` of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a {type(x).__name__}, whose copies share its memory",
@@ -427,12 +536,16 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return new
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
+        """Returns the error for a tensor that PyTorch has refused to copy to another device.
+        Raises another error if the reason is that `x` has no values."""
         self._require_values(x)
         return self.unsupported(
-            f"copying a {_described(x)} there", "move its parts, or make it dense first"
+            f"copying a {_described(x)} to this device", "move its parts, or make it dense"
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
+        """Raises an error if `x` has no values to read: on meta, in a traced function, or
+        before it has a shape."""
         if x.is_meta:
             raise self.unsupported(
                 "reading a tensor on meta",
@@ -441,28 +554,36 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         conversion.require_values(x)
 
     def _wait(self, index: int) -> None:
+        """Waits for all work on the GPU with this index. Raises `UnsupportedError` if PyTorch
+        has no function that does."""
         if self._synchronize is None:
             raise self.unsupported(
-                f"waiting for {self._gpu}:{index}, because neither torch.{self._gpu} nor torch.accelerator does",
+                f"waiting for {self._gpu}:{index}, because neither torch.{self._gpu} nor torch.accelerator can wait",
                 "read a value of the result, which waits for it: x.cpu()",
             )
         self._synchronize(index)
 
     def _refuse_lazy(self) -> None:
-        started = accelerators.lazy()
-        if started is not None:
+        """Raises `UnsupportedError` if a lazy device has been started, such as XLA's: it
+        computes only when a result is read, so nobody can wait for all of its work."""
+        lazy_type = accelerators.lazy()
+        if lazy_type is not None:
             raise self.unsupported(
-                f"waiting for all work where a device of the type {started!r} has been started, which computes later",
-                "read the results there, x.cpu(), and wait for tensors or devices by name: xdevice.sync(x)",
+                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only on reads",
+                "read its results, x.cpu(), and wait for other tensors or devices by name: xdevice.sync(x)",
             )
 
     def _module(self) -> Any:
-        """Returns the vendor's counterpart of `torch.cuda`, such as `torch.xpu`; None if the vendor has none."""
+        """Returns the vendor's counterpart of `torch.cuda`, such as `torch.xpu`; None if the
+        vendor has none."""
         return getattr(torch, self._gpu, None)
 
     def _current(self) -> int:
+        """Returns the index of this thread's current GPU; 0 if there is no GPU."""
+        # MPS has one device, and without a GPU PyTorch's functions would raise
         if self._gpu == "mps" or not self._gpus:
             return 0
+        # a vendor's module may lack the function
         current = (
             getattr(self._module(), "current_device", None)
             or torch.accelerator.current_device_index
@@ -470,15 +591,19 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return int(current())
 
     def _is_started(self, index: int) -> bool:
-        """Whether this process has a context on this GPU. Waiting for a GPU without a context would create one, which
-        takes some 500 MB."""
+        """Whether this process has a context on this GPU. Waiting for a GPU without a context
+        would create one, which takes some 500 MB."""
+        # MPS has no context that a wait could create
         if self._gpu == "mps":
             return True
         if not getattr(self._module(), "is_initialized", lambda: True)():
             return False
+        # CUDA may be in use on other GPUs only; of other vendors' GPUs that cannot be asked
         return self._gpu != "cuda" or _has_context(index)
 
 
 def _described(x: torch.Tensor) -> str:
+    """Returns a tensor's kind, type, layout and dtype for an error, such as "nested Tensor
+    (strided, float32)"."""
     kind = "nested " * x.is_nested + "quantized " * x.is_quantized
     return f"{kind}{type(x).__name__} ({x.layout}, {x.dtype})".replace("torch.", "")

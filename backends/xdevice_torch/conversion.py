@@ -1,12 +1,14 @@
-"""Lends the memory of PyTorch's tensors to other frameworks, and takes over memory of theirs, by DLPack.
+"""Lends the memory of PyTorch's tensors to other frameworks, and takes over memory of theirs,
+by DLPack.
 
 Facts about PyTorch that the code depends on:
 
 - `from_dlpack` crashes the process if a stride is negative.
-- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports the values that are in
-  memory, without conjugation or sign. So `export` refuses such a tensor.
-- `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and fails if `x` is on
-  another GPU. `to_dlpack` makes no stream wait, which is enough, because the core has waited for the tensor before.
+- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports
+  the values that are in memory, without conjugation or sign. So `export` refuses such a tensor.
+- `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and
+  fails if `x` is on another GPU. `to_dlpack` makes no stream wait, which is enough, because the
+  core has waited for the tensor before.
 - JAX cannot take over memory of one GPU while PyTorch's current device is another GPU.
 """
 
@@ -40,14 +42,17 @@ _STAND_INS = (
     private["torch._subclasses.fake_tensor.FakeTensor"],
     private["torch._subclasses.functional_tensor.FunctionalTensor"],
 )
+"""The classes whose objects replace tensors while torch traces a function, and have no
+values."""
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
 
 def require_values(x: torch.Tensor) -> None:
-    """Raises an error for a tensor that has no values: a symbol of a traced function, or a parameter without a
-    shape."""
-    # in torch.vmap and torch.func.grad, type() of a tensor is Tensor, so PyTorch has to be asked whether it is wrapped;
-    # torch.compile cannot compile that question, and would say so on standard error
+    """Raises an error for a tensor that has no values: `UnsupportedError` for a symbol of a
+    traced function, `NotBuiltError` for a parameter without a shape."""
+    # in torch.vmap and torch.func.grad, type() of a wrapped tensor is Tensor, so `_is_wrapped`
+    # must tell; it is not called while torch.compile traces, which cannot compile the call and
+    # would print a warning
     is_exact = type(x) is torch.Tensor
     if (not is_exact and _stands_in(type(x))) or (
         not torch.compiler.is_compiling() and _is_wrapped(x)
@@ -56,11 +61,14 @@ def require_values(x: torch.Tensor) -> None:
             f"this {type(x).__name__} replaces a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside that function"
         )
+    # a lazy parameter is always of a subclass
     if not is_exact:
         require_shape(x)
 
 
 def require_shape(x: torch.Tensor) -> None:
+    """Raises `NotBuiltError` for a parameter or buffer of a lazy module, such as `LazyLinear`,
+    before its first call."""
     if is_lazy(x):
         raise NotBuiltError(
             "this parameter has no shape yet; build the model first: call it once on data"
@@ -68,33 +76,39 @@ def require_shape(x: torch.Tensor) -> None:
 
 
 def is_plain(cls: type[torch.Tensor]) -> bool:
-    """Whether tensors of this type keep their values in their own memory. Subclasses with a `__torch_dispatch__`, such
-    as DTensor, masked tensors and many quantized ones, consist of other tensors instead. FakeTensor and
-    FunctionalTensor, which represent other tensors while torch traces a function, count as plain."""
+    """Whether tensors of this type keep their values in their own memory. Subclasses with a
+    `__torch_dispatch__`, such as DTensor, masked tensors and many quantized ones, consist of
+    other tensors instead. FakeTensor and FunctionalTensor, which represent other tensors while
+    torch traces a function, count as plain."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(
         cls, _STAND_INS
     )
 
 
 def _stands_in(cls: type[torch.Tensor]) -> bool:
+    """Whether tensors of this type replace tensors while torch traces a function, and have no
+    values."""
+    # the first test is quick, and rules out nearly every type
     return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(
         cls, _STAND_INS
     )
 
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`."""
+    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`.
+    False if one of them has no memory of its own that could be compared."""
     if new is x:
         return True
     both = type(new), type(x)
     if x.is_meta or not all(map(is_plain, both)) or any(map(_stands_in, both)):
-        return False  # there is no memory of its own that could be compared
+        return False
+    # a tensor without elements has no memory to share, and two devices may use the same address
     return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """Returns the advice at the end of the error for a tensor that no NumPy array can hold: what to read instead. None
-    if NumPy can hold it."""
+    """Returns the advice at the end of the error for a tensor that no NumPy array can hold:
+    what to read instead. None if NumPy can hold it."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
@@ -103,23 +117,32 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read x.to_tensor(value), or x.get_data() and x.get_mask()"
     if x.dtype is torch.complex32:
         return "read x.to(torch.complex64)"
+    # such as PyTorch's integers of 1 to 7 bits
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
         return "read its bytes, x.view(torch.uint8), where PyTorch allows that"
     return None if is_plain(type(x)) else "read its parts"
 
 
 class TorchConversion(Conversion):
+    """Memory shared with other frameworks by DLPack, and with NumPy by its arrays."""
+
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
+        """Returns in what memory of other frameworks PyTorch can compute."""
         return TAKES
 
     def shares(self, device: Device) -> bool:
-        # other devices were never tried
+        """Whether other frameworks can use the memory of tensors on this device."""
+        # sharing was tested on the host and on CUDA only; the type of virtual GPUs is "vgpu"
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor in the memory of `x` without its gradient history; `x` itself if it
+        needs no gradient. Raises `UnsupportedError` if the values are not in one block of
+        memory."""
+        # a tensor whose values are still on their way to the host is of a subclass
         if type(x) is not torch.Tensor:
             x = staging.arrive(x)
         require_values(x)
@@ -129,8 +152,8 @@ class TorchConversion(Conversion):
             )
         if not is_plain(type(x)):
             raise UnsupportedError(
-                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; take those "
-                "(x.full_tensor() of a DTensor)"
+                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; convert "
+                "these tensors, or x.full_tensor() of a DTensor"
             )
         if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(
@@ -140,12 +163,19 @@ class TorchConversion(Conversion):
         return x.detach() if x.requires_grad else x
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
+        """Returns a context manager that is entered while the memory of `x` is given to another
+        framework: in it, the GPU of `x` is the current one."""
+        # JAX fails if PyTorch's current GPU is another one
         return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
-        return x.data_ptr(), x.is_contiguous(), True
+        """Returns the address of `x`, whether it is in C order, and whether none of its strides
+        is negative."""
+        return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
+        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if the values
+        of `x` are not in its memory as they are."""
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(
@@ -154,18 +184,27 @@ class TorchConversion(Conversion):
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
-        # clone keeps a lazy conjugate, and the strides of some layouts
+        """Returns a copy of `x` in C order, in new memory on the same device."""
+        # `copy_` into a new tensor and not `clone`, which keeps a lazy conjugate and may keep
+        # strides
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
+        """Returns a tensor in the memory of another framework that `lent` describes."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        # 2 is a dtype of ml_dtypes, which the kind does not tell: float8_e5m2 has "f"
+        """Returns a tensor in the memory of an array on the host."""
+        # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2
+        # has NumPy's "f"
         if array.dtype.isbuiltin != 2:
             return torch.from_numpy(array)
+        # `from_numpy` takes none of these dtypes, so it gets the bits as integers
         name = array.dtype.name
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
+        """Whether the array that `to_numpy(x)` returns has memory that nobody else uses."""
+        # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is
+        # not copied
         return not x.is_cpu and not self.virtual

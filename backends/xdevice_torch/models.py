@@ -1,16 +1,19 @@
-"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that hold tensors.
+"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that hold
+tensors.
 
 Facts about PyTorch that the code depends on:
-- Some modules, such as those of torchmetrics, keep tensors that are neither parameters nor buffers, and move them in an
-  `_apply` or `to` of their own. So modules without parameters and buffers are moved too, and these tensors also count
-  when xdevice asks where a module is.
-- If two modules share a buffer, `Module.to` makes a new tensor in each, and the buffer is not shared any more.
+- Some modules, such as those of torchmetrics, keep tensors that are neither parameters nor
+  buffers, and move them in an `_apply` or `to` of their own. So modules without parameters and
+  buffers are moved too, and these tensors also count when xdevice asks where a module is.
+- If two modules share a buffer, `Module.to` makes a new tensor in each, and the buffer is not
+  shared any more.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when the rest moves.
-- With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as an attribute, which is
-  computed anew before each call. PyTorch refuses to copy a result of recorded operations.
-- TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors themselves. So a tensor
-  cannot move to a device whose tensors are of another kind, such as a virtual GPU or meta. A frozen ScriptModule has
-  its tensors in its code.
+- With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as
+  an attribute, which is computed anew before each call. PyTorch refuses to copy a result of
+  recorded operations.
+- TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors
+  themselves. So a tensor cannot move to a device whose tensors are of another kind, such as a
+  virtual GPU or meta. A frozen ScriptModule has its tensors in its code.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
 _KEPT = frozenset(vars(Module()))
 """The names of the attributes that every `Module` has."""
 _CACHES: Final = "transformers.cache_utils"
-"""The Python module that defines the caches of Hugging Face's models. Such a cache is a plain object in the output of a
-model."""
+"""The Python module that defines the caches of Hugging Face's models. Such a cache is a plain
+object in the output of a model."""
 
 _GRAPHS: Final = "torch_geometric.data."
 """The prefix of the Python modules that define PyG's graphs and their batches."""
@@ -50,6 +53,7 @@ _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
 """The attributes that a PyG batch keeps on the host, wherever its graphs are."""
 
 _EXPORTED: Final = "torch.export.exported_program"
+"""The Python module that defines PyTorch's exported programs."""
 _INSTEAD_OF_EXPORTED: Final = (
     "its graph names devices: "
     "torch.export.passes.move_to_device_pass(program, device) makes another one"
@@ -60,17 +64,24 @@ _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
+"""The method by which `Module.to` moves parameters and buffers. A class that overrides it moves
+further tensors."""
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
-_set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
+"""The types that are registered with PyTorch's pytrees, each with the functions that take an
+object apart."""
+# read when this module is loaded, because virtual GPUs replace the property later
+_set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields name and tensor of everything that moves with a module or an optimizer. A module without tensors that says
-    where it is yields an empty tensor on that device."""
+    """Yields the name and the tensor of everything that moves with a module or an optimizer.
+    For a module that has no tensors but a property `device`, yields an empty tensor on that
+    device, named "device"."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
         return
+    # a tensor that is also a parameter or buffer comes only once
     ids: set[int] = set()
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         ids.add(id(x))
@@ -84,8 +95,9 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """Returns the value of a module's property `device`, with which a module without tensors may say where it is; None
-    if its class has no such property."""
+    """Returns the value of a module's property `device`, with which a module without tensors
+    may say where it is; None if its class has no such property."""
+    # a property only: a plain attribute `device` does not change when the module is moved
     return (
         getattr(model, "device", None)
         if isinstance(getattr(type(model), "device", None), property)
@@ -94,9 +106,12 @@ def _own_device(model: Module) -> Any:
 
 
 def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the name and the tensor of each attribute of a submodule that moves more than its
+    parameters and buffers, because its class has an `_apply` other than PyTorch's."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
+            # the names of attributes begin with the dot that `_tensors` puts before a key
             yield from (
                 ((f"{path}." if path else "") + name[1:], x)
                 for name, x in _tensors(own, "", ".")
@@ -104,6 +119,10 @@ def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the name and the tensor of each tensor in nested dicts, lists and tuples, and
+    `value` itself if it is one. `name` is the name of `value`, to which keys and positions are
+    added: as ".key" and "[0]" if `dot` is ".", otherwise as "['key']", and without "[0]" for
+    the first item of a list."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -115,15 +134,17 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 
 
 def move(model: Any, native: torch.device) -> Any:
-    """Moves a module or an optimizer to a device, and returns it. The result is another object only if the module has a
-    `to` of its own that returns one."""
+    """Moves a module or an optimizer to a device, and returns it. The result is another object
+    only if the module has a `to` of its own that returns one."""
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
-        # `to` makes a tensor of its own for each place of a buffer
+        # `to` makes a new tensor for each module that has the buffer, so the sharing is
+        # restored afterwards
         shared = _shared_buffers(model)
         with staging.of_modules(model, native):
             moved = model.to(native)
+        # the tensor at the first place replaces those at the others
         for places in shared:
             first = getattr(*places[0])
             for module, name in places[1:]:
@@ -137,7 +158,8 @@ def move(model: Any, native: torch.device) -> Any:
     for state, key, x in states:
         state[key] = _moved(x, native)
     for group in model.param_groups:
-        # a rate on the host serves parameters anywhere, one on another GPU serves none here
+        # a learning rate may be a tensor: on the host it works with parameters on any device,
+        # on another GPU it does not, so it moves
         group.update(
             (key, x.to(native))
             for key, x in group.items()
@@ -148,7 +170,8 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """Ends inference mode for the block: tensors made in inference mode cannot be trained outside it."""
+    """A block outside inference mode, in which no gradients are recorded either: tensors that
+    are made in inference mode could not be trained later."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -157,11 +180,15 @@ def _trainable() -> Iterator[None]:
 
 
 def copied(model: Module, native: torch.device) -> Any:
-    """Returns a copy of a module on a device, which shares no memory with it."""
+    """Returns a copy of a module on a device, which shares no memory with it. Raises
+    `UnsupportedError` if PyTorch cannot copy or move the module."""
     _refuse_script(model, native)
+    # `deepcopy` takes an object from its memo, if it is there, instead of copying it
     results = {id(x): x.detach().clone() for x in _results(model)}
     try:
-        with torch.no_grad():  # otherwise the copies in TorchScript are results of operations, and cannot be trained
+        # otherwise the copies in TorchScript would be results of operations, and could not be
+        # trained
+        with torch.no_grad():
             twin = copy.deepcopy(model, results)
     except (TypeError, RuntimeError) as error:
         raise UnsupportedError(
@@ -169,26 +196,34 @@ def copied(model: Module, native: torch.device) -> Any:
             "build a second one, and give it the values: other.load_state_dict(model.state_dict())"
         ) from error
     for old, new in zip(model.parameters(), twin.parameters(), strict=True):
+        # a submodule's `__deepcopy__` may return the submodule itself
         if new is old:
             raise UnsupportedError(
-                f"torch cannot copy this {type(model).__name__}: a module in it is its own copy"
+                f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that module"
             )
+        # with `no_grad` the copies in TorchScript lose the flag
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
 
 
 def _computed(module: Module) -> Iterator[str]:
-    """Yields the attributes that `weight_norm`, `spectral_norm` and `prune` compute anew before each call."""
+    """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
+    compute anew before each call."""
     for hook in _pre_hooks(module).values():
+        # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`;
+        # other hooks have neither
         name = getattr(hook, "name", None) or _tensor_name.get(hook)
         if isinstance(name, str):
             yield name
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy` refuses these."""
+    """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy`
+    refuses these."""
     for module in model.modules():
+        # parameters are leaves, and submodules have a turn of their own; a buffer may be a
+        # result
         own = {
             name: value
             for name, value in vars(module).items()
@@ -198,7 +233,8 @@ def _results(model: Module) -> Iterator[torch.Tensor]:
 
 
 def _refuse_script(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` for a ScriptModule that PyTorch cannot move."""
+    """Raises `UnsupportedError` if the model has, or is, a ScriptModule that PyTorch cannot
+    move to the device `native`."""
     for path, module in model.named_modules():
         if not isinstance(module, torch.jit.ScriptModule):
             continue
@@ -208,9 +244,10 @@ def _refuse_script(model: Module, native: torch.device) -> None:
                 f"torch cannot move {name}, whose tensors torch.jit.freeze has put into its code; "
                 "move the module before it is frozen"
             )
-        there = torch.empty(0, device=native)
+        # tried out with an empty tensor, because PyTorch would fail halfway through the move
+        target = torch.empty(0, device=native)
         if not all(
-            _takes_contents(x, there) for x in (*module.parameters(), *module.buffers())
+            _takes_contents(x, target) for x in (*module.parameters(), *module.buffers())
         ):
             raise UnsupportedError(
                 f"torch cannot move {name} to {native}; move the module before torch.jit.script or torch.jit.trace"
@@ -218,8 +255,9 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` for a module that is to leave meta, where it has no values."""
-    # accelerate sets its own `to`, which says where the values are
+    """Raises `UnsupportedError` if a module on meta, where it has no values, is to move to
+    another device."""
+    # accelerate sets a `to` of its own on the model, whose error says where the values are
     if native.type == "meta" or "to" in vars(model):
         return
     for name, x in (*model.named_parameters(), *model.named_buffers()):
@@ -230,17 +268,20 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
             )
 
 
-def _takes_contents(x: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether PyTorch can put the contents of `there` into `x`, as a move of a ScriptModule does."""
+def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether PyTorch can put the contents of `target` into `x`, as a move of a ScriptModule
+    does. `x` itself stays as it is."""
     try:
-        _set_contents(x.detach(), there)
+        _set_contents(x.detach(), target)
     except RuntimeError:
         return False
     return True
 
 
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
-    """Returns the tensors in the code of a frozen ScriptModule; none for a module that is not frozen."""
+    """Returns the tensors in the code of a frozen ScriptModule; an empty list for a module that
+    is not frozen."""
+    # a frozen module has no parameters and buffers left
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(
         module, "inlined_graph"
     ):
@@ -248,6 +289,7 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     # kept in a variable, because its nodes do not keep it alive
     graph: Any = module.inlined_graph
     nodes = graph.findAllNodes("prim::Constant")
+    # "t" is TorchScript's kind of an attribute that is a tensor
     return [
         node.t("value")
         for node in nodes
@@ -256,6 +298,8 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
 
 
 def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
+    """Returns a list for each buffer that a model has in several places: the places, each a
+    submodule and the name of the buffer there."""
     places: dict[int, list[tuple[Module, str]]] = {}
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
@@ -264,14 +308,15 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """The state that an optimizer keeps for one parameter, shown without the step counter if that counter stays on the
-    host. Setting an item changes the optimizer's own state."""
+    """The state that an optimizer keeps for one parameter, shown without the step counter if
+    that counter stays on the host. Setting an item changes the optimizer's own state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
         self._with_step = with_step
 
     def items(self) -> list[tuple[str, Any]]:
+        """Returns the entries of the state that move with the parameter."""
         return [
             (key, value)
             for key, value in self._state.items()
@@ -283,8 +328,9 @@ class _MovingState:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
-    """Returns the state of each parameter of an optimizer. The step counters are left out unless the optimizer is fused
-    or capturable, because otherwise PyTorch keeps them on the host."""
+    """Returns the state that an optimizer keeps for each parameter. The step counters are left
+    out unless a parameter group is fused or capturable, because otherwise PyTorch keeps them on
+    the host."""
     with_step = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
@@ -292,16 +338,18 @@ def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    """Returns a value of an optimizer's state with all tensors in it moved. It may be a list: LBFGS keeps its history
-    in lists."""
+    """Returns `value`, a part of an optimizer's state, with all tensors in it on the device
+    `native`. A part may be a list: LBFGS keeps its history in lists."""
     return replaced(torch.Tensor, lambda x: x.to(native), value)
 
 
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as attributes, because these
-    would not be moved."""
+    """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as
+    attributes, because these would not be moved."""
+    # the parameters belong to the model, with which they move
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    # a learning rate in them may be a tensor, which is not moved
+    # "state" and "param_groups" are moved; "defaults" may have a learning rate that is a
+    # tensor, which need not move
     names = ("state", "param_groups", "defaults")
     own = {name: value for name, value in vars(optimizer).items() if name not in names}
     for x in leaves(own):
@@ -313,9 +361,10 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
-    """Raises `UnsupportedError` if the state of an optimizer contains an object with attributes: tensors in such an
-    object would not be moved."""
+    """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or
+    contains an object with attributes: tensors in these attributes would not be moved."""
     for leaf in leaves(value):
+        # a function has a `__dict__` too, and is no state
         if (
             not isinstance(leaf, torch.Tensor)
             and hasattr(leaf, "__dict__")
@@ -331,6 +380,8 @@ def _refuse_unknown(key: str, value: Any) -> None:
 
 
 def _exported(x: Any) -> list[tuple[str, Any]]:
+    """Returns the tensors of an exported program, each with the path to it, such as
+    ".constants['scale']"."""
     dicts = {"state_dict": x.state_dict, "constants": x.constants}
     return [
         (f".{name}[{key!r}]", value)
@@ -340,26 +391,32 @@ def _exported(x: Any) -> list[tuple[str, Any]]:
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
-    """Returns the tensors in a storage or a future, each with the suffix that reaches it; none for a future that is not
-    done or has failed. Neither a storage nor a future can be moved."""
+    """Returns the tensors in a storage or a future, each with the path to it, "" or ".value()";
+    an empty list for a future that is not done or has failed. Neither a storage nor a future
+    can be moved."""
     if isinstance(x, torch.jit.Future):
         with suppress(Exception):  # `value` raises the error of a future that failed
             return [*_tensors(x.value(), ".value()")] if x.done() else []
         return []
-    # PyTorch warns of typed storages once, and has done so when the program made its first one: no warning comes here
+    # PyTorch warns of typed storages only once, when the program makes its first one, so it
+    # does not warn here
     storage = x.untyped() if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
 def _packed(backend: Primitives) -> Way:
-    """Says how a packed sequence is moved. Its batch sizes stay on the host, where PyTorch wants them."""
+    """Returns how a packed sequence is moved and copied. Its batch sizes stay on the host,
+    where PyTorch needs them."""
 
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
+        """Returns a copy of a packed sequence on a device, which shares no memory with it."""
         parts: list[Any] = [part if part is None else part.clone() for part in x]
         twin = type(x)(*parts)
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
+        """Returns the tensors that decide on which device a packed sequence is, with their
+        paths."""
         return [
             (f".{name}", part)
             for name, part in x._asdict().items()
@@ -375,14 +432,23 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
+    """PyTorch's modules and optimizers, and how containers of PyTorch and its libraries are
+    walked or moved."""
+
     lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
+    """The `Device` for each `torch.device`."""
+
+    # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Returns the name and the device of each tensor that moves with a module or an
+        optimizer."""
         places = self._places
         return [(name, places[variable.device]) for name, variable in named_tensors(model)]
 
     def require_built(self, model: Any) -> None:
+        """Raises `NotBuiltError` if a parameter or buffer of a lazy module has no shape yet."""
         for name, variable in named_tensors(model):
             if torch.nn.parameter.is_lazy(variable):
                 raise NotBuiltError(
@@ -390,10 +456,15 @@ class TorchModels(Models):
                 )
 
     def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
+        """Returns the names and tensors of a module's state dict, or of an optimizer's state.
+        Raises `NotBuiltError` for a lazy parameter without a shape, and `UnsupportedError` for
+        extra state that is not a tensor, or that nothing could load."""
         if isinstance(model, torch.optim.Optimizer):
             return optimizer_state(model, self)
+        # `keep_vars` gives the parameters themselves, and not detached tensors
         state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
         for name, value in state.items():
+            # only the extra state of a module may be something else
             if not isinstance(value, torch.Tensor):
                 raise self.unsupported(
                     f"{name} of this model, which is not a tensor",
@@ -405,29 +476,40 @@ class TorchModels(Models):
                 )
         from . import extra_state
 
+        # extra state that is a tensor is listed, if it can be loaded again
         extra = [name for name in state if name.rpartition(".")[2] == extra_state.NAME]
         lost = extra_state.lost(model, extra) if extra else None
         if lost is not None:
             raise self.unsupported(
-                f"{lost} of this model, which no set_extra_state() would load",
-                "write that method",
+                f"{lost} of this model, whose module has no set_extra_state() to load it",
+                "define that method",
             )
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
+        """Returns, for a model and each submodule: its path, the module, and the names of its
+        attributes in which xdevice need not search for tensors that PyTorch does not list. An
+        empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
+        # attributes that a hook computes anew before each call need not move
         return [
             (path, module, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
             for path, module in modules
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
+        """Returns the parameters that an optimizer updates, which belong to a module; nothing
+        for a module."""
         groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
         return [p for group in groups for p in group["params"]]
 
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns `x`, a tensor in an attribute of a module, on a device: as the same object if
+        it is trained, because an optimizer may refer to it, otherwise as a new tensor."""
         if not (x.requires_grad and x.is_leaf):
             return x if self._places[x.device] is device else self.move(x, device)
+        # PyTorch refuses a gradient on another device than its tensor, so it is taken off for
+        # the move
         gradient, x.grad = x.grad, None
         x.data = self.move(x.detach(), device)
         if gradient is not None:
@@ -435,13 +517,18 @@ class TorchModels(Models):
         return x
 
     def is_parameter(self, x: torch.Tensor) -> bool:
+        """Whether modules list such a tensor among their parameters."""
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
+        """Moves a module or an optimizer in place. Returns it, or the object that a `to` of its
+        own returns."""
         with _trainable():
             return move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a module on a device, which shares no memory with it. Raises
+        `UnsupportedError` for an optimizer."""
         if isinstance(model, torch.nn.Module):
             with _trainable():
                 return copied(model, self.to_native(device))
@@ -458,8 +545,8 @@ class TorchModels(Models):
         )
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces buffers by those that `new` gives for their `id`s. Parameters are never replaced, because a move in
-        PyTorch keeps them the same objects."""
+        """Replaces buffers by those that `new` gives for their `id`s. Parameters are never
+        replaced, because a move in PyTorch keeps them the same objects."""
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
@@ -468,27 +555,40 @@ class TorchModels(Models):
     def gradients(
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
+        """Returns the name, the tensor and the gradient, or None, of each parameter of a module
+        that is trained. Raises `UnsupportedError` for an optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
                 f"gradients of a {type(model).__qualname__}", "pass the model"
             )
         return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
+    # containers
+
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
+        """Registers the class `cls` with PyTorch's pytrees. `flatten(x)` returns the children
+        of an object and the rest of it; `unflatten(rest, children)` makes an object."""
         register = private.get("torch.utils._pytree.register_pytree_node")
+        # PyTorch refuses a type that is registered already, and passes the arguments in the
+        # other order
         if register is not None and cls not in _NODES:
             register(cls, flatten, lambda children, static: unflatten(static, children))
 
     def container_way(self, x: Any) -> Way | None:
-        """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
-        object of a type that is registered with PyTorch's pytrees."""
+        """Returns how to walk or move a packed sequence, a learning-rate scheduler, a storage,
+        a future, a TensorDict, a cache of transformers, a graph of PyG, an exported program, or
+        an object of a type that is registered with PyTorch's pytrees; None for any other
+        object."""
+        # before the test for tuples, because it is a named tuple
         if isinstance(x, PackedSequence):
             return _packed(self)
+        # the core walks tuples itself, although PyTorch's pytrees list named tuples
         if isinstance(x, tuple):
             return None
-        # the rates that it keeps stay: any device takes them
+        # the learning rates that a scheduler keeps do not move, because they work with any
+        # device
         if isinstance(x, torch.optim.lr_scheduler.LRScheduler):
             return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
@@ -499,7 +599,10 @@ class TorchModels(Models):
             collection = tensordicts.container_way(x, self)
             if collection is not None:
                 return collection
+        # by the names of modules, because importing these libraries takes long; a user's
+        # subclass counts too
         modules = {base.__module__ for base in type(x).__mro__}
+        # without a field, `Way` means that the attributes are walked
         if _CACHES in modules:
             return Way()
         if any(module.startswith(_GRAPHS) for module in modules):
@@ -511,6 +614,7 @@ class TorchModels(Models):
             return None
 
         def rebuild(old: Any, children: list[Any]) -> Any:
+            # the second result of `flatten_fn` is what an object has besides its children
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
         return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
@@ -519,8 +623,8 @@ class TorchModels(Models):
 def optimizer_state(
     optimizer: torch.optim.Optimizer, backend: Models
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields name and tensor of each part of an optimizer's state. Raises `UnsupportedError` for a part that is not a
-    tensor."""
+    """Yields the name and the tensor of each part of an optimizer's state, such as "0.exp_avg".
+    Raises `UnsupportedError` for a part that is neither a tensor nor None."""
     for name, value in _named(optimizer.state_dict()["state"]):
         if isinstance(value, torch.Tensor):
             yield name, value
@@ -532,8 +636,8 @@ def optimizer_state(
 
 
 def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yields each value in the nested dicts and lists of an optimizer's state, named by the keys that lead to it, with
-    dots between them."""
+    """Yields each value in the nested dicts and lists of an optimizer's state, named by the
+    keys that lead to it, with dots between them."""
     if not isinstance(state, dict | list):
         yield prefix, state
         return

@@ -1,4 +1,5 @@
-"""Helpers for dispatch modes, through which PyTorch lets Python code see each operation of a thread."""
+"""Helpers for dispatch modes. A dispatch mode is an object whose `__torch_dispatch__` PyTorch
+calls for each operation of the thread that has entered the mode."""
 
 from __future__ import annotations
 
@@ -15,34 +16,45 @@ _DispatchMode: Any = private["torch.utils._python_dispatch.TorchDispatchMode"]
 dispatch_modes: Callable[[], list[Any]] = private[
     "torch.utils._python_dispatch._get_current_dispatch_mode_stack"
 ]
-"""Returns the modes of this thread, the innermost last."""
+"""Returns the dispatch modes that this thread has entered, the innermost last."""
 
 
 function_modes: Callable[[], list[Any]] = private.get(
     "torch.overrides._get_current_function_mode_stack"
 )
-"""Returns the modes of this thread that see functions and attributes, such as scopes of devices, the innermost last."""
+"""Returns the function modes of this thread, the innermost last: those modes, such as scopes of
+devices, that see calls of PyTorch's functions and reads of attributes. None if this version of
+PyTorch lacks the function."""
 
 
 class Mode(_DispatchMode):  # type: ignore[misc]
+    """The base class of xdevice's dispatch modes."""
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile would never compile a function whose first call is inside the mode
+        # otherwise torch.compile would never compile a function whose first call is inside the
+        # mode
+        return True
 
 
 def put_on(mode: Mode) -> Callable[[], None]:
+    """Enters a dispatch mode in this thread, and returns a function that ends the mode, in the
+    same thread."""
     mode.__enter__()
     return partial(_take_off, mode)
 
 
 def _take_off(mode: Mode) -> None:
-    """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the innermost mode instead, so
-    the modes inside it are ended first and entered again afterwards."""
+    """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the
+    innermost mode instead, so the modes inside it are ended first and entered again
+    afterwards."""
     stack = dispatch_modes()
-    inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
-    # by the base class's methods, because a user's mode may do more when it is entered
-    for one in reversed(inner):
-        _DispatchMode.__exit__(one, None, None, None)
+    # by identity, because a user's mode may define `__eq__`
+    inner = stack[next(i for i, other in enumerate(stack) if other is mode) + 1 :]
+    # by the base class's methods, because the `__enter__` and `__exit__` of a user's mode may
+    # do more
+    for other in reversed(inner):
+        _DispatchMode.__exit__(other, None, None, None)
     mode.__exit__(None, None, None)
-    for one in inner:
-        _DispatchMode.__enter__(one)
+    for other in inner:
+        _DispatchMode.__enter__(other)

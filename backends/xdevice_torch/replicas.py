@@ -1,8 +1,9 @@
-"""Joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of its own, else on the device of the
-first tensor.
+"""Joins tensors, and sums tensors of several devices: with NCCL if no two are on the same GPU,
+otherwise on the device of the first tensor.
 
-`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators. It bypasses autograd:
-no gradient is recorded, and this module itself has to increment the version counter of each tensor that NCCL writes.
+`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators.
+It bypasses autograd: no gradient is recorded, and this module itself has to increment the
+version counter of each tensor that NCCL writes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _SHORT = (torch.float16, torch.bfloat16)
+"""The dtypes that `total` adds as float32."""
 _NCCL = (
     *_SHORT,
     torch.float32,
@@ -30,6 +32,7 @@ _NCCL = (
     torch.int8,
     torch.uint8,
 )
+"""The dtypes whose tensors are summed with NCCL."""
 
 
 # PyTorch does not add these unsigned integers; sums of signed ones have the same bits
@@ -37,14 +40,17 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    # a conjugate refuses view() even to its own dtype
+    """Returns `x` with its bits read as `dtype`, which has the same size; `x` itself if that is
+    its dtype."""
+    # a lazy conjugate refuses view() even to its own dtype
     return x if x.dtype is dtype else x.view(dtype)
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
-    """Whether NCCL can sum these tensors in place: each is contiguous, not empty, of a dtype of NCCL's, and on a GPU of
-    its own."""
+    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place: they
+    are contiguous, have elements and a dtype that NCCL sums, and no two are on the same GPU."""
     return (
+        # the first stands for all, because they differ in device and values only
         tensors[0].dtype in _NCCL
         and tensors[0].numel() > 0
         and all(x.is_cuda and x.is_contiguous() and not x.is_neg() for x in tensors)
@@ -55,9 +61,12 @@ def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
 
 @torch.no_grad()
 def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
-    """Writes the sum or mean of the tensors into each of them."""
+    """Writes the sum of the tensors, or their mean if `mean` is True, into each of them. NCCL
+    must be able to sum them (`is_for_nccl`)."""
     torch.cuda.nccl.all_reduce([x.detach() for x in tensors])
     for x in tensors:
+        # so that a backward pass which needs the old values raises; an inference tensor has no
+        # counter
         if not x.is_inference():
             torch.autograd.graph.increment_version(x)
         if mean:
@@ -65,18 +74,30 @@ def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
 
 
 class TorchReplicas(Replicas):
+    """Tensors on several devices of this process."""
+
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
+        # `cat` takes no 0-d tensors
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns a copy of `x` on a device with respect to which gradients can be taken. The
+        copy of a parameter is a parameter."""
         require_shape(x)
         new: torch.Tensor = self.copy(x.detach(), device)
+        # a frozen parameter stays frozen
         if isinstance(x, torch.nn.Parameter):
             return torch.nn.Parameter(new, x.requires_grad)
+        # PyTorch has gradients of floats and complex numbers only
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def can_write(self, x: torch.Tensor) -> bool:
+        """Whether PyTorch can write into `x`: not into an expanded tensor, whose elements share
+        memory, and into an inference tensor only in inference mode."""
         steps = x.stride()
+        # a stride of 0 along an axis longer than 1 means that elements share memory
         overlaps = 0 in steps and any(
             step == 0 and size > 1 for size, step in zip(x.shape, steps, strict=True)
         )
@@ -85,19 +106,24 @@ class TorchReplicas(Replicas):
         )
 
     def memory_of(self, x: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+        """Returns the address of a tensor's first element, and its strides in bytes."""
         return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
 
     def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
+        """Writes the values of a tensor into `x`, without a record for gradients."""
         with torch.no_grad():
             x.copy_(value)
 
     @torch.no_grad()
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        """The sum or mean of tensors on one device, added in their order. Unsigned integers, which PyTorch does not
-        add, are added as signed ones."""
+        """Returns the sum of tensors on one device, added in their order, or their mean if
+        `mean` is True. Unsigned integers, which PyTorch does not add, are added as signed
+        ones."""
         rest = iter(tensors)
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)
+        # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded
+        # after each addition
         start = _seen_as(dtype, first).to(
             torch.float32 if dtype in _SHORT else dtype, copy=True
         )
@@ -105,6 +131,8 @@ class TorchReplicas(Replicas):
         return _seen_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
+        """Writes the sum or mean of tensors on several devices into each of them, and returns
+        them."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

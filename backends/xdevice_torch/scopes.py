@@ -1,8 +1,10 @@
-"""The block `with device:` of PyTorch: its own device context, in which a shuffling `DataLoader` works.
+"""The block `with device:` on PyTorch: PyTorch's own device context, changed so that a
+shuffling `DataLoader` works.
 
-Inside `with torch.device("cuda"):` PyTorch makes the random order of a `DataLoader(shuffle=True)` on the GPU, with a
-generator of the CPU, and raises "Expected a 'cuda' device type for generator" (pytorch/pytorch#110820). Here the
-functions of `torch.utils.data` draw on the device of their generator, as outside the block.
+Inside `with torch.device("cuda"):` PyTorch makes the random order of a
+`DataLoader(shuffle=True)` on the GPU, with a generator of the CPU, and raises "Expected a
+'cuda' device type for generator" (pytorch/pytorch#110820). In xdevice's block, the functions of
+`torch.utils.data` draw on the device of their generator, as they do outside a block.
 """
 
 from __future__ import annotations
@@ -18,14 +20,23 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _Context: Any = private.get("torch.utils._device.DeviceContext", object)
+"""The class of PyTorch's device contexts; `object` if this version of PyTorch lacks it."""
 _DRAWS = (torch.randperm, torch.randint, torch.rand)
+"""The functions that data loaders call with a generator, and that PyTorch's own context would
+make draw on the block's device."""
 
 
 class _Scope(_Context):  # type: ignore[misc]  # a private class
+    """A device context that adds the generator's device to the draws of PyTorch's data loaders.
+    PyTorch calls `__torch_function__` for each of its functions inside the block."""
+
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # in this order, because torch.compile traces it and cannot look at frames
+        """Calls `function` with the device of the block, or, in a data loader, with that of its
+        generator."""
+        # the frame is inspected last, and only for draws: torch.compile traces this method, and
+        # cannot inspect frames
         generator = kwargs.get("generator") if kwargs else None
         if (
             generator is not None
@@ -38,10 +49,15 @@ class _Scope(_Context):  # type: ignore[misc]  # a private class
 
 
 def _is_of_loaders() -> bool:
+    """Whether a module of `torch.utils.data` has called the function for which PyTorch calls
+    `__torch_function__`."""
+    # frame 0 is this function's, 1 is that of `__torch_function__`, and 2 is the caller's, as
+    # PyTorch's part is C++
     return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.utils.data.")
 
 
 def scope(native: torch.device) -> AbstractContextManager[Any]:
     """Returns a context manager in which PyTorch makes tensors on a device."""
+    # a `torch.device` is itself a context manager, in which shuffling loaders fail
     chosen: AbstractContextManager[Any] = native if _Context is object else _Scope(native)
     return chosen

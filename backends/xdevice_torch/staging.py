@@ -1,8 +1,9 @@
-"""Copies tensors between the host and GPUs: large ones through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda_driver.ring`), and some in the background.
+"""Copies tensors between the host and GPUs: large ones through the ring (buffers of page-locked
+memory that xdevice keeps for this, `xdevice.cuda_driver.ring`), and some in the background.
 
-Nothing may go through the ring while a CUDA graph is recorded, because each replay would copy whatever is in the ring
-at that time. Memory that is page-locked already is copied faster without the ring.
+Nothing may go through the ring while a CUDA graph is recorded, because each replay would copy
+whatever is in the ring at that time. Memory that is page-locked already is copied faster
+without the ring.
 """
 
 from __future__ import annotations
@@ -30,18 +31,29 @@ _dispatch_modes = private.get(
 )
 _make_wrapper = private["torch.Tensor._make_wrapper_subclass"]
 _OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
+"""A block in which PyTorch does not call the `__torch_function__` of tensor subclasses."""
+# without these names no tensor can wait for its values, so no copy to the host goes on in the
+# background
 _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
     private.has("torch._C.DisableTorchFunctionSubclass")
 )
 TO_GPU: Final = 24 << 20
+"""The size in bytes from which a copy to a GPU through the ring (of page-locked buffers) is
+faster than PyTorch's own."""
 TO_HOST: Final = 32 << 20
-"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
-own. For smaller tensors, malloc returns host memory that was touched before."""
+"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is
+faster than PyTorch's own. For smaller tensors, malloc returns host memory that was touched
+before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+"""The types of tensors that may go through the ring: a subclass may have more than its
+memory."""
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Copies `x` between the host and a GPU through the ring. Returns None if `x` is left to PyTorch to copy."""
+    """Returns a copy of `x` on another device, made through the ring between the host and a
+    GPU, through which gradients flow. Returns None if the caller has to let PyTorch copy
+    `x`."""
+    # the quick tests come first, because every move of a tensor calls this
     if (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
@@ -57,8 +69,8 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether the values of `x` are exactly what is in its memory (no lazy conjugate, no wrapper), and nothing traces,
-    maps or watches operations on it."""
+    """Whether the values of `x` are exactly what is in its memory (no lazy conjugate, no
+    wrapper), and nothing traces, maps or watches operations on it."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -71,16 +83,19 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors have no memory."""
+    """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors
+    have no memory. True if this version of PyTorch cannot tell."""
     return bool(_dispatch_modes())
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
-    """Whether a large tensor goes through the ring on its way to a device."""
+    """Whether a large tensor (of at least `TO_GPU` bytes) is copied to the device `native`
+    through the ring."""
     if not x.is_cuda and native.type != "cuda":
         return False
     from xdevice.cuda_driver import ring
 
+    # between two GPUs PyTorch copies by itself, without the host
     if x.is_cuda and native.type == "cpu":
         return (
             x.numel() * x.element_size() >= TO_HOST
@@ -93,11 +108,15 @@ def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
 
 
 def _is_recorded(gpu: torch.device) -> bool:
+    """Whether a CUDA graph is being recorded on the current stream of a GPU."""
     with torch.cuda.device(gpu):
         return torch.cuda.is_current_stream_capturing()
 
 
 class _Move(torch.autograd.Function):
+    """A copy through the ring through which gradients flow: the backward pass copies the
+    gradient back."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
         ctx.back = x.device
@@ -112,7 +131,10 @@ class _Move(torch.autograd.Function):
 
 
 def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | None:
+    """Returns a copy of `source`, a tensor without a gradient, on the device `native`, made
+    through the ring; None if the ring refuses."""
     copy = torch.empty_like(source, device=native)  # dense, with the strides that `to` gives
+    # the ring copies one block of bytes, so the source must be laid out as the copy
     if source.stride() != copy.stride():
         source = torch.empty_like(source).copy_(source)
     is_done = (
@@ -122,6 +144,8 @@ def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | 
 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Copies the memory of a tensor on a GPU into one on the host, after the work of the GPU's
+    current stream. Returns whether the ring has done so."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(source.device).cuda_stream
@@ -131,6 +155,9 @@ def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
+    """Copies the host's memory from `address` on, which `owner` (a tensor or an array) keeps
+    alive, into a tensor on a GPU, ordered on the GPU's current stream. Returns whether the ring
+    has done so."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(target.device).cuda_stream
@@ -138,8 +165,9 @@ def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
 
 
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
-    """Copies a NumPy array to a GPU through the ring. Returns None if the caller has to copy the array in another
-    way."""
+    """Returns a tensor on a GPU with the values of a NumPy array, copied through the ring.
+    Returns None if the array is small, not C-contiguous, or not bound for a CUDA GPU, or if the
+    ring cannot be used: the caller copies it then."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     from xdevice.cuda_driver import ring
@@ -151,20 +179,25 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
 
 def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
-    """Returns a block around the model's `to(native)` in which large tensors go through the ring. It does nothing where
-    no CUDA device takes part: PyTorch calls a mode for each attribute of each tensor."""
+    """Returns a context manager for the call `model.to(native)`, in which large tensors go
+    through the ring. It does nothing unless a CUDA device takes part, because PyTorch calls a
+    mode for each attribute of each tensor."""
     variables = (*model.parameters(), *model.buffers())
     is_for_cuda = native.type == "cuda" or any(x.is_cuda for x in variables)
     return _OfModules() if is_for_cuda else nullcontext()
 
 
 class _OfModules(TorchFunctionMode):
-    """A function mode for the block around `Module.to`: large tensors that the module moves go through the ring."""
+    """A function mode for the block around `Module.to`: large tensors that the module moves go
+    through the ring."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Calls `func`, or copies a large tensor through the ring if `func` moves it."""
         through = None
+        # only `x.to(device)`, as `Module.to` calls it; with a dtype or a memory format PyTorch
+        # has more to do
         if (
             func is torch.Tensor.to
             and not kwargs
@@ -178,7 +211,8 @@ class _OfModules(TorchFunctionMode):
 # many tensors
 
 _SMALL: Final = 1 << 20
-"""The size in bytes up to which tensors are sent with one wait for all, which was measured to be faster."""
+"""The size in bytes up to which tensors are sent with one wait for all, which was measured to
+be faster."""
 
 
 def sent(
@@ -186,26 +220,30 @@ def sent(
     gpu: torch.device,
     move: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Copies tensors to a CUDA device with one wait for all, and returns the copies. `x.to(gpu)` waits for each: 100
-    tensors of 16 bytes took 1.39 ms to an H200 that way, and 0.89 ms with one wait.
+    """Copies tensors to a CUDA device with one wait for all, and returns the copies.
+    `x.to(gpu)` waits for each: 100 tensors of 16 bytes took 1.39 ms to an H200 that way, and
+    0.89 ms with one wait.
 
-    Large tensors, and those that are not on the host, are moved by `move`. When this returns, all tensors have been
-    read, so that pinned ones may be overwritten."""
+    Large tensors, and those that are not on the host, are moved by `move`. When this returns,
+    all tensors have been read, so that pinned ones may be overwritten."""
     *first, last = tensors
     try:
-        there = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
+        copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
         if _is_small(last):
             # this one call waits for all, in half the time of stream.synchronize()
-            return [*there, last.cuda(gpu)]
-        there.append(move(last))
+            return [*copies, last.cuda(gpu)]
+        copies.append(move(last))
     except BaseException:
+        # the caller may write into the tensors that are still being read
         torch.cuda.current_stream(gpu).synchronize()
         raise
     torch.cuda.current_stream(gpu).synchronize()
-    return there
+    return copies
 
 
 def _is_small(x: torch.Tensor) -> bool:
+    """Whether a tensor is on the host, dense, and small enough to be sent with one wait for
+    all."""
     return x.is_cpu and x.layout is torch.strided and x.nbytes <= _SMALL
 
 
@@ -213,13 +251,16 @@ def _is_small(x: torch.Tensor) -> bool:
 
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Later work on a GPU is
-    ordered after the copy; a copy on the host waits for its values before anybody reads them. Returns None if the
-    caller has to copy `x` in another way."""
+    """Starts to copy `x` to another device, and returns the copy, whose values may arrive
+    later. Later work on a GPU is ordered after the copy; a copy on the host waits for its
+    values before anybody reads them. Returns None if the caller has to copy `x` in another
+    way."""
     if not (_can_arrive and _is_plain(x)):
         return None
+    # from memory that is not page-locked, CUDA copies while the host waits
     if x.is_cpu and native.type == "cuda":
         return x.to(native, non_blocking=True) if x.is_pinned() else None
+    # an `Arriving` records no gradients, and a graph that is recorded cannot be waited for
     if (
         not x.is_cuda
         or native.type != "cpu"
@@ -234,7 +275,8 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """Returns a tensor in place of `values` that calls `wait` before anybody reads them."""
+    """Returns an `Arriving`: a tensor like `values`, which is still being filled, that calls
+    `wait`, which returns when the values are complete, before anybody reads them."""
     wrapper: torch.Tensor = _make_wrapper(
         _arriving_type(),
         values.shape,
@@ -247,7 +289,9 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` as an ordinary tensor. If it is an `Arriving`, waits until its values have arrived."""
+    """Returns `x` as an ordinary tensor. If it is an `Arriving`, waits until its values have
+    arrived, and turns `x` itself into an ordinary tensor if PyTorch allows that."""
+    # under the lock, so that a second thread finds either an `Arriving` or the finished tensor
     with _arrival:
         if type(x) is not Arriving:
             return x
@@ -255,6 +299,7 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
         values, wait = vars(x)[_COMING]
         wait()
         try:
+            # `x` becomes the tensor with the values, and everyone who holds `x` has them
             torch.utils.swap_tensors(x, values)
         except RuntimeError:  # raised if somebody has a weak reference to it
             return values
@@ -262,21 +307,28 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
 
 
 _COMING: Final = "xdevice_coming"
+"""The attribute of an `Arriving` with the tensor that is being filled, and the function that
+waits for its values."""
 _arrival: Final = threading.RLock()
 
 
 class Arriving(torch.Tensor):
-    """A tensor on the host whose values are still being copied. `arriving` makes it. Each operation on it waits for the
-    values first; only the attributes in `_ABOUT`, such as its shape, can be read at once.
+    """A tensor on the host whose values are still being copied. `arriving` makes it. Each
+    operation on it waits for the values first; only the attributes in `_ABOUT`, such as its
+    shape, can be read at once.
 
-    It has no memory of its own, so that C++ code that does not know this class fails instead of reading too early.
+    It has no memory of its own, so that C++ code that does not know this class fails instead of
+    reading too early.
     """
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Waits for the values before `func` reads them, unless `func` reads an attribute in
+        `_ABOUT`."""
         if func in _ABOUT:
+            # otherwise `func` would call this method again, without end
             with _OwnFunctions():
                 return func(*args, **(kwargs or {}))
         args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
@@ -286,15 +338,17 @@ class Arriving(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Waits for the values in functions that bypass `__torch_function__`: `torch.tensor`, `torch.as_tensor`."""
+        """Waits for the values in functions that bypass `__torch_function__`: `torch.tensor`,
+        `torch.as_tensor`."""
         args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
 @cache
 def _arriving_type() -> type[Arriving]:
-    """Returns the class `Arriving`, marked so that torch.compile does not compile its `__torch_function__`. It is
-    marked at the first use, because marking imports torch._dynamo, which takes as long as importing PyTorch."""
+    """Returns the class `Arriving`, marked so that torch.compile does not compile its
+    `__torch_function__`. It is marked at the first use, because marking imports torch._dynamo,
+    which takes as long as importing PyTorch."""
     untouched = torch.compiler.disable(Arriving.__torch_function__.__func__)  # type: ignore[attr-defined]
     Arriving.__torch_function__ = classmethod(untouched)  # type: ignore[assignment]
     return Arriving
@@ -304,4 +358,5 @@ _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""The getters of the attributes of a tensor that can be read without waiting for the tensor's values."""
+"""The getters of the attributes of a tensor that can be read without waiting for the tensor's
+values."""

@@ -1,4 +1,5 @@
-"""Streams and events on GPUs, made by `torch.cuda` or `torch.xpu`, which have the same functions for them."""
+"""Streams and events on GPUs, made by `torch.cuda` or `torch.xpu`, which have the same
+functions for them."""
 
 from __future__ import annotations
 
@@ -17,42 +18,57 @@ if TYPE_CHECKING:
 
 
 class TorchStreams(Streams):
+    """Streams and events of CUDA and XPU. A stream or event is PyTorch's own object."""
+
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def new_stream(self, device: Device) -> Any:
+        """Returns a new stream of work on a GPU."""
         return self._streams(device, "streams").Stream(self.to_native(device))
 
     def current_stream(self, device: Device) -> Any:
+        """Returns the stream to which this thread's work on a GPU goes."""
         return self._streams(device, "streams").current_stream(self.to_native(device))
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
+        """Returns a context manager in which this thread's work goes to a stream."""
+        # no check is needed: without streams, `new_stream` has raised before
         scope: AbstractContextManager[Any] = getattr(torch, self._gpu).stream(stream)
         return scope
 
     def stream_wait(self, stream: Any, event: Any) -> None:
+        """Makes later work of a stream wait for an event. The host does not wait."""
         stream.wait_event(event)
 
     def new_event(self, device: Device) -> Any:
+        """Returns a new event, which can measure times."""
         # the event belongs to the device of the stream on which it is first recorded
         return self._streams(device, "events").Event(enable_timing=True)
 
     def record(self, event: Any, stream: Any) -> None:
+        """Records an event in a stream: it happens when the stream's work so far is done."""
         event.record(stream)
 
     def wait_event(self, event: Any) -> None:
+        """Makes the host wait until an event has happened."""
         event.synchronize()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) / 1000
+        """Returns the seconds between two events that have happened."""
+        return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
+        """Keeps the memory of `x` until the work that a stream has now is done."""
+        # `record_stream` tells PyTorch's allocator not to reuse the memory before the stream's
+        # work is done
         if x.device.type == self._gpu in accelerators.STREAMS:
             x.record_stream(stream)
 
     def _streams(self, device: Device, what: str) -> Any:
-        """Returns `torch.cuda` or `torch.xpu`, whichever has the streams and events of this device. Raises
-        `UnsupportedError` for a device without them; `what` says in the message which were asked for."""
+        """Returns `torch.cuda` or `torch.xpu`, whichever has the streams and events of this
+        device. Raises `UnsupportedError` for a device without them, with `what` ("streams" or
+        "events") in its message."""
         if device.kind == "gpu" and self._gpu in accelerators.STREAMS:
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)

@@ -1,15 +1,19 @@
-"""Moves and rebuilds TensorDicts and tensorclasses of PyTorch's library tensordict, if the program has imported it.
-The library calls both tensor collections.
+"""Moves and rebuilds TensorDicts and tensorclasses of PyTorch's library tensordict, if the
+program has imported it. The library calls both tensor collections, and this module calls them
+collections.
 
 Rules for this module:
-- A rebuilt collection keeps its batch size, names, device and non-tensor entries, which a dict would lose. If its new
-  tensors have another length or another device, its batch size or device changes with them.
-- A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to` unlock the collections
-  inside, so they are locked again.
-- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict, like the result of a
-  TensorDict's `numpy()`.
-- A collection does not move tensors inside a non-tensor entry, such as a dict. If there are any, the move is refused.
-- A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be replaced.
+- A rebuilt collection keeps its batch size, names, device and non-tensor entries, which a dict
+  would lose. If its new tensors have another length or another device, its batch size or device
+  changes with them.
+- A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to`
+  unlock the collections inside, so they are locked again.
+- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict,
+  like the result of a TensorDict's `numpy()`.
+- A collection does not move tensors inside a non-tensor entry, such as a dict. If there are
+  any, the move is refused.
+- A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be
+  replaced.
 """
 
 from __future__ import annotations
@@ -31,9 +35,10 @@ if TYPE_CHECKING:
 
 
 def container_way(x: Any, backend: Primitives) -> Way | None:
-    """Says how to walk, rebuild, move and copy a tensor collection of the library tensordict; None for anything
-    else."""
+    """Returns how to walk, rebuild, move and copy `x` if it is a collection of the library
+    tensordict; None for any other object."""
     library = sys.modules.get("tensordict")
+    # an old release, or a module of the same name, has no `is_non_tensor`
     if (
         library is None
         or not hasattr(library, "is_non_tensor")
@@ -42,15 +47,19 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         return None
 
     def move(x: Any, device: Device) -> Any:
+        """Returns the collection `x` on a device. Raises `ContainerError` if tensors in a
+        non-tensor entry would stay behind."""
         native = backend.to_native(device)
         _refuse_left(library, x, native)
         return _locked_as(x, x.to(native))
 
     def copy(x: Any, device: Device) -> Any:
+        """Returns a copy of the collection `x` on a device, and raises what `move` raises."""
         native = backend.to_native(device)
         _refuse_left(library, x, native)
         return _locked_as(x, x.clone().to(native))
 
+    # in the order of `Way`: flatten, rebuild, move, copy, tensors
     return Way(
         _items,
         lambda old, inside: _rebuilt(library, old, inside),
@@ -61,16 +70,19 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
 
 
 def _entries(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and value of each object directly in a collection, a dict, a list or a tuple; nothing for others."""
-    inside = x.tensordicts if hasattr(x, "tensordicts") else x
-    if isinstance(inside, list | tuple):
-        yield from ((f"[{i}]", value) for i, value in enumerate(inside))
-    elif hasattr(inside, "items"):
-        yield from ((f"[{key!r}]", value) for key, value in inside.items())
+    """Yields the path and the value of each object directly in a collection, a dict, a list or
+    a tuple; nothing for any other object."""
+    # a lazily stacked collection keeps its parts as `tensordicts`; its `items` would stack them
+    content = x.tensordicts if hasattr(x, "tensordicts") else x
+    if isinstance(content, list | tuple):
+        yield from ((f"[{i}]", value) for i, value in enumerate(content))
+    elif hasattr(content, "items"):
+        yield from ((f"[{key!r}]", value) for key, value in content.items())
 
 
 def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields path and tensor of each tensor of a collection that moves with it."""
+    """Yields the path and the tensor of each tensor that moves with the collection `x`. `name`
+    is the path to `x`."""
     for path, inner in () if library.is_non_tensor(x) else _entries(x):
         if isinstance(inner, torch.Tensor):
             yield name + path, inner
@@ -81,7 +93,10 @@ def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, 
 def _hidden(
     library: ModuleType, x: Any, name: str = "", is_inside: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields path and tensor of each tensor inside a non-tensor entry of a collection, such as a dict."""
+    """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection
+    `x`, such as a dict. `name` is the path to `x`, and `is_inside` says whether `x` itself is
+    inside such an entry."""
+    # a non-tensor entry is wrapped in an object, which has the entry as `data`
     if not is_inside and library.is_non_tensor(x):
         x, is_inside = x.data, True
     for path, inner in [("", x)] if isinstance(x, torch.Tensor) else _entries(x):
@@ -92,6 +107,8 @@ def _hidden(
 
 
 def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
+    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on the
+    device to which the collection is to move: the library would not move it."""
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(
@@ -101,6 +118,8 @@ def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
 
 
 def _items(x: Any) -> dict[str, Any]:
+    """Returns the entries of a collection. Raises `ContainerError` for a lazily stacked one."""
+    # only lazily stacked collections have this attribute
     if hasattr(x, "stack_dim"):
         raise ContainerError(
             f"the tensors in a {type(x).__qualname__} are stacked whenever they are read, so they cannot be replaced; "
@@ -110,17 +129,21 @@ def _items(x: Any) -> dict[str, Any]:
 
 
 def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
-    """Returns a collection like `old` with other contents; a dict if they are not all tensors of PyTorch."""
+    """Returns a collection like `old` with the entries `inside`; a dict if these are not all
+    PyTorch tensors or collections."""
     if not all(
         isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
     ):
         return {key: x.data if library.is_non_tensor(x) else x for key, x in inside.items()}
     tensors = [x for x in inside.values() if not library.is_non_tensor(x)]
+    # a part of a batch, or several joined, has another length along the first axis, and the
+    # same other axes
     size = (
         [*tensors[0].shape[:1], *old.batch_size[1:]]
         if tensors and old.batch_size
         else old.batch_size
     )
+    # a collection without a device may hold tensors of several, and stays without one
     device = tensors[0].device if tensors and old.device is not None else old.device
     new = old.empty(batch_size=size, device=device)
     for key, x in inside.items():
@@ -132,6 +155,9 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
 
 
 def _locked_as(old: Any, new: Any) -> Any:
+    """Locks `new`, or those collections inside it that are locked in `old`, which has the same
+    structure. Returns `new`."""
+    # a lock also locks all collections inside
     if old.is_locked:
         return new.lock_()
     for before, after in zip(_collections(old), _collections(new), strict=True):
@@ -140,7 +166,9 @@ def _locked_as(old: Any, new: Any) -> Any:
 
 
 def _collections(x: Any) -> list[Any]:
-    """Returns the tensor collections directly inside a tensor collection: the stored objects, no copies."""
+    """Returns the tensor collections directly inside a tensor collection: the stored objects,
+    no copies."""
     if hasattr(x, "tensordicts"):
         return list(x.tensordicts)
+    # sorted by key, because a copy may have its entries in another order
     return [inner for _, inner in sorted(x.items()) if hasattr(inner, "is_locked")]

@@ -1,4 +1,5 @@
-"""Tensors in the lists, tuples and dicts that PyTorch's operations take and return, and that optimizers keep."""
+"""Tensors in the lists, tuples and dicts that PyTorch's operations take and return, and that
+optimizers keep."""
 
 from __future__ import annotations
 
@@ -10,26 +11,30 @@ if TYPE_CHECKING:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yields the objects in nested lists, tuples and dicts that are none of these."""
+    """Yields the objects in nested lists, tuples and dicts that are themselves no list, tuple
+    or dict; `tree` itself if it is none."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, list | tuple):
         yield tree
         return
-    for inside in tree:
-        yield from leaves(inside)
+    for item in tree:
+        yield from leaves(item)
 
 
 def replaced(kind: type, function: Callable[[Any], Any], tree: Any) -> Any:
-    """Returns nested lists, tuples and dicts with `function` applied to each object of type `kind` in them."""
+    """Returns a copy of nested lists, tuples and dicts, with `function` applied to each object
+    of type `kind` in them. All other objects stay the same."""
     if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, tuple):
-        parts = [replaced(kind, function, inside) for inside in tree]
+        parts = [replaced(kind, function, item) for item in tree]
+        # a named tuple takes its fields one by one, and `_make` takes a list
         return tree._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
     if not isinstance(tree, dict | list):
         return tree
+    # a copy keeps what a subclass has besides its items, such as the default of a defaultdict
     new = copy.copy(tree)
-    for key, inside in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        new[key] = replaced(kind, function, inside)
+    for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        new[key] = replaced(kind, function, item)
     return new

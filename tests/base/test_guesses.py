@@ -96,7 +96,7 @@ CALLS = {
     "torch.sort(x, dim=0)": (lambda xp, x: xp.sort(x, dim=0), "write axis="),
     "torch.flip(x, dims=0)": (lambda xp, x: xp.flip(x, dims=0), "write axis="),
     "torch.unbind(x, dim=0)": (lambda xp, x: xp.unstack(x, dim=0), "write axis="),
-    "np.sum(x, out=y)": (lambda xp, x: xp.sum(x, out=x), "functions give a new tensor"),
+    "np.sum(x, out=y)": (lambda xp, x: xp.sum(x, out=x), "functions return a new tensor"),
     "F.softmax(x, dim=1)": (lambda xp, x: xdevice.nn.softmax(x, dim=1), "write axis="),
     "F.log_softmax(x, dim=1)": (lambda xp, x: xdevice.nn.log_softmax(x, dim=1), "write axis="),
     "F.cross_entropy(x, y, label_smoothing=0.1)": (

@@ -79,7 +79,7 @@ def test_a_dict_with_attributes_under_numbers_is_named(backend):
     vars(x)[0] = ones(backend)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match="DictWithNumbers has an attribute 0, which is not a text",
+        match="DictWithNumbers has an attribute 0, which is not a string",
     ):
         xdevice.copy_to([x], "cpu")
 
@@ -210,7 +210,7 @@ def test_an_optimizer_without_its_model_is_named(name):
     for x in (optimizer, [optimizer], {"o": optimizer, "x": xdevice.ones(2)}):
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=r"moving a \w+ to \S+ while a parameter of it is on cpu:0",
+            match=r"moving a \w+ to \S+ while one of its parameters is on cpu:0",
         ):
             xdevice.to_device(x, there)
     xdevice.to_device([optimizer, net], there)

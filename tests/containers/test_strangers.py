@@ -206,7 +206,7 @@ def test_what_a_method_of_its_own_forgets_is_named(backend, there, make, path):
         for batch in (make(ones(backend)), {"a": make(ones(backend)), "b": ones(backend)}):
             with pytest.raises(
                 xdevice.errors.ContainerError,
-                match=rf"\(\) left {path} on cpu:0; xdevice\.register_container\(",
+                match=rf"\(\) left {path} on cpu:0; call xdevice\.register_container\(",
             ):
                 verb(batch, there)
     x = make(ones(backend))
@@ -428,7 +428,7 @@ def test_wrong_registrations_are_named():
     cases = [
         ((3,), {}, "takes a type"),
         ((Holder("x"),), {}, r"xdevice.register_container\(Holder\)"),
-        ((dict,), {}, "Python's own"),
+        ((dict,), {}, "a built-in type"),
         ((type(ones(xdevice.backend("numpy"))),), {}, "tensor of numpy"),
         ((Holder,), {"flatten": list}, "both flatten and rebuild"),
         ((Holder,), {"rebuild": list}, "both flatten and rebuild"),
@@ -440,7 +440,7 @@ def test_wrong_registrations_are_named():
             xdevice.register_container(*args, **kwargs)
 
     xdevice.register_container(Holder, flatten=lambda x: 3, rebuild=lambda x, inside: x)
-    with pytest.raises(xdevice.errors.ContainerError, match="flatten of Holder gave 3"):
+    with pytest.raises(xdevice.errors.ContainerError, match="flatten of Holder returned 3"):
         xdevice.to_device([Holder()], "cpu")
 
 
@@ -512,7 +512,7 @@ def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
 
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"gave a str without tensors.*xdevice.register_container\(",
+        match=r"returned a str without tensors.*xdevice.register_container\(",
     ):
         xdevice.copy_to([Table(ones(backend))], "cpu")
 

@@ -73,7 +73,7 @@ def test_what_is_too_large_to_search_is_named(backend, there, with_tensor):
     for verb in verbs:
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"Holder holds more than 10,000 .*xdevice.register_container\(Holder",
+            match=r"Holder contains more than 10,000 .*xdevice.register_container\(Holder",
         ):
             verb()
     with pytest.raises(xdevice.errors.ContainerError, match=r"^\['deep'\]\[0\]: a Holder"):
@@ -86,7 +86,7 @@ def test_the_line_that_it_names_makes_it_pass(backend, there):
     batch = [table(rows=large()), ones(backend)]
     with pytest.raises(xdevice.errors.ContainerError) as told:
         xdevice.to_device(batch, there)
-    line = str(told.value).partition("None do after ")[2]
+    line = str(told.value).partition("To move none of them, call ")[2]
     eval(line, {"xdevice": xdevice, "Table": table})
     moved = xdevice.to_device(batch, there)
     assert moved[0] is batch[0]
@@ -206,9 +206,9 @@ class Latest(Pairs):
 
 
 SEVERAL = {
-    Multi: "gives different items than it stores",
-    FrozenMulti: "gives different items than it stores",
-    OrderedMulti: "gives different items than it stores",
+    Multi: "returns different items than it stores",
+    FrozenMulti: "returns different items than it stores",
+    OrderedMulti: "returns different items than it stores",
     Pairs: "has several values for a key",
     MutablePairs: "has several values for a key",
 }
@@ -255,7 +255,7 @@ def test_a_mapping_that_gives_what_it_does_not_hold_is_named(backend, there):
         def items(self):
             return [(key, ones(backend)) for key in self]
 
-    assert_refused([Lazy(a=1)], there, "Lazy gives different items than it stores")
+    assert_refused([Lazy(a=1)], there, "Lazy returns different items than it stores")
 
 
 def test_a_mutable_mapping_without_a_copy_of_its_own_is_not_written_into(backend, there):
@@ -288,7 +288,7 @@ def test_what_is_held_weakly_is_named_and_not_lost(backend, there):
         for batch in (inside, [inside, x]):
             with pytest.raises(
                 xdevice.errors.ContainerError,
-                match=r"cannot rebuild a Weak.*something else holds",
+                match=r"cannot rebuild a Weak.*something else refers",
             ):
                 xdevice.to_device(batch, there)
         assert xdevice.device_of(inside) is xdevice.cpu()
@@ -584,7 +584,7 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
     # where PyTorch gives the layer other parameters than those that the optimizer has
     if elsewhere.kind == "meta":
         with pytest.raises(
-            xdevice.errors.UnsupportedError, match="while a parameter of it is on cpu:0"
+            xdevice.errors.UnsupportedError, match="while one of its parameters is on cpu:0"
         ):
             xdevice.to_device([net, optimizer, scheduler], elsewhere)
         return

@@ -101,7 +101,7 @@ def test_use_and_device_left_in_another_thread_are_refused_and_stay(backend):
         block.__enter__()
         error = in_thread(lambda block=block: block.__exit__(None, None, None))
         assert isinstance(error, xdevice.errors.ScopeError)
-        assert "left where it was not entered" in str(error)
+        assert "left in a thread or asyncio task that has not entered it" in str(error)
         # knows of the block, and is not where it was entered
         copied = contextvars.copy_context()
         assert isinstance(

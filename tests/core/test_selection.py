@@ -112,7 +112,8 @@ def test_a_typo_in_the_variable_is_refused(monkeypatch):
         ):
             xdevice.try_gpu()
     with pytest.raises(
-        xdevice.errors.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"
+        xdevice.errors.BackendNotFoundError,
+        match="'keras': the backend of keras is called 'tensorflow'; known",
     ):
         xdevice.backend("keras")
     monkeypatch.setenv("XDEVICE_BACKEND", " ")
@@ -174,8 +175,6 @@ def test_another_package_of_the_name_is_told_of(tmp_path):
     there.mkdir()
     (there / "METADATA").write_text("Metadata-Version: 2.1\nName: xdevice\nVersion: 6.0\n")
     done = python("-c", "import xdevice; print(xdevice.backends())", PYTHONPATH=str(tmp_path))
-    assert (
-        "RuntimeWarning: another package, called xdevice 6.0, is installed too" in done.stderr
-    )
+    assert "RuntimeWarning: another package, xdevice 6.0, is installed too" in done.stderr
     done = python("-m", "xdevice", "info", "numpy", PYTHONPATH=str(tmp_path))
     assert "pip uninstall xdevice" in " ".join(done.stdout.split())

@@ -196,7 +196,7 @@ def test_steps_in_averaging_and_layers_in_lists_are_errors(backend):
                 outer.rest = hide(inner)
                 for call in (world.average_gradients, lambda x: world.averaging(x).__enter__()):
                     with pytest.raises(
-                        xdevice.errors.UnsupportedError, match=r"of rest.*hold it in"
+                        xdevice.errors.UnsupportedError, match=r"of rest.*put it into"
                     ):
                         call(outer)
 

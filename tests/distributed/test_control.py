@@ -123,7 +123,7 @@ def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
 
 def test_a_rank_of_another_size_ends_the_wait_for_the_others(serving):
     port, first = serving(size=3)
-    with pytest.raises(xdevice.errors.LaunchError, match="rank 1 of 2, and here are 3"):
+    with pytest.raises(xdevice.errors.LaunchError, match="rank 1 of 2, but this world has 3"):
         connect(port)
     with pytest.raises(
         xdevice.errors.PeerError, match="cannot join: it is rank 1 of 2"
@@ -332,7 +332,7 @@ def test_an_engine_that_stands_still_on_all_ranks_is_late(serving, monkeypatch):
         monkeypatch.setattr(line.liveness, "has_engine_moved", lambda: False)
     for error in in_engine([first, second], 20, 0.5):
         assert error.why == "late"
-        assert "the engine has not done a call, and nothing has moved in it" in str(error)
+        assert "the engine has not finished a call, and has made no progress" in str(error)
     second.close()
 
 

@@ -380,7 +380,7 @@ def test_the_cache_is_given_back_or_refused_by_name(name):
         del x
         gc.collect()
         if name in ("tensorflow", "jax"):
-            with pytest.raises(xdevice.errors.UnsupportedError, match="giving memory back"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="releasing memory"):
                 xdevice.accelerator.empty_cache("gpu:0")
             return
         before = xdevice.memory("gpu:0").free

@@ -96,9 +96,7 @@ OTHERS: dict[str, dict[str, str]] = {
 
 WRAPPED = {
     "mxnet": {"angle": (xdevice.errors.DTypeError, "complex64")},
-    "gpu:1": {
-        "lazy_apply": (xdevice.errors.DTypeError, "NumPy takes no array that is on gpu:1")
-    },
+    "gpu:1": {"lazy_apply": (xdevice.errors.DTypeError, "NumPy cannot read an array on gpu:1")},
 }
 """The same of standard arrays, by backend and device: `as_numpy=True` is no transfer, on PyTorch's GPUs neither."""
 

@@ -141,7 +141,7 @@ def test_a_task_runs_once_then_is_recorded_and_then_replayed(backend):
 
 def test_which_device(backend):
     backend.gpus = 2
-    with pytest.raises(xdevice.errors.DeviceError, match="any of 2 GPUs"):
+    with pytest.raises(xdevice.errors.DeviceError, match="there are 2 GPUs"):
         xdevice.accelerator.make_graphed_callable(lambda: 1)
     assert xdevice.accelerator.make_graphed_callable(lambda: 1, "gpu:1").device is xdevice.gpu(
         1

@@ -86,6 +86,10 @@ def test_an_ignore_that_ignores_nothing_is_told():
     assert told("x = 1  # xdevice: ignore[XD2]") == []
     assert told("x = 1  # xdevice: ignore", select=("XD202", "XD401")) == []
     assert told("x = 1  # xdevice: ignore", ignore=("XD401",)) == []
+    # the rule of the finding does not run, and the comment is needed where it does
+    assert told(f"{MOVES}  # xdevice: ignore", ignore=("XD218",)) == []
+    assert told(f"{MOVES}  # xdevice: ignore", per_file=(("*.py", ("XD2",)),)) == []
+    assert told("x = 1  # xdevice: ignore", select=("XD",)) == [(1, "XD401")]
     # XD2 is also for XD202, which did not run
     assert told("x = 1  # xdevice: ignore[XD2]", select=("XD201", "XD401")) == []
     assert told("x = 1  # xdevice: ignore[XD218, XD201]") == []

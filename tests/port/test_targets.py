@@ -194,6 +194,20 @@ def test_what_stays_is_what_the_table_says(target):
             assert (site.verdict, site.why, site.vendor) == ("open", row.differs, "CUDA")
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("import paddle\nd = paddle.CUDAPlace(0)", "open"),
+        ("import mxnet as mx\nd = mx.gpu(0)", "open"),
+        ("from mxnet import npx\nnpx.waitall()", "neutral"),
+    ],
+)
+def test_names_of_other_frameworks_have_no_word_of_pytorch(line, verdict):
+    (site,) = examined(line, goal=Goal("accelerator")).sites
+    assert site.verdict == verdict
+    assert ("only PyTorch has neutral words" in site.why) is (verdict == "open")
+
+
 def run_port(folder, *arguments):
     command = [sys.executable, "-m", "xdevice.port", "port", *arguments, "."]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from helpers.port_texts import examined, ported
 
@@ -347,3 +349,39 @@ def test_a_test_says_what_an_option_is(test, verdict):
     )
     (site,) = examined(text).sites
     assert site.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "bases",
+    [
+        "class C(A, B): pass",
+        # a diamond: Python looks into A before the base of both
+        "class K(Base): pass\nclass C(K, A): pass",
+        # A is before B because L says so, and K has only A
+        "class L(A, B): pass\nclass K(A): pass\nclass C(L, K): pass",
+        "class B(A):\n    pass\nclass C(B, A): pass",
+    ],
+)
+def test_a_method_is_that_of_the_first_base_in_pythons_order(bases):
+    method = "    def run(self, x):\n        return {}\n"
+    base = f"class Base:\n{method.format('x')}"
+    # often enough that a set cannot have the right order each time by chance
+    text = "import torch\n"
+    for i in range(8):
+        part = (
+            f"{base}class A(Base):\n{method.format('x.item()')}"
+            f"class B(Base):\n{method.format('x')}{bases}\nC().run(torch.ones(1))\n"
+        )
+        text += re.sub(r"\b(Base|A|B|C|K|L)\b", rf"\g<1>_{i}", part)
+    sites = [(site.idiom, site.verdict) for site in examined(text).sites]
+    assert sites.count((".item()", "rewritten")) == 8
+
+
+def test_a_name_that_two_imports_may_give_is_the_same_type_in_each_run():
+    text = (
+        "try:\n    from torch import Tensor\nexcept ImportError:\n    from {} import Tensor\n\n\n"
+        "def f(x: Tensor):\n    return x.item()\n"
+    )
+    for name in "abcdefgh":
+        assert ITEM not in ported(text.format(name))
+    assert ITEM in ported(text.format("torch.zoo"))

@@ -185,7 +185,7 @@ def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
     assert whole["rate"] is parts[0]["rate"]
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"parts\[1\]\['rate'\] is 1.0 and parts\[0\]\['rate'\] nan",
+        match=r"parts\[1\]\['rate'\] is 1.0, but parts\[0\]\['rate'\] is nan",
     ):
         xdevice.parallel.gather([parts[0], {**parts[1], "rate": 1.0}], "cpu")
 
@@ -244,7 +244,7 @@ def test_what_does_not_split_is_named(backend):
     x, y = tensor([1.0, 2.0]), tensor([1.0, 2.0, 3.0, 4.0])
     with pytest.raises(
         xdevice.errors.ShapeError,
-        match=r"x\['b'\]\[0\] has 4 along its first axis, expected 2 as x\['a'\]",
+        match=r"x\['b'\]\[0\] has the length 4 along its first axis, expected 2, as in x\['a'\]",
     ):
         xdevice.split_batch({"a": x, "b": [y]}, devices())
     with pytest.raises(xdevice.errors.ShapeError, match=r"x\['b'\] is a single number"):
@@ -276,13 +276,13 @@ def test_parts_that_do_not_fit_are_named(backend):
             xdevice.parallel.gather([{"x": x}, {"x": other}], "cpu")
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"parts\[1\] is not built as parts\[0\] is: .*\['x'\]",
+        match=r"parts\[1\] is not built like parts\[0\]: .*\['x'\]",
     ):
         xdevice.parallel.gather([{"x": x}, {"y": x}], "cpu")
     with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\] is not built"):
         xdevice.parallel.gather([x, {"y": x}], "cpu")
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"\['n'\] is 2 and parts\[0\]\['n'\] 1"
+        xdevice.errors.ContainerError, match=r"\['n'\] is 2, but parts\[0\]\['n'\] is 1"
     ):
         xdevice.parallel.gather([{"x": x, "n": 1}, {"x": x, "n": 2}], "cpu")
 
@@ -692,7 +692,7 @@ def test_replicas_that_differ_are_named_before_anything_is_written(backend):
     unchanged(
         replicas(x, {"a": x}),
         xdevice.errors.ContainerError,
-        r"tensors\[1\] is not built as tensors\[0\] is",
+        r"tensors\[1\] is not built like tensors\[0\]",
     )
     unchanged(replicas(x, x), xdevice.errors.ArgumentError, "'max'", op="max")
 

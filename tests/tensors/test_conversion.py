@@ -819,7 +819,7 @@ def test_a_target_is_named_once():
     x = np.ones(2, "float32")
     for arguments in ({}, {"backend": "torch", "like": x}, {"like": x, "device": "cpu"}):
         with pytest.raises(
-            xdevice.errors.ArgumentError, match="takes a backend and perhaps a device"
+            xdevice.errors.ArgumentError, match="takes a backend and optionally a device"
         ):
             convert(x, **arguments)
     with pytest.raises(xdevice.errors.NotATensorError, match="like= takes a tensor, not 3"):

@@ -251,7 +251,7 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
     for x in (net, {"net": net}):
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=r"saving rest.*, a \w+ that this Net holds.* hold it in ",
+            match=r"saving rest.*, a \w+ that this Net holds.* put it into ",
         ):
             xdevice.save(tmp_path / "net.safetensors", x)
     if backend.name != "mxnet":

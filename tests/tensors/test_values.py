@@ -472,7 +472,7 @@ def test_an_item_is_a_number_of_pythons_own():
         np.zeros((), [("a", "f4")]),
     ):
         with pytest.raises(
-            xdevice.errors.DTypeError, match=r"item gives a number, and .* holds "
+            xdevice.errors.DTypeError, match=r"item returns a number, but .* holds "
         ):
             xdevice.item(np.array(x))
 
@@ -700,7 +700,7 @@ def test_overlapping_tensors_are_not_summed_into_each_other(name):
             pairs += [[base, whole[:, 0]]]
         for tensors in pairs:
             with pytest.raises(
-                xdevice.errors.ContainerError, match="share memory and are not one tensor"
+                xdevice.errors.ContainerError, match="share memory but are not the same tensor"
             ):
                 xdevice.parallel.all_reduce(tensors)
             assert xdevice.to_numpy(base).tolist() == [1, 2, 4]

@@ -300,7 +300,7 @@ pathlib.Path.read_text = lambda self, *args, **how: read(self, *args, **how).rep
 )
 def test_a_paddle_with_another_interface_is_refused(old, new, expected):
     done = run(LATE, start=OTHER_PADDLE.format(old=old, new=new), XDEVICE_VIRTUAL_GPUS="2")
-    assert "this Paddle cannot be given them (" in done.stdout, done.stderr
+    assert "this version of Paddle cannot have them (" in done.stdout, done.stderr
     assert expected in done.stdout
 
 

@@ -1,1 +1,2 @@
-"""The ground of xdevice: the value `Device` and its spellings, dtypes, the version."""
+"""The lowest room of xdevice: the class `Device` and the spellings of a device, dtypes, the
+version."""

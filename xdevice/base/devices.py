@@ -1,4 +1,4 @@
-"""The value `Device`, and every spelling of one that is accepted."""
+"""The class `Device`, and every accepted spelling of a device."""
 
 from __future__ import annotations
 
@@ -33,10 +33,14 @@ HARDWARE: Final = {
 }
 """The words for `gpu:i` that mean one kind of hardware and no other. An adapter adds the names of its framework's
 plugins."""
+# the list of spellings at the end of every error about a device
 _ACCEPTED: Final = (
     'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
     '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
 )
+# A kind, and an index of at most six digits without leading zeros: "gpu", "gpu:1", "gpu(1)".
+# The prefixes are those of TensorFlow's long names and of Paddle's `Place(gpu:1)`, whose
+# bracket must be closed again.
 _SPELLING: Final = (
     r"(?:/job:localhost/replica:0/task:0)?/?(?:device:|physical_device:|(?P<place>place\())?"
     r"(?P<kind>[a-z]+)"
@@ -45,8 +49,8 @@ _SPELLING: Final = (
 
 
 class Answers:
-    """Functions that only `core` can supply: its modules `registry`, `selection` and `scopes` set them when they are
-    loaded."""
+    """Functions that only `core` can supply, because they need the backends: its modules
+    `registry`, `selection` and `scopes` set them when they are loaded."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -74,7 +78,7 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: the text is not a device. Nothing is ever silently turned into another device.
+        DeviceError: the string is not a device. Nothing is ever turned silently into a device.
         DeviceError: the object is not a device, for instance a bare int.
 
     Example:
@@ -87,6 +91,7 @@ class Device:
     __slots__ = ("__weakref__", "_text", "index", "kind")
 
     def __init_subclass__(cls) -> None:
+        # only `Named`, below, is one: `parse` and `==` rely on there being no other
         if cls.__module__ != __name__:
             raise TypeError("Device is interned and cannot be subclassed")
 
@@ -110,7 +115,8 @@ class Device:
         if isinstance(other, str):
             try:
                 other = parse(other)
-            except DeviceError:  # some text in a list in which a device is looked for
+            # any text may be compared with a device, as in `device in ["sgd", "gpu:0"]`
+            except DeviceError:
                 return False
         # devices are interned, so equal ones are the same object, once `cuda:1` has become `gpu:1`
         return self is (plain(other) if isinstance(other, Device) else other)
@@ -123,9 +129,10 @@ class Device:
         Blocks nest, end after exceptions, and hold for one thread. Paddle keeps one device for the whole process, so
         there the framework's own creation functions are affected in other threads too; xdevice's never are.
 
-        An asyncio task may not `await` inside, because the other tasks of the thread would work on this device: it is
-        cancelled there, and gets a `ScopeError` when it leaves the block. Leaving the block in another thread or task
-        than the one that entered it raises `ScopeError` too, and changes nothing.
+        An asyncio task may not `await` inside, because the other tasks of the thread would work
+        on this device. If it does, the block ends there, and leaving it raises `ScopeError`.
+        Leaving it in a different thread or task than the one that entered it raises
+        `ScopeError` too, and changes nothing.
         """
         answers.enter(self)
         return self
@@ -144,6 +151,7 @@ class Device:
     def __repr__(self) -> str:
         return f"Device({self._text!r})"
 
+    # through `of`, so that a device that was pickled or copied is again the interned one
     def __reduce__(self) -> tuple[Any, tuple[str, int]]:
         return of, (self.kind, self.index)
 
@@ -174,13 +182,15 @@ class Named(Device):
 
 
 def named(word: str, index: int = 0) -> Device:
-    """Returns `gpu:index` under a name from `HARDWARE`."""
+    """Returns `gpu:index`, named by a word from `HARDWARE`: `named("cuda", 1)` is `cuda:1`."""
     plain = of("gpu", index)
     return _new(Named, kind="gpu", index=index, _text=str(plain), plain=plain, word=word)
 
 
 def _new(cls: type[Device], **attributes: object) -> Device:
+    """Returns a new `Device` with these attributes. It is the only function that sets them."""
     device = object.__new__(cls)
+    # the class's own `__setattr__` refuses, because devices are immutable
     for name, value in attributes.items():
         object.__setattr__(device, name, value)
     return device
@@ -191,31 +201,36 @@ def plain(device: Device) -> Device:
     return device.plain if type(device) is Named else device
 
 
+# by kind and index; the second one is made when it is first needed
 _interned: dict[tuple[str, int], Device] = {}
 _interned_weakly: Any = None
 _lock = forks.renewed(allocate_lock())
 _MOST_KEPT: Final = 1024
-"""Devices of this index or a higher one, which no machine has, are interned only for as long as someone holds them, so
-that a program that keeps naming new ones does not keep all of them."""
+"""Devices with this index or a higher one, which no machine has, are interned only as long as
+someone refers to them. Otherwise a program that keeps naming new ones would fill the memory."""
 spelled: Final[dict[str, Device]] = {}
-"""The devices of the texts that were parsed before."""
+"""A cache of the strings that were parsed, each with its device."""
 
 
 def of(kind: str, index: int = 0) -> Device:
-    """Returns the `Device` of a kind and an index. Adapters use it. It does not check that the kind is known."""
+    """Returns the `Device` of a kind and an index, always the same object for the same
+    arguments. It is for adapters, and does not check whether the kind is known."""
     device = _interned.get((kind, index))
     if device is None:
         device = _new(Device, kind=kind, index=index, _text=f"{kind}:{index}")
         if index >= _MOST_KEPT:
             return _intern_weakly(device)
-        # atomic: of two threads that come here at once, both get the first one's
+        # atomic: two threads that come here at once get the same device
         device = _interned.setdefault((kind, index), device)
     return device
 
 
 def _intern_weakly(device: Device) -> Device:
+    """Returns the interned device that equals `device`; `device` itself if there is none yet.
+    It is forgotten when nobody refers to it any more."""
     global _interned_weakly
     with _lock:
+        # imported here, because hardly any program names such a device
         if _interned_weakly is None:
             from weakref import WeakValueDictionary
 
@@ -228,7 +243,9 @@ CPU: Final = of("cpu")
 
 
 def parse(spec: object) -> Device:
-    """Returns the device that a spelling or a framework's own device object names; see `xdevice.device`."""
+    """Returns the device that a spelling or a framework's own device object names; see
+    `xdevice.device`. Raises `DeviceError` for any other object."""
+    # the most frequent cases first: every call of `to_device` comes here
     if type(spec) is Device:
         return spec
     if type(spec) is str:
@@ -252,12 +269,15 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Registers a text as a spelling of a device. An adapter calls it to say that its framework writes "/CPU:1" for
-    gpu:0."""
+    """Registers a string as a spelling of a device. The adapter for TensorFlow, for example,
+    registers the names of the logical CPUs that are its virtual GPUs."""
     spelled[text] = device
 
 
 def _index_hint(spec: object) -> str:
+    """Returns the end of the error for a bare int, which PyTorch takes as a GPU; "" for all
+    else."""
+    # not `isinstance`: True is an int, too
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec} write xdevice.gpu({spec})"
     return ""
@@ -267,8 +287,10 @@ def _parse_text(text: str) -> Device:
     """Returns the device that a string names, and caches it. Raises `DeviceError` for any other string."""
     import re
 
+    # ASCII only, because a capital K of Unicode (the Kelvin sign) would match a "k"
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
     if match is None:
+        # frequent mistakes: "gpu1", "gpu 1", "gpu-1", "gpu_1"
         apart = re.fullmatch(r"([a-z]+)[ _.-]?([0-9]{1,5})", text, re.IGNORECASE | re.ASCII)
         meant = f" (did you mean '{apart[1].lower()}:{apart[2]}'?)" if apart else ""
         raise DeviceError(f"{shown(text)} is not a device{meant}; accepted: {_ACCEPTED}")
@@ -279,12 +301,15 @@ def _parse_text(text: str) -> Device:
         )
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)
+    # both limits keep a program that uses ever new strings from filling the memory
     if len(spelled) < 1024 and device.index < _MOST_KEPT:
         spelled[text] = device
     return device
 
 
 def _nearest(name: str) -> str:
+    """Returns a question for the end of an error, with the known kind whose name is most like
+    `name`; "" if none is like it."""
     import difflib
 
     close = difflib.get_close_matches(name, sorted(KINDS | HARDWARE), n=1)
@@ -292,6 +317,8 @@ def _nearest(name: str) -> str:
 
 
 def _parse_native(spec: object) -> Device:
+    """Returns the device of a framework's own device object. Raises `DeviceError` for any other
+    object."""
     device = answers.from_native(spec)
     if device is None:
         raise DeviceError(

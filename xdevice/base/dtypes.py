@@ -1,4 +1,4 @@
-"""Names of dtypes: each dtype has one name, which is NumPy's, whatever a framework calls it."""
+"""Names of dtypes: each dtype has one name, the one that NumPy uses, in every framework."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SHORT_FLOATS: Final = (
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
 )
-"""8-bit floats, by ml_dtypes's names: where a framework has them they can be moved, saved and loaded, and nothing
-else."""
+"""8-bit floats, by their names in ml_dtypes: if a framework has them, its tensors of these
+dtypes can be moved, saved and loaded, but xdevice does not compute with them."""
 
 NARROWER: Final = {
     "float64": "float32", "complex128": "complex64", "int64": "int32", "uint64": "uint32",
@@ -39,9 +39,10 @@ NARROWER: Final = {
 """The dtype to use in place of one that a device lacks."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""For each float that NumPy itself does not know, the dtype under which its bits are passed between NumPy and a
-framework."""
+"""For each float dtype that NumPy itself lacks, an integer dtype of the same size, as which its
+bits are passed between NumPy and a framework."""
 
+# the dtypes that Python's types become; and what others call a dtype, by NumPy's name for it
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {
     "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",
@@ -49,9 +50,12 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 
 _stated: dict[type, dict[object, str]] = {}
-"""The names of the frameworks' own dtype objects, by their types: torch.compile cannot look for one among TensorFlow's,
-whose hash is written in C++."""
+"""The names of the frameworks' own dtype objects, in one dict for each type of such objects:
+torch.compile cannot look an object up in a dict that also has TensorFlow's, whose hash is in
+C++."""
+# for a type that has no dict yet
 _NONE: Final[dict[object, str]] = {}
+# two caches: dtypes by their names, and names by their dtypes
 _host_dtypes: dict[str, np.dtype[Any]] = {}
 _names: dict[np.dtype[Any], str] = {}
 
@@ -65,24 +69,26 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def state(names: Mapping[Any, str]) -> None:
-    """Tells xdevice the names of a framework's own dtype objects; each adapter calls it once."""
+    """Registers the names of a framework's own dtype objects, by these objects. Called once for
+    each backend, when it is loaded."""
     for dtype, name in names.items():
         _stated.setdefault(type(dtype), {})[dtype] = name
 
 
 def dtype_name(dtype: object) -> str:
-    """Returns NumPy's name of a dtype in any framework's form.
+    """Returns NumPy's name for a dtype of any framework.
 
-    `"float32"`, `np.float32`, `torch.float32`, `tf.float32`, `paddle.float32`, `jnp.float32`, `float`.
+    All of these are "float32": `"float32"`, `np.float32`, `torch.float32`, `tf.float32`,
+    `paddle.float32`, `jnp.float32` and `float`.
 
     Raises:
-        DTypeError: it is not a dtype.
+        DTypeError: the argument is not a dtype.
     """
     import numpy
 
     try:
         stated = _stated.get(type(dtype), _NONE).get(dtype)
-    except TypeError:  # what cannot be hashed is not a dtype, as is said below
+    except TypeError:  # an unhashable object is not a dtype: the check below raises the error
         stated = None
     if stated is not None:
         return stated
@@ -91,17 +97,20 @@ def dtype_name(dtype: object) -> str:
     if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
     inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that holds its dtype
+    # a NumPy dtype has a `name`; the text of torch.float32 is "torch.float32"
     name = str(getattr(inner, "name", None) or inner).lower().rpartition(".")[2]
     name = _OTHER_NAMES.get(name, name)
     if name not in DTYPES and name not in SHORT_FLOATS:
         raise DTypeError(f"{shown(dtype)} is not a dtype; expected one of {', '.join(DTYPES)}")
+    # cached, because Paddle needs 10 us to name one; strings and classes are not
     if inner is dtype and not isinstance(dtype, str):
-        _stated.setdefault(type(dtype), {})[dtype] = name  # Paddle takes 10 us for one
+        _stated.setdefault(type(dtype), {})[dtype] = name
     return name
 
 
 def host_dtype(name: str) -> np.dtype[Any]:
-    """Returns NumPy's dtype for a name; for "bfloat16" and 8-bit floats it is that of ml_dtypes."""
+    """Returns the NumPy dtype of this name. For "bfloat16" and 8-bit floats it comes from the
+    package ml_dtypes."""
     dtype = _host_dtypes.get(name)
     if dtype is None:
         dtype = _host_dtypes[name] = _host_dtype(name)
@@ -109,6 +118,7 @@ def host_dtype(name: str) -> np.dtype[Any]:
 
 
 def _host_dtype(name: str) -> np.dtype[Any]:
+    """Does what `host_dtype` does, without its cache."""
     import numpy
 
     if name == "bfloat16" or name in SHORT_FLOATS:

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 def names_in(file: str) -> dict[str, str]:
-    """The public names of the face in this file, each with the module that the stub imports it from."""
+    """Returns the public names of the face whose module is `file`, each with the module from
+    which the stub imports it."""
     names = {}
     with open(os.path.splitext(file)[0] + ".pyi", encoding="utf-8") as stub:
         for line in stub:
+            # "from .core.selection import backend as backend": words 2 and 4
             if line.startswith("from "):
                 _, module, _, name = line.split()[:4]
                 names[name] = module
@@ -24,25 +26,29 @@ def names_in(file: str) -> dict[str, str]:
 
 
 def read(face: str, package: str, module: str, name: str) -> Any:
-    """Imports a public name of a face and stores it there, so that its next use takes no time."""
+    """Imports `name` from `module`, as a stub of the package `package` writes it, stores it in
+    the module `face`, so that the next use takes no time, and returns it."""
     from importlib import import_module
+
+    # `from . import math` imports a module, every other line a value of a module
 
     value = (
         import_module(f".{name}", package)
         if module == "."
         else getattr(import_module(module, package), name)
     )
+    # help, pickles and tracebacks of a function then show its public module
     if type(value) is type(read):
-        value.__module__ = (
-            face  # which help, pickles and tracebacks of a user's program should show
-        )
+        value.__module__ = face
     setattr(sys.modules[face], name, value)
     return value
 
 
 def lazy(face: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a face below `xdevice`: `__getattr__, __dir__ = lazy(__name__, __file__)`."""
+    """Returns the functions `__getattr__` and `__dir__` of a face below `xdevice`, whose module
+    contains only `__getattr__, __dir__ = lazy(__name__, __file__)`."""
     names = names_in(file)
+    # relative imports in the stub start at the package
     package = face if os.path.basename(file) == "__init__.py" else face.rpartition(".")[0]
 
     def attribute(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""Which floats xdevice makes where no dtype is named: float32, unless a parity run sets XDEVICE_FLOATS.
+"""Which floats xdevice makes if no dtype is named: float32, unless `xdevice parity` sets
+XDEVICE_FLOATS.
 
 | XDEVICE_FLOATS | |
 |---|---|
@@ -24,6 +25,7 @@ VARIABLE: Final = "XDEVICE_FLOATS"
 FLOAT64: Final = "float64"
 JITTER: Final = "jitter:"
 
+# the wider dtypes that float64 asks for
 _WIDE: Final = {"float32": "float64", "complex64": "complex128"}
 PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 """The dtype of the real and the imaginary part of a complex number."""
@@ -31,6 +33,8 @@ _JITTERED: Final = ("float32", "float64", *PARTS)
 
 
 def _check(text: str) -> str:
+    """Returns the value of XDEVICE_FLOATS. Raises `SettingError` if it is none of those in the
+    table above."""
     number = text.removeprefix(JITTER)
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
@@ -40,6 +44,7 @@ def _check(text: str) -> str:
     return text
 
 
+# read once, at import: changing the floats in the middle of a program would mix two dtypes
 _asked = _check(os.environ.get(VARIABLE, "").strip())
 
 
@@ -54,8 +59,8 @@ def is_float64() -> bool:
 
 
 def usual(name: str = "float32") -> str:
-    """Returns the dtype to use where a program would get `name`: `name` itself, or under XDEVICE_FLOATS=float64 a wider
-    one.
+    """Returns the dtype to use in place of the default dtype `name`: `name` itself, or under
+    XDEVICE_FLOATS=float64 a wider one.
 
     Example:
         >>> from xdevice.base import floats
@@ -66,8 +71,9 @@ def usual(name: str = "float32") -> str:
 
 
 def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array that a program passed in, changed as XDEVICE_FLOATS asks: to float64, or each number by an
-    ULP."""
+    """Returns an array that a program passed in, changed as XDEVICE_FLOATS asks: converted to
+    float64, or with each number changed by an ULP (to the next float). By default it is
+    unchanged."""
     if _asked == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
@@ -75,16 +81,19 @@ def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array, each number changed by an ULP if XDEVICE_FLOATS asks for that; whole numbers stay.
+    """Returns the array, with each number changed by an ULP if XDEVICE_FLOATS asks for that;
+    whole numbers stay as they are.
 
-    Equal arrays are changed alike, in any order of calls, so that tied weights stay equal.
+    Equal arrays get equal changes, in any order of calls, so tied weights stay equal.
     """
     return _jitter(array) if _asked.startswith(JITTER) else array
 
 
 def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array of floats in which each number that is not whole is moved to a neighbouring one,
-    randomly up or down. The direction depends on the setting and on the numbers, so that a run can be repeated."""
+    """Returns a copy of an array of floats in which each number that is not whole is replaced
+    by the next larger or the next smaller float, chosen at random. The choice depends only on
+    the setting and on the numbers, so a run can be repeated. An array of another dtype is
+    returned as it is."""
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
         return array
@@ -92,14 +101,18 @@ def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     import numpy
 
+    # in C order, so that the view below is one of the copy itself
     jittered = numpy.array(array, order="C")
+    # a complex number as two floats
     parts = jittered.reshape(-1).view(PARTS.get(name, name))
+    # seeded by the values, so that equal arrays draw equal numbers
     numbers = numpy.random.Generator(
         numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(jittered.data)])
     )
     ways = numpy.where(
         numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf
     ).astype(parts.dtype)
+    # zeros, ones, masks and labels must stay exact
     is_moved = numpy.isfinite(parts) & (parts != numpy.trunc(parts))
     parts[is_moved] = numpy.nextafter(parts, ways)[is_moved]
     return jittered

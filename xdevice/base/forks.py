@@ -1,4 +1,5 @@
-"""Work that a forked child has to repeat: the threads of its parent do not exist there, nor do their connections.
+"""Functions for work that a forked child has to do again, because the threads and the
+connections of its parent do not exist there.
 
 `import xdevice` imports this module, so it imports nothing that takes time.
 """
@@ -24,8 +25,10 @@ def in_child(function: F) -> F:
 
 
 def renewed(lock: Lock) -> Lock:
-    """Returns a lock that is free in a forked child: the thread that would release it does not exist there."""
-    renew = getattr(lock, "_at_fork_reinit", None)  # which Python itself calls on its own locks
+    """Returns `lock`, registered to be free in each forked child: the thread that would release
+    it does not exist there."""
+    # the private method that Python's own modules, such as logging, call on their locks
+    renew = getattr(lock, "_at_fork_reinit", None)
     if renew is not None:
         in_child(renew)
     return lock

@@ -1,7 +1,8 @@
-"""Answers to names that xdevice does not have: the word to use, or why there is none. Read only when a name is missing.
+"""The advice in the error about a name that xdevice does not have: what to use instead.
+Imported only when a name is missing.
 
-The guesses are names of PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l that mean something
-which xdevice has under another name, or leaves to the framework on purpose.
+The names are those of PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l
+for things that xdevice has under another name, or leaves to the framework on purpose.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from typing import Final
 
-_DTYPE: Final = 'a dtype is a text here, the same on every backend: dtype="{name}"'
-_FRAMEWORK: Final = "models, and layers with weights of their own, are the framework's: xdevice moves and compares them"
+# the answers that several names share
+_DTYPE: Final = 'a dtype is a string here, the same on every backend: dtype="{name}"'
+_FRAMEWORK: Final = (
+    "models, and layers that have weights, are the framework's: xdevice moves and compares them"
+)
 
 _WORDS: Final = {
     "device_count": "xdevice.num_gpus()",
@@ -72,48 +76,48 @@ _WORDS: Final = {
     "autocast": "mixed precision is the framework's own, for instance torch.autocast: docs/guides/mixed_precision.md",
     "amp": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
     "GradScaler": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
-    "vmap": "there is no such transformation here: use the framework's own, or write the axis",
+    "vmap": "xdevice has no such transformation: use the framework's own, or write the axis out",
     "pmap": "xdevice.parallel.replicate and xdevice.parallel.run, or xdevice.distributed for several processes",
-    "pin_memory": "large copies to a GPU go through page-locked memory by themselves: xdevice.to_device(x, device)",
+    "pin_memory": "xdevice.to_device(x, device), which copies large tensors through page-locked memory",
     "empty_cache": "xdevice.accelerator.empty_cache()",
     "memory_allocated": "xdevice.memory(device).allocated",
     "max_memory_allocated": "xdevice.memory(device).peak",
     "memory_stats": "xdevice.memory(device)",
-    "memory_reserved": "xdevice.memory(device): what the frameworks keep in reserve is theirs to tell",
+    "memory_reserved": "xdevice.memory(device) has free and allocated; only the framework reports its reserve",
     "mem_get_info": "xdevice.memory(device).free and .total",
     "get_memory_info": "xdevice.memory(device)",
     "get_device_name": "xdevice.memory(device).name",
     "get_device_properties": "xdevice.memory(device) has name and total",
-    "get_device_capability": "xdevice.accelerator.is_dtype_supported(dtype, device); the rest is one vendor's",
+    "get_device_capability": "xdevice.accelerator.is_dtype_supported(dtype, device); the rest is vendor-specific",
     "current_stream": "xdevice.accelerator.Stream.current(device)",
     "stream": "`with xdevice.accelerator.Stream(device):`",
     "CUDAGraph": "xdevice.accelerator.make_graphed_callable(task)",
     "graph": "xdevice.accelerator.make_graphed_callable(task)",
-    "cuda": "xdevice.gpu(i), on every vendor; xdevice.to_device(x, 'gpu:0') moves",
-    "mps": "xdevice.gpu(), on every vendor",
-    "xpu": "xdevice.gpu(i), on every vendor",
-    "npu": "xdevice.gpu(i), on every vendor",
+    "cuda": "xdevice.gpu(i), for GPUs of all vendors; xdevice.to_device(x, 'gpu:0') moves a tensor",
+    "mps": "xdevice.gpu(), for GPUs of all vendors",
+    "xpu": "xdevice.gpu(i), for GPUs of all vendors",
+    "npu": "xdevice.gpu(i), for GPUs of all vendors",
     "CUDAPlace": "xdevice.gpu(i)",
     "CPUPlace": "xdevice.cpu()",
     "Tensor": "the tensors are the framework's own; xdevice.tensor(data) makes one",
     "array": "xdevice.tensor(data)",
-    "asarray": "xdevice.tensor(data) copies; xdevice.array_namespace(x).asarray need not",
+    "asarray": "xdevice.tensor(data), which copies; xdevice.array_namespace(x).asarray may share memory",
     "as_tensor": "xdevice.tensor(data), which always copies",
     "from_numpy": "xdevice.tensor(array), which always copies",
     "to_tensor": "xdevice.tensor(data)",
     "constant": "xdevice.tensor(data)",
     "convert_to_tensor": "xdevice.tensor(data)",
-    "Variable": "models, and what they train, are the framework's: xdevice moves and compares them",
-    "Parameter": "models, and what they train, are the framework's: xdevice moves and compares them",
+    "Variable": "models and their parameters are the framework's: xdevice moves and compares them",
+    "Parameter": "models and their parameters are the framework's: xdevice moves and compares them",
     "from_dlpack": "xdevice.convert(x, backend)",
-    "is_tensor": "xdevice.device_of(x) raises NotATensorError for what is no tensor",
+    "is_tensor": "xdevice.device_of(x), which raises NotATensorError if x is not a tensor",
     "cat": "xdevice.array_namespace(x).concat",
     "concatenate": "xdevice.array_namespace(x).concat",
     "transpose": "xdevice.array_namespace(x).permute_dims",
     "masked_fill": "xdevice.array_namespace(x).where",
     "clamp": "xdevice.array_namespace(x).clip",
-    "set_default_dtype": "name the dtype where a tensor is made: xdevice.zeros(2, dtype='float16')",
-    "set_floatx": "name the dtype where a tensor is made: xdevice.zeros(2, dtype='float16')",
+    "set_default_dtype": "name the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
+    "set_floatx": "name the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
     "state_dict": "the framework's own, or xdevice.models.convert_state(model, backend) for another framework",
     "load_state_dict": "xdevice.load(state, into=model)",
     "load_state": "xdevice.load(state, into=model)",
@@ -123,13 +127,13 @@ _WORDS: Final = {
     "Layer": _FRAMEWORK,
     "Model": _FRAMEWORK,
     "Sequential": _FRAMEWORK,
-    "Linear": f"xp.matmul(x, weight) + bias computes with weights that are given; {_FRAMEWORK}",
+    "Linear": f"xp.matmul(x, weight) + bias computes with your own weights; {_FRAMEWORK}",
     "DataLoader": "xdevice.math.batches(arrays, size, shuffle=True), and xdevice.prefetch(batches, device)",
     "DataParallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
     "data_parallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
     "DistributedDataParallel": "world.averaging(model) in `with xdevice.distributed.processes() as world:`",
     "MirroredStrategy": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
-    "Accelerator": "docs/guides/from_accelerate.md has a word for each of its methods",
+    "Accelerator": "docs/guides/from_accelerate.md lists a replacement for each of its methods",
     "prepare": "xdevice.to_device for models, xdevice.prefetch for batches: docs/guides/from_accelerate.md",
     "init_process_group": "`with xdevice.distributed.processes() as world:`",
     "init": "`with xdevice.distributed.processes() as world:`",
@@ -141,7 +145,7 @@ _WORDS: Final = {
     "reduce_scatter": "world.reduce_scatter(x) in `with xdevice.distributed.processes() as world:`",
     "allreduce": "xdevice.parallel.all_reduce(tensors), or world.all_reduce(x) of several processes",
     "split_and_load": "xdevice.split_batch(batch, devices)",
-    "set_visible_devices": "CUDA_VISIBLE_DEVICES in the environment, before the framework starts",
+    "set_visible_devices": "set CUDA_VISIBLE_DEVICES in the environment, before the framework starts",
     "transfer_guard": "xdevice.transfers()",
     "use": "`with xdevice.use_backend(name):`",
     "current_backend": "xdevice.backend()",
@@ -149,7 +153,7 @@ _WORDS: Final = {
     "register": "xdevice.register_container(type)",
     "register_pytree_node": "xdevice.register_container(type)",
     "record": "xdevice.parity.log(name, value)",
-    "trace": "xdevice.parity.capture_intermediates(model) for what layers compute; a sum of a diagonal is "
+    "trace": "xdevice.parity.capture_intermediates(model) for the outputs of layers; for the sum of a diagonal, "
     "xdevice.array_namespace(x).linalg.trace",
     "capture": "xdevice.accelerator.make_graphed_callable(task)",
     "supports": "xdevice.accelerator.is_dtype_supported(dtype, device)",
@@ -158,6 +162,7 @@ _WORDS: Final = {
     "assert_allclose": "xdevice.assert_parity(a, b)",
     "profiler": "xdevice.measure(function) for times, xdevice.transfers() for copies; the rest is the framework's",
 }
+# the public modules whose names are looked for without their module, such as `xdevice.Stream`
 _FACES: Final = (
     "accelerator distributed errors math models native nn optim parallel parity random"
 )
@@ -168,24 +173,28 @@ max maximum mean meshgrid min minimum multiply nonzero ones_like outer permute_d
 roll round searchsorted sign sin sort sqrt square squeeze stack std subtract sum take tan tanh tensordot tile tril triu
 unstack unique_values var vecdot where zeros_like
 """
-"""Functions of the Python Array API standard."""
+"""Functions of the Python Array API standard, which are methods of
+`xdevice.array_namespace(x)`."""
 
 
 def answer(name: str, public: list[str]) -> str:
-    """The message of the `AttributeError` for a name that `xdevice`, whose names are `public`, does not have."""
+    """Returns the message of the `AttributeError` for a name that `xdevice` does not have.
+    `public` lists the names that it has."""
     missing = f"module 'xdevice' has no attribute {name!r}"
-    # `hasattr(xdevice, "__wrapped__")` and its like ask for such names, and need no advice
+    # tools ask for such names, as `hasattr(xdevice, "__wrapped__")` does, and need no advice
     if name.startswith("_"):
         return missing
     # a known word of another library, or a misspelt name
-    word = _word(name) or _resembling(name, public)
-    return f"{missing}: {word}" if word else missing
+    advice = _word(name) or _resembling(name, public)
+    return f"{missing}: {advice}" if advice else missing
 
 
 def _word(name: str) -> str | None:
-    """Returns what to write instead of another library's name; None for a name that means nothing here."""
+    """Returns a sentence that says what to write instead of another library's name; None for a
+    name that is not listed here."""
     if name in _WORDS:
         word = _WORDS[name]
+        # code follows "use"; the other answers are sentences already
         return (
             f"use {word}"
             if word.startswith(("xdevice.", "`with", "value, ", "world."))
@@ -202,16 +211,21 @@ def _word(name: str) -> str | None:
 
 
 def _names_of(face: str) -> list[str]:
+    """Returns the public names of the module `xdevice.<face>`; none if it is not installed."""
     try:
         return dir(import_module(f"xdevice.{face}"))
     except ModuleNotFoundError:
-        # the device layer also stands alone, without the products that some faces are of
+        # the device layer also works without the products, to which some of these modules
+        # belong
         return []
 
 
 def _resembling(name: str, public: list[str]) -> str | None:
+    """Returns advice for the name that is most like a misspelt one, out of xdevice's names
+    (`public`) and those of other libraries; None if none is like it."""
     from difflib import get_close_matches
 
+    # 0.8 allows about one wrong letter in five: a lower limit would suggest unrelated names
     alike = get_close_matches(name, [*public, *_WORDS], 1, 0.8)
     if not alike:
         return None

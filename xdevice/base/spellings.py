@@ -1,6 +1,8 @@
-"""Answers to arguments in another library's spelling, such as PyTorch's `dim`: the word to use, or why there is none.
+"""Errors for arguments of other libraries, such as PyTorch's `dim`, that say what to write
+instead.
 
-A function that takes them declares `**spelling: NoReturn`, which type checkers refuse to pass.
+A function that answers such arguments declares `**spelling: NoReturn`, so type checkers report
+a call that passes one.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Final, NoReturn
 
+# the answers that several arguments share
 _SHAPE: Final = "the shape comes first, without a name: {function}(2, 3)"
 _SEED: Final = "write `with xdevice.random.seed(n):` around it"
 _GRADIENTS: Final = "compute gradients with xdevice.math.value_and_grad, for any tensor"
@@ -31,16 +34,16 @@ _WORDS: Final = {
     **dict.fromkeys(("num_classes", "depth"), "write n="),
     **dict.fromkeys(("input", "x", "tensor", "values"), _FIRST),
     **dict.fromkeys(("unbiased", "ddof"), "write correction=1 for a division by n - 1"),
-    "replace": "choice draws each number anew",
-    "out": "functions give a new tensor",
+    "replace": "choice always draws with replacement",
+    "out": "functions return a new tensor",
     "where": "select first: xp.where(condition, x, 0)",
     "name": "tensors have no names here",
-    "copy": "to_device copies what is elsewhere; copy_to always copies",
+    "copy": "to_device copies a tensor that is on another device; copy_to always copies",
     "memory_format": "the framework's own call changes the memory format",
     "layout": "the framework's own call makes sparse tensors",
-    "pin_memory": "large copies to a GPU go through page-locked memory by themselves",
-    "training": "leave the call out where nothing is dropped",
-    "inplace": "functions give a new tensor",
+    "pin_memory": "to_device copies large tensors to a GPU through page-locked memory",
+    "training": "omit the call when nothing is to be dropped",
+    "inplace": "functions return a new tensor",
     "weight": "multiply the losses of reduction='none' by weights",
     "ignore_index": "select the rows that count first",
     "from_logits": "the function takes logits, never probabilities",
@@ -49,7 +52,9 @@ _WORDS: Final = {
 
 
 def refuse(function: str, spelling: Iterable[str], takes: str) -> NoReturn:
-    """Raises the `ArgumentError` for arguments that a function does not have. `takes` are those that it has."""
+    """Raises the `ArgumentError` for the first of the arguments in `spelling`, which the
+    function named `function` does not have. `takes` lists, in words, the arguments that it
+    has."""
     name = next(iter(spelling))
-    word = _WORDS.get(name, "").format(function=function)
-    raise ArgumentError(f"{function} has no argument {name!r}: {word or f'it takes {takes}'}")
+    advice = _WORDS.get(name, "").format(function=function)
+    raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")

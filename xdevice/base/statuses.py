@@ -18,5 +18,6 @@ def status_text(status: int) -> str:
         return f"with exit status {status}"
     try:
         return f"by {signal.Signals(-status).name}"
+    # real-time signals, such as 40 on Linux, have no names
     except ValueError:
         return f"by signal {-status}"

@@ -1,3 +1,3 @@
-"""The one place that says which version this is."""
+"""The version of xdevice, which is stated only here."""
 
 __version__ = "0.1.0"

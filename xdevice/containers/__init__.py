@@ -1,1 +1,2 @@
-"""Walks containers and rebuilds them, and finds the tensors in objects whose types nobody registered."""
+"""Walks containers and rebuilds them, and finds the tensors in objects whose types are not
+registered."""

@@ -1,5 +1,5 @@
-"""The attributes of an object, which are in its slots and its `__dict__`: reads and sets them without running the
-object's code."""
+"""Reads and sets the attributes of an object, which are in its slots and its `__dict__`,
+without running the object's code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from xdevice.errors import ContainerError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+# the types whose values `first_lost` compares
 _PLAIN: Final = (bool, int, float, str, bytes)
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
-"""Returns what a class itself defines, without its bases. `vars` would call code of its metaclass, which may raise."""
+"""Returns the attributes that a class itself defines, without those of its bases. `vars` would
+call code of its metaclass, which may raise."""
 
 
 class Attribute(str):
@@ -35,12 +37,16 @@ def as_key(name: Any) -> Any:
 
 
 def as_name(key: Any) -> Any:
+    """Returns the name of an attribute for its key: the reverse of `as_key`."""
     return str(key) if isinstance(key, str) else key
 
 
 @registry.kept_by_type
 def slots(cls: type) -> tuple[str, ...]:
-    """Returns the names of the slots of a class and its bases, as `setattr` takes them."""
+    """Returns the names of the slots of a class and its bases, in the form that `setattr`
+    accepts."""
+    # from the descriptors, because `__slots__` has private names in another form (`__x`,
+    # `_Class__x`)
     bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
     return tuple(
         name
@@ -51,7 +57,8 @@ def slots(cls: type) -> tuple[str, ...]:
 
 
 def attribute_dict(x: Any) -> Any:
-    """Returns the `__dict__` of an object, None if it has none. Raises `ContainerError` if a property hides it."""
+    """Returns the `__dict__` of an object; None if it has none. Raises `ContainerError` if the
+    class replaces it by a property that raises an error."""
     try:
         return object.__getattribute__(x, "__dict__")
     except AttributeError:
@@ -65,20 +72,22 @@ def attribute_dict(x: Any) -> Any:
 
 
 def attributes(x: Any) -> dict[Any, Any]:
-    """Returns the values in the slots and the `__dict__` of an object, by name."""
+    """Returns the values in the slots and the `__dict__` of an object, by their names."""
     values = {}
     for name in slots(type(x)):
-        with suppress(Exception):  # not set
+        # a slot that was never set raises AttributeError
+        with suppress(Exception):
             values[name] = object.__getattribute__(x, name)
     own = attribute_dict(x)
-    # an AttrDict is its own `__dict__`: these are its items
+    # an AttrDict is its own `__dict__`: its attributes are its items, which are walked anyway
     return values | own if type(own) is dict else values
 
 
 def first_lost(old: Any, new: Any) -> str:
-    """Returns the name of the first attribute that `old` has, and that `new`, an object of the same type, lacks or has
-    with another type or another plain value; "" if there is none. Attributes with "hash" in their names do not count,
-    because a stored hash changes with the contents."""
+    """Compares two objects of one type. Returns the name of the first attribute of `old` that
+    `new` lacks, or has with a value of another type, or with another number or string; "" if
+    there is none. Attributes with "hash" in their names are ignored, because a stored hash
+    changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in str(name))
     return next(
@@ -92,11 +101,14 @@ def first_lost(old: Any, new: Any) -> str:
 
 
 def _differs(old: Any, new: Any) -> bool:
+    """Whether two values differ in type, or are different numbers or strings."""
     return type(new) is not type(old) or (isinstance(old, _PLAIN) and old != new)
 
 
 def put(new: Any, name: Any, value: Any) -> None:
-    """Sets an attribute without running code of the object's class, which may forbid it or compute something."""
+    """Sets an attribute of `new` without running code of its class, which may forbid it or
+    compute something."""
+    # the object's `__dict__`, and the descriptor of the slot, if the attribute is in one
     own, slot = (
         getattr(new, "__dict__", None),
         getattr(type(new), name, None) if isinstance(name, str) else None,
@@ -110,9 +122,12 @@ def put(new: Any, name: Any, value: Any) -> None:
 
 
 def read(x: Any) -> tuple[list[Any], list[Any]]:
+    """Returns the keys and the values of the attributes of an object; the fields of a dataclass
+    come first."""
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
     of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
-    # the fields come first, and as their properties give them
+    # the first `of_fields` sets the order; the second one the values, because a field may be a
+    # property that returns another value than is stored
     values = of_fields | attributes(x) | of_fields
     return list(map(as_key, values)), list(values.values())
 
@@ -121,16 +136,22 @@ def empty(x: Any) -> Any:
     """Returns an object of the type of `x`, to be filled by `fill`, made without calling `__init__`."""
     try:
         return object.__new__(type(x))
-    except TypeError:  # its memory is laid out by C
+    # a type with a base in C, such as an exception, refuses `object.__new__`
+    except TypeError:
         return copy.copy(x)
 
 
 def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
+    """Returns a new object like `x` whose attributes, named by `keys`, are `children`."""
     return fill(empty(x), x, keys, children)
 
 
 def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
+    """Sets the attributes of `new`, which `empty(x)` has made, to `children`, and returns
+    `new`. `keys` are the keys of the attributes. If an attribute records the device of tensors
+    that have moved, it gets the new device."""
     values = dict(zip(map(as_name, keys), children, strict=True))
+    # such as `device`, or `weights_device`
     for name, child in values.items():
         notes_device = isinstance(name, str) and name.endswith("device")
         put(new, name, _gone_along(name, child, x, values) if notes_device else child)
@@ -138,12 +159,16 @@ def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
-    """Returns the new value of an attribute in which an object records a device. If the tensors that the attribute
-    describes were on that device and have moved, that is their new device, otherwise the old value. `device` describes
-    all tensors of the object, `some_device` those whose names begin with `some`."""
+    """Returns the new value of an attribute in which an object records a device. `name` is its
+    name, `noted` its old value, `x` the old object, and `values` has the attributes of the new
+    one. If the tensors that the attribute describes were on that device and have moved, the
+    result is their new device, otherwise the old value. `device` describes all tensors of the
+    object, `some_device` those whose names begin with `some`."""
+    # either a framework's own device object, or a `Device`
     owner = registry.owner_of(type(noted))
     place = owner.from_native(noted) if owner is not None else noted
     before, prefix = attributes(x), name.removesuffix("device").strip("_")
+    # the pairs of old and new devices of the described tensors
     moves = set()
     for other, child in values.items():
         owned = registry.kind_of(type(child))
@@ -153,10 +178,13 @@ def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
             and owned.kind == "tensor"
             and owner in (None, owned.backend)
         ):
-            with suppress(UnsupportedError):  # a traced tensor has no device
+            # a traced tensor, or one on several devices, has no device
+            with suppress(UnsupportedError):
                 moves.add(
                     (owned.backend.device_of(before[other]), owned.backend.device_of(child))
                 )
+    # only if it is certain: it is a device, and all these tensors have moved from it to one
+    # other
     if (
         type(place) is not Device
         or len(moves) != 1

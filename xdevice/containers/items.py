@@ -1,8 +1,9 @@
-"""How the items and attributes of each kind of container are read, and how such a container is made again with other
-items and attributes.
+"""How the items and attributes of each kind of container are read, and how a container is
+rebuilt with other items and attributes.
 
-State that is neither item nor attribute comes from the old container. If anything else in the new container would
-differ from the old one, an error is raised.
+State that is neither an item nor an attribute is taken from the old container. If that is not
+possible, because the type's constructor or methods change or lose a part of the container, a
+`ContainerError` is raised.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""If the keys of a mapping hold tensors, the key of an additional leaf that contains all keys. It is never replaced."""
+"""The key of an additional leaf, which contains all keys of a mapping if tensors are among
+these. Rebuilding never replaces that leaf."""
 
+# the parts of a `functools.partial`, in the order in which its `__setstate__` takes them
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
 
 
@@ -41,21 +44,21 @@ class Walk(NamedTuple):
     """Rebuilds a container with other children (items and attributes); whatever else it has comes from the old
     container."""
     is_plain: bool = False
-    """Whether a container is rebuilt even with the same children, so that a copy of what contains it does not share
-    it."""
+    """Whether the container is rebuilt even if its children are the same. Otherwise a rebuilt
+    outer container would share it with the old one."""
     dense: str = ""
-    """How to make an object dense, if its tensors cannot be split, joined or summed one by one, like those of a sparse
-    array."""
+    """For an object whose tensors cannot be split, joined or summed one by one, such as a
+    sparse array: advice on how to make it dense, the end of an error. Empty for all others."""
 
 
 def _extra_attributes(x: Any) -> dict[str, Any]:
-    """Returns those attributes of a container with items that hold tensors or models. Left out are attributes that are
-    items of the container under another name, and attributes that a framework itself adds to its own containers."""
-    # a framework's own container, whose attributes are bookkeeping
+    """Returns those attributes of a container with items that hold tensors or models, by their
+    names. Attributes whose values are also items of the container are left out."""
+    # the attributes of a framework's own container are for the framework's internal use
     if registry.owner_of(type(x)) is not None:
         return {}
     beside = attributes(x)
-    # the items themselves
+    # the items themselves are in this attribute
     if isinstance(x, UserDict | UserList):
         del beside["data"]
     if not beside:
@@ -73,9 +76,10 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
         if registry.kind_of(type(value)) is not None or looks.search(value)
     }
     for name in beside:
-        if not isinstance(name, str):  # it would look like an item
+        # its key would not differ from that of an item
+        if not isinstance(name, str):
             raise ContainerError(
-                f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a text"
+                f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a string"
             )
     return beside
 
@@ -87,12 +91,12 @@ def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[N
 
 
 def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns the keys and the values of a mapping. If keys hold tensors, all keys together are added as one more
-    value."""
+    """Returns the keys and the values of a mapping. If tensors are among the keys or in them,
+    all keys together are added as one more value, under the key `_KEYS`."""
     names, children = list(keys), list(values)
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
-    # one leaf for all keys: a single key could not be replaced
+    # one leaf for all keys, so that an error can name the key; keys are never replaced
     mapping_keys = looks.MappingKeys(names)
     return (
         (names, children)
@@ -102,22 +106,25 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
-    """Returns the keys and values of a dict. Raises `ContainerError` for a subclass that shows different values than it
-    stores, if tensors are among them."""
+    """Returns the keys and values of a dict, and of its attributes that hold tensors. Raises
+    `ContainerError` for a subclass whose `items()` differ from the stored ones, if there are
+    tensors in it."""
     items = dict(x.items())
     # what the dict really stores, past the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
         # a multi-dict stores lists and returns the first item of each; how to put another one there is unknown
+        # `looks` is only the default for a missing key: no container has this module as a value
         if (
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)
         ) and (_tensors(x) or _tensors([*items.values()])):
-            raise ContainerError(_other_than_held(x, "gives different items than it stores"))
+            raise ContainerError(_other_than_held(x, "returns different items than it stores"))
     return add_attributes(x, *and_keys(items, items.values()))
 
 
 def _other_than_held(x: Any, what: str) -> str:
+    """Returns the message for a mapping that xdevice cannot rebuild, because it `what`."""
     name = type(x).__qualname__
     return (
         f"a {name} {what}; pass dict(x.items()), or say how: "
@@ -126,20 +133,23 @@ def _other_than_held(x: Any, what: str) -> str:
 
 
 def _tensors(x: Any) -> set[int]:
+    """Returns the `id`s of the tensors and models in an object."""
     return {id(one.value) for one in looks.search(x)}
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of a dict with other values and attributes, made by
-    `copy.copy`, which keeps everything else that the dict has."""
-    # by the class's own `__copy__` if it has one
+    """Returns a copy of a dict with other values and attributes. `copy.copy` makes it, which
+    keeps everything else that the dict has. Raises `ContainerError` if that changes a value's
+    type."""
     new = copy.copy(x)
+    # the class's own `__copy__` has returned something else
     if new is x or type(new) is not type(x):
         return _write_mapping(x, keys, children)
     # the copy's attributes, some of which may be its items under another name
     own = getattr(new, "__dict__", {})
+    # an AttrDict, whose attributes are its items: the copy's are still those of `x`
     if getattr(x, "__dict__", None) is x:
-        new.__dict__ = own = new  # the attributes are the items
+        new.__dict__ = own = new
     for key, child in zip(keys, children, strict=True):
         if type(key) is Attribute:
             if key is not _KEYS:
@@ -149,15 +159,19 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
         if old is child:
             continue
         new[key] = child
+        # the item is also an attribute of the same name
         if isinstance(key, str) and own.get(key) is old:
-            own[key] = child  # the attribute was the item
+            own[key] = child
     return _check_taken(new, keys, children)
 
 
 def _read_mapping(x: Any) -> tuple[Names, Children]:
+    """Returns the keys and values of a mapping that is not a dict, and of its attributes that
+    hold further tensors. Raises `ContainerError` if there are tensors in it and a key has
+    several values."""
     items = [*x.items()]
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
-    # multi-dicts, as for the headers of HTTP, yield a key once for each of its values
+    # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
     if len(dict(items)) < len(items) and _tensors(x):
         raise ContainerError(_other_than_held(x, "has several values for a key"))
     # all tensors are among the values, so the attributes need not be walked
@@ -167,8 +181,10 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor. A copy of `x` is not
-    written into instead: without a `__copy__`, Python's copy would share the inner dict of `x`."""
+    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor.
+    (`copy.copy` cannot be used: unless the type has a `__copy__`, the copy would share the
+    inner dict of `x`.) Raises `ContainerError` if the new mapping does not contain exactly
+    these children."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -177,7 +193,7 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
     if len(new) != len(items) or not all(
         _is_kept(new[key], child) for key, child in items.items()
     ):
-        raise ContainerError("what it is made of does not come out again")
+        raise ContainerError("its constructor changes the values that it gets")
     for key, child in pairs:
         if type(key) is Attribute:
             put(new, key, child)
@@ -185,21 +201,22 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _made(x: Any, inside: Any) -> Any:
-    """Returns a new object that the type of `x` makes from these contents. Raises `ContainerError` if it has another
-    type than `x` or lacks an attribute of `x`."""
-    # by the constructor, which may refuse, convert or lose something: each is checked below
+    """Returns a new object that the type of `x` makes from the contents `inside`. Raises
+    `ContainerError` if it has another type than `x` or lacks an attribute of `x`."""
+    # the constructor may return another type, as a class with `__new__` can
     new = type(x)(inside)
     if type(new) is not type(x):
         raise ContainerError(f"it became a {type(new).__qualname__}")
-    # an attribute that the constructor does not set
+    # an attribute that another argument of the constructor, or the program, has set
     if lost := first_lost(x, new):
         raise ContainerError(f"its {lost} would be lost")
     return new
 
 
 def _is_kept(new: Any, old: Any) -> bool:
-    """Whether a mapping has kept the value `old` that was put into it. The mapping returns it as `new`, which may be
-    another object of the same type unless it is a tensor."""
+    """Whether a mapping has kept the value `old` that was put into it, and now returns `new`
+    for. A tensor or model must be the same object; any other value must only have the same
+    type."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 
@@ -213,10 +230,14 @@ def _check_taken(new: Any, keys: Names, children: Children) -> Any:
 
 
 def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
-    raise ContainerError("its contents live only as long as something else holds them")
+    """Raises `ContainerError`, because the new contents of a weak container would be gone at
+    once."""
+    raise ContainerError("its contents exist only while something else refers to them")
 
 
 def _read_listed(x: Any) -> tuple[Names, Children]:
+    """Returns the indices and items of a list, and the names and values of its attributes that
+    hold tensors."""
     items = _items(x)
     return add_attributes(x, range(len(items)), items)
 
@@ -228,23 +249,28 @@ def _items(x: Any) -> list[Any]:
 
 
 def _write_listed(x: Any, keys: Names, children: Children) -> Any:
+    """Returns a copy of a list with other items and attributes."""
     new = copy.copy(x)
+    # the children are first the items and then the attributes
     count = len(_items(x))
     new[:] = children[:count]
     return _put_attributes(new, count, keys, children)
 
 
 def _put_attributes(new: Any, count: int, keys: Names, children: Children) -> Any:
+    """Sets the attributes of `new` to the children that follow the first `count`, which are
+    items, and returns `new`."""
     for name, child in list(zip(keys, children, strict=True))[count:]:
         put(new, name, child)
     return new
 
 
 def _read_tuple(x: Any) -> tuple[Names, Children]:
-    """Returns the items of a tuple by their names, or by their indices if they have none."""
-    # of a namedtuple, whose paths are better read with names
+    """Returns the names of a tuple's items, or their indices if they have none, and the items;
+    then its attributes that hold tensors."""
+    # a namedtuple: paths in errors are easier to read with names
     names = getattr(x, "_fields", None)
-    # time.struct_time and torch.return_types have names for their items, but are no namedtuples
+    # time.struct_time and torch.return_types name their items, but are not namedtuples
     if hasattr(x, "n_sequence_fields"):
         names = type(x).__match_args__
     items = _items(x)
@@ -254,16 +280,22 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
+    """Returns a new tuple of the type of `x` with other items and attributes."""
+    # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can
+    # make one
     if hasattr(x, "n_sequence_fields"):
         return type(x)(children)
     count = len(_items(x))
-    new = tuple.__new__(type(x), children[:count])  # bypasses its own constructor
+    # the type's own constructor, such as a namedtuple's, may take other arguments
+    new = tuple.__new__(type(x), children[:count])
     for name, value in attributes(x).items():
         put(new, name, value)
     return _put_attributes(new, count, keys, children)
 
 
 def _read_partial(x: Any) -> tuple[Names, Children]:
+    """Returns the function and the stored arguments of a `functools.partial`, and its other
+    attributes."""
     more = attributes(x)
     return [*_PARTIAL, *map(Attribute, more)], [
         x.func,
@@ -274,26 +306,34 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
 
 
 def _write_partial(x: Any, keys: Names, children: Children) -> Any:
+    """Returns a new partial with another function, other arguments and other attributes."""
     new = copy.copy(x)
     more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
-    # the only way to change a partial
+    # the attributes of a partial are read-only; its state, as for pickle, can be set
     new.__setstate__((*children[: len(_PARTIAL)], {str(name): child for name, child in more}))
     return new
 
 
 def read_elements(x: Any) -> tuple[Names, Children]:
+    """Returns numbers and the elements of a set, a deque or a view of a dict, in the order of
+    iteration."""
     elements = _items(x)
     return range(len(elements)), elements
 
 
 def _write_set(x: Any, keys: Names, children: Children) -> Any:
+    """Returns a new set of the type of `x`. Raises `ContainerError` if it does not contain
+    exactly these children."""
     new = _made(x, children)
+    # by `id`, because comparing tensors would compute
     if set(map(id, new)) != set(map(id, children)):
-        raise ContainerError("what it is made of does not come out again")
+        raise ContainerError("its constructor changes the elements that it gets")
     return new
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
+    """Returns a new deque of the type of `x`. Raises `ContainerError` if that type's
+    constructor loses an attribute."""
     new = type(x)(children, x.maxlen)
     lost = first_lost(x, new)
     if lost:
@@ -303,14 +343,17 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 KNOWING_ITSELF: Final = Walk(by_attributes.read, by_attributes.write)
-"""How an object is walked to which something inside it refers, as a transform and its inverse refer to each other."""
+"""How an object is walked if something inside it refers back to it, as the inverse of a
+transform refers to the transform. It equals `ATTRIBUTES`, but is told apart by `is`."""
 
+# the first entry whose classes include the type counts, so special classes come before general
+# ones
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     (dict | UserDict, Walk(_read_keyed, write_keyed)),
     (list | UserList, Walk(_read_listed, _write_listed)),
     (deque, Walk(read_elements, _write_deque)),
     (tuple, Walk(_read_tuple, _write_tuple)),
-    # only its dict can make a view, so it comes back as a list
+    # a view of a dict (`d.values()`) is rebuilt as a list, because only a dict can make one
     (MappingView, Walk(read_elements, lambda x, keys, new: list(new))),
     (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
     (WeakValueDictionary, Walk(_read_mapping, _refuse_weak)),

@@ -1,10 +1,11 @@
 """Finds the values that an object holds: those in its slots and its `__dict__`, and the items of the containers in
 these.
 
-None of the object's code is called, not even a property, so values that the object computes are not found. Values that
-an object keeps in C are found if its type reports them to Python's garbage collector, as Python asks of all types.
-Refusing every object that may keep something in C would refuse locks, loggers, open files and random generators in a
-batch.
+None of the object's code is called, not even a property, so values that the object computes are
+not found. Values that an object refers to only from C are found if its type reports them to
+Python's garbage collector, as Python requires of all types. To refuse every object that may
+have such values is no alternative: it would refuse batches with locks, loggers, open files and
+random generators.
 """
 
 from __future__ import annotations
@@ -29,23 +30,30 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
-"""How many values of one object are searched before the search is given up: a training loop holds half of the
-program."""
+"""How many values of one object are searched before the search is given up. From some objects,
+such as a training loop, half of the program can be reached."""
 
 _DEEPEST: Final = 16
-"""How many levels of plain containers `is_plain` looks through: a container that contains itself has no end."""
+"""How many levels of plain containers `is_plain` looks through. Without a limit, a container
+that contains itself would keep it busy forever."""
 
-_IS_COLLECTED: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
+# a bit of `__flags__`: Py_TPFLAGS_HAVE_GC of Python's C API
+_IS_COLLECTED: Final = 1 << 14
+# the types whose iterator yields all their items
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
 PLAIN: Final = frozenset(map(id, (type(None), bool, int, float, complex, str, bytes)))
-"""The `id`s of the types whose objects hold nothing. They are found by `id`, because a type may refuse to be hashed."""
+"""The `id`s of the types whose objects refer to no other objects: numbers, strings, None.
+`id`s, because the type that is looked up may be unhashable."""
 
+# the containers that `is_plain` looks through, and the types of attributes that are computed
+# when read
 _FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
+# types that are never searched: from code and classes the whole program can be reached, and the
+# object of a weak reference belongs to someone else
 _NEVER: Final = (
     *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
-    # running code would lead to the whole program; what a weak reference names belongs to others
     *(
         types.CoroutineType,
         types.AsyncGeneratorType,
@@ -62,11 +70,13 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     types.BuiltinMethodType: ("__self__",),
     types.MethodWrapperType: ("__self__",),
 }
-"""The attributes of these types whose names are neither slots nor in a `__dict__`."""
+"""For types whose attributes are neither in slots nor in a `__dict__`: the names of the
+attributes to search."""
 
 
 class Inner(NamedTuple):
-    """A tensor or model that was found in an object, and the path from the object to it, such as `.x[0]`."""
+    """A tensor or model that was found in an object, the path from the object to it, such as
+    `.x[0]`, and its backend and kind."""
 
     path: str
     value: Any
@@ -75,38 +85,45 @@ class Inner(NamedTuple):
 
 
 class MappingKeys(tuple[Any, ...]):
-    """The keys of a mapping, as one leaf. No other keys may be put in their place, because the program looks things up
-    by the old ones."""
+    """The keys of a mapping, as one leaf. They are never replaced, because the program looks
+    values up by the old keys."""
 
     __slots__ = ()
     __qualname__ = "tuple of keys"
 
 
 class _View(NamedTuple):
-    """Where objects of a type can hold other objects; found out once for each type."""
+    """Where objects of a type can have references to other objects; determined once for each
+    type."""
 
     is_proxy: bool
     is_open: bool
-    """Whether no list or table above says all that objects of the type hold, so that the collector is asked. Without
-    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files and objects with one."""
+    """Whether objects of the type may have references besides those in `base`, `fields` and
+    their attributes, so that the garbage collector is asked. Refusing such types instead would
+    refuse 38 of 66 everyday objects, such as locks, open files, and objects that have one."""
     base: Any
+    """The built-in container that the type is or inherits from; None if there is none."""
     fields: tuple[str, ...]
+    """The names of the attributes to search, from `_FIELDS`."""
 
 
 def search(x: Any) -> list[Inner]:
-    """Returns the tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError`
-    if there is too much in it to be searched."""
+    """Returns the tensors and models in an object that is neither a tensor nor a model, or in
+    an array of Python objects. Raises `ContainerError` if the object contains too much to be
+    searched."""
     inside = _objects(x, registry.kind_of(type(x)))
     x = x if inside is None else inside
     return list(_search(x)) if can_hold(type(x)) else []
 
 
 def answers(x: Any) -> bool:
-    """Whether Python can ask an object and its type what they are, as `isinstance` and `hasattr` do, without an
-    error."""
+    """Whether the type of an object can be hashed, and whether `isinstance` and `hasattr` work
+    for the object and for its type. Code of the object or of its metaclass may raise errors
+    there."""
     try:
-        # a metaclass may refuse it
         hash(type(x))
+        # a name that no class has: the metaclass may have a `__getattr__` that raises another
+        # error
         getattr(type(x), "__xdevice_lacks_it__", None)
         return x.__class__ is not None and getattr(x, "__dict__", None) is not ...
     except Exception:
@@ -114,8 +131,8 @@ def answers(x: Any) -> bool:
 
 
 def has_method(cls: type, name: str) -> bool:
-    """Whether objects of a type have a method of this name; found out without calling code of theirs or of their
-    metaclass."""
+    """Whether objects of a type have a method of this name. Calls no code of the objects, of
+    the type or of its metaclass."""
     return callable(
         # the first class that has the name decides, as in Python's own lookup
         next((members(base)[name] for base in cls.__mro__ if name in members(base)), None)
@@ -124,59 +141,70 @@ def has_method(cls: type, name: str) -> bool:
 
 @registry.kept_by_type
 def can_hold(cls: type) -> bool:
-    """Whether objects of a type may hold other objects: those that may take part in garbage collection."""
+    """Whether objects of a type may have references to other objects that are worth a
+    search."""
+    # a type whose objects can refer to others takes part in garbage collection
     if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER):
         return False
-    # types of a framework that hold nothing of the program's
+    # types of a framework that contain no tensors of the program
     owner = registry.owner_of(cls)
     return owner is None or not issubclass(cls, owner.opaque)
 
 
 def _is_function(cls: type) -> bool:
-    """Whether objects of a type are functions, those of Cython for example included. Their attributes are not searched
-    for tensors, because they lead to the globals of a module, and from there to the whole program."""
+    """Whether objects of a type are functions, including those of Cython for example. The
+    garbage collector is not asked about them, because they refer to the globals of a module,
+    and these to the whole program."""
     return has_method(cls, "__call__") and has_method(cls, "__get__")
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether objects of a type are proxies of another object, whose class `isinstance` sees. Examples are TensorFlow's
-    wrappers around the dicts and tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property
+    """Whether objects of a type are proxies, which have another object behind them and, for
+    `isinstance`, the class of that object. Examples are TensorFlow's wrappers around the dicts
+    and tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property
     `__wrapped__` is not one, because `isinstance` sees its own class."""
     return all(
-        # a proxy computes both when asked
+        # a proxy computes both attributes when they are read
         issubclass(type(_defined(cls, name)), _DESCRIPTORS)
         for name in ("__wrapped__", "__class__")
     )
 
 
 def _defined(cls: type, name: str) -> Any:
-    """Returns what a type or a base of it, except `object`, defines under a name; None if none does."""
+    """Returns the attribute `name` as a type or one of its bases, except `object`, defines it
+    (a property as such); None if none of them does."""
     return next(
         (members(base)[name] for base in cls.__mro__[:-1] if name in members(base)), None
     )
 
 
 def _unwrap(x: Any) -> Any:
+    """Returns the object behind a proxy; None if there is none."""
     try:
         return x.__wrapped__
-    except Exception:  # there is no object behind it yet
+    # a lazy proxy that has no object yet, for example
+    except Exception:
         return None
 
 
 def seen_class(x: Any) -> type:
-    """Returns the type of an object, or for a proxy the type of the object behind it. Other objects may claim to be of
-    another class, as a mock with a `spec` does, but have only the name of that class."""
+    """Returns the type of an object, or for a proxy the type of the object behind it.
+    `x.__class__` is not used, because a mock with a `spec`, for example, claims another class
+    there whose contents it does not have."""
+    # there may be a proxy of a proxy
     while is_proxy(type(x)):
         x = _unwrap(x)
     return type(x)
 
 
 def _search(x: Any) -> Iterator[Inner]:
-    """Yields the tensors and models in an object, depth first, each object in it once. Raises `ContainerError` if there
-    are too many."""
-    # objects refer to each other in circles
+    """Yields the tensors and models in an object, depth first, each of them once. Raises
+    `ContainerError` if more than `_MOST` objects have to be searched."""
+    # objects may refer to each other in cycles
     visited = {id(x)}
-    # no recursion: a list may be linked by thousands of objects
+    # a stack instead of recursion, because a linked list may be thousands of objects deep; each
+    # entry has the step that led to an object, as `_children` yields it, and the iterator over
+    # its children
     way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
     while way:
         for form, key, child in way[-1][2]:
@@ -186,7 +214,7 @@ def _search(x: Any) -> Iterator[Inner]:
             owned = registry.kind_of(cls)
             inside = _objects(child, owned) if owned is not None else None
             if owned is not None and inside is None:
-                # the path is written only for what was found, since most objects hold nothing
+                # the text of a path is made only now, because most objects contain no tensors
                 steps = [*((form, key) for form, key, _ in way[1:]), (form, key)]
                 yield Inner("".join(_code(*step) for step in steps), child, *owned)
             elif (inside is not None or can_hold(cls)) and id(child) not in visited:
@@ -194,27 +222,32 @@ def _search(x: Any) -> Iterator[Inner]:
                     raise _too_large(x)
                 visited.add(id(child))
                 way.append((form, key, _children(child if inside is None else inside)))
+                # goes down into the child
                 break
+        # all children were visited: goes back up
         else:
             way.pop()
 
 
 def _code(form: str, key: Any) -> str:
-    """Returns one step of the path to a tensor, as written in code: `[0]`, or `.x`, for which `key` does not matter."""
+    """Returns the code of one step of a path, from a form and a key as `_children` yields them:
+    `[0]`, or `.x`."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 
 
 def _too_large(x: Any) -> ContainerError:
+    """Returns the error for an object that contains too much to be searched."""
     name = type(x).__qualname__
     return ContainerError(
-        f"a {name} holds more than {_MOST:,} things, too many to search for tensors; take it out of the container, or "
-        f"register which of its parts move. None do after xdevice.register_container({name}, flatten=lambda x: [], "
-        "rebuild=lambda x, inside: x)"
+        f"a {name} contains more than {_MOST:,} objects, too many to search for tensors; take it out of the container, "
+        f"or register which of its parts move. To move none of them, call xdevice.register_container({name}, "
+        "flatten=lambda x: [], rebuild=lambda x, inside: x)"
     )
 
 
 @registry.kept_by_type
 def _view(cls: type) -> _View:
+    """Returns where objects of a type can have references to other objects."""
     base = next((base for base in (dict, *_LISTS) if issubclass(cls, base)), None)
     fields = next((names for base, names in _FIELDS.items() if issubclass(cls, base)), ())
     return _View(
@@ -223,14 +256,16 @@ def _view(cls: type) -> _View:
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields a tuple for each value that is directly in an object: how its key is written (`[{}]`), the key, and the
-    value."""
+    """Yields `(form, key, value)` for the values directly in an object that may hold tensors.
+    Attributes that are numbers or strings, and containers of only these, are left out. `form`
+    is the code of the step to the value: `[{}]`, in which `{}` stands for the key, or `.x`,
+    with the key ''. Both are '' if there is no code for the step."""
     cls = type(x)
     view = _view(cls)
     if view.is_proxy:
         inner = _unwrap(x)
         yield ".__wrapped__", "", inner
-        # data that a framework itself adds to its own proxies does not count
+        # what a framework stores in its own proxies is for its internal use
         if registry.owner_of(cls) is None:
             yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
         return
@@ -240,31 +275,41 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
         # tensors may be keys
         yield from _number(".keys()[{}]", list(dict.keys(x)))
     elif view.base is not None:
+        # the built-in iterator, because a subclass may have another one that runs its code
         yield from _number("[{}]", list(view.base.__iter__(x)))
     yield from ((f".{name}", "", getattr(x, name)) for name in view.fields)
     try:
         own, named = attributes(x), [attribute_dict(x)]
-    except ContainerError:  # a property hides its `__dict__`, which it reports below
+    # a property hides the `__dict__`, but the garbage collector finds it below
+    except ContainerError:
         own, named = {}, []
     yield from (
         (f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN
     )
+    # the collector also returns the `__dict__` and the attributes, which were yielded above
+    # with their names
     if view.is_open:
         listed = set(map(id, chain(named, own.values())))
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in listed)
 
 
 def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields `(form, index, value)` for each value of a list; nothing if all of them are
+    plain."""
     return iter(()) if is_plain(values) else zip(repeat(form), count(), values, strict=False)
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Whether values are numbers and strings only, or containers of these. It runs in C, because a tokenizer has 50,000
-    pairs, and a loop over them in Python takes ten times as long."""
+    """Whether values are only numbers and strings, or built-in containers of these. Its loops
+    run in C, because a tokenizer has 50,000 pairs, for which a loop in Python takes ten times
+    as long."""
     for _ in range(_DEEPEST):
         kinds = set(map(id, map(type, values))) - PLAIN
+        # all are plain; or one is neither plain nor a built-in container
         if not kinds or not kinds <= _FLAT:
             return not kinds
+        # then the contents of all these containers, one level down; a container in two places
+        # once
         once = {id(value): value for value in values if id(type(value)) in _FLAT}.values()
         values = list(chain.from_iterable(once))
         values += chain.from_iterable(box.values() for box in once if type(box) is dict)
@@ -272,8 +317,9 @@ def is_plain(values: list[Any]) -> bool:
 
 
 def _objects(x: Any, owned: Owned | None) -> Any:
-    """Returns the Python objects that a NumPy array is made of; None for an array of numbers, and for anything else."""
-    # adapters for host memory only, as NumPy's, have a way to walk an array only if it is made of objects
+    """Returns the elements of a NumPy array of Python objects; None for an array of numbers,
+    and for anything else. `owned` is the backend and kind of its type."""
+    # such an adapter's `container_way` returns a way only for an array of objects
     if owned is None or not owned.backend.is_host_only:
         return None
     way = owned.backend.container_way(x)

@@ -1,8 +1,10 @@
-"""`register_container`: types of the user's own, here and in the trees of JAX, PyTorch and optree.
+"""`register_container`, which registers the user's types here and in the trees (pytrees) of
+JAX, PyTorch and optree.
 
-A type whose attributes are walked is handed on to each framework that is loaded, now or later. A tree keeps the
-attributes that hold tensors as children; all others are compared by `==`, as `jax.jit` compares static values. Types
-with functions of their own are not handed on: their `rebuild` takes the old object, which trees do not have.
+A type whose attributes are walked is also registered with each framework that is loaded, now or
+later. In a tree, the attributes that hold tensors are children; all others are static, and
+compared by `==`, as `jax.jit` compares static values. Types that are registered with functions
+are not passed on: their `rebuild` takes the old object, which trees do not have.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     T = TypeVar("T", bound=type)
 
 _shared: Final[list[type]] = []
+"""The types to register with the trees of each framework that is loaded."""
 
 
 def register_container(
@@ -59,6 +62,7 @@ def register_container(
         >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
         Device('cpu:0')
     """
+    # a tree cannot register a type twice
     is_first = cls not in ways.registered
     trees.register(cls, flatten, rebuild, move)
     if is_first and flatten is None and move is None:
@@ -67,29 +71,33 @@ def register_container(
 
 
 class Static(NamedTuple):
-    """The attributes of an object that hold no tensors, and the names of the others."""
+    """The static part of an object in a tree: its type, the names of the attributes that hold
+    tensors, and the names and values of all others."""
 
     cls: type
     names: tuple[Any, ...]
     others: tuple[tuple[Any, Any], ...]
 
+    # without `others`, whose values may be lists, which cannot be hashed
     def __hash__(self) -> int:
-        return hash((self.cls, self.names))  # the others may be lists, which have no hash
+        return hash((self.cls, self.names))
 
 
 def _share(cls: type) -> None:
-    """Hands a type on to the trees of the frameworks that are loaded, and to optree's if it is imported."""
+    """Registers a type with the trees of the frameworks that are loaded, and with optree if
+    that is imported. `share_all` does so for frameworks that are loaded later."""
     _shared.append(cls)
     for backend in registry.list_loaded():
         backend.register_tree_node(cls, _flatten, _unflatten)
     optree = sys.modules.get("optree")
     if optree is not None:
-        # a namespace of our own: the global one is the program's
+        # in a namespace of our own, because the program may register the type in the global one
         optree.register_pytree_node(cls, _flatten, _unflatten, namespace="xdevice")
 
 
 def share_all(backend: Backend) -> None:
-    """Hands the types that are registered already on to a framework that was loaded after them."""
+    """Registers the types in `_shared` with the trees of a backend that was loaded after
+    them."""
     for cls in _shared:
         backend.register_tree_node(cls, _flatten, _unflatten)
 
@@ -114,11 +122,14 @@ def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
 
 
 def _is_tensor(value: object) -> bool:
+    """Whether a value is a tensor or a symbol."""
     owned = registry.kind_of(type(value))
     return owned is not None and owned.kind != "model"
 
 
 def _unflatten(static: Static, children: Any) -> Any:
+    """Returns an object from its static part and its children, without calling `__init__`:
+    trees also rebuild objects whose children are no tensors."""
     new: Any = object.__new__(static.cls)
     for name, value in (*static.others, *zip(static.names, children, strict=True)):
         attributes.put(new, name, value)

@@ -1,13 +1,15 @@
-"""Strangers: objects that hold tensors and are neither tensors, models nor containers. Some of them can move
-themselves.
+"""Strangers: objects that hold tensors but are neither tensors, models nor containers. Some of
+them can move themselves.
 
-An object moves itself if its type was registered with `move`, or if the type has the method by which objects around a
-framework move (`Backend.moves_by`, such as `to`) and all tensors seen in it are of that framework. Any other object
-stays where it is. Its tensors would then stay behind, so moving what it is in raises an error.
+An object moves itself if its type was registered with `move`, or if the type has the method
+with which objects of libraries around a framework move (`Backend.moves_by`, such as `to`) and
+all tensors found in it are of that framework. Any other object cannot be moved. Its tensors
+would then stay behind, so moving a container with such an object raises an error.
 
-A method that leaves a tensor behind is refused by name: xdevice cannot know whether it forgets the tensor, or keeps it
-on the host on purpose. The type's `Way` says what stays on purpose, for all objects of the type; this is never inferred
-from what one object does.
+If the object's own method leaves a tensor behind, an error names the method, because xdevice
+cannot know whether the method forgot the tensor or keeps it on the host on purpose. The type's
+`Way` lists the tensors that stay on purpose, for all objects of the type; that is never
+inferred from one object.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 
 
 class Stranger:
-    """An object that is neither tensor, model nor container, with the tensors and models found in it."""
+    """An object `x` that is neither a tensor, a model nor a container, with the way in which
+    its type was registered (None if it was not), and the tensors and models that were found in
+    it (`parts`)."""
 
     def __init__(self, x: Any, way: Way | None, parts: list[Inner]) -> None:
         self.x = x
@@ -41,10 +45,12 @@ class Stranger:
         self.parts = parts
         # a registered way comes before the object's own method
         self.mover = None if way is not None else _mover(x, parts)
-        """The backend of the framework to whose devices the object's own method moves it; None if it has none."""
+        """The backend to whose devices the object's own method moves it; None if it has no such
+        method."""
 
     @property
     def moves(self) -> bool:
+        """Whether the object can move itself, by its own method or by a registered function."""
         return self.mover is not None or (self.way is not None and self.way.move is not None)
 
     def places(self) -> list[tuple[str, Device]]:
@@ -55,12 +61,14 @@ class Stranger:
             if kind == "tensor":
                 places.append((path, backend.device_of(value)))
             elif kind == "model":
-                # a model that is not built: its variables will be made where it is used
+                # a model that is not built has no device: its variables are made when it is
+                # first used
                 with suppress(NotBuiltError):
                     places += [
                         (f"{path}.{name}".rstrip("."), place)
                         for name, place in backend.model_devices(value)
                     ]
+                    # an optimizer has to be where the parameters are that it updates
                     parameters = enumerate(backend.parameters_of(value))
                     places += [
                         (f"{path}.parameters[{i}]", backend.device_of(one))
@@ -73,28 +81,33 @@ class Stranger:
         try:
             return all(place is target for _, place in self.places())
         except UnsupportedError:
-            # a tensor of it is on a device that its backend does not know
+            # a tensor in it is on several devices, or on one that its backend does not know
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
-        """Returns a `Stranger` for the same object without the models of these `id`s, which are moved separately."""
+        """Returns a `Stranger` for the same object, without the models that have these `id`s.
+        They are moved separately."""
         return Stranger(
             self.x, self.way, [one for one in self.parts if id(one.value) not in models]
         )
 
     def has_tensors(self) -> bool:
-        """Whether the object moves itself, or holds tensors (a single variable is one) and not only models."""
+        """Whether the object can move itself, or holds a tensor. A model that is one variable
+        counts as a tensor here; other models do not."""
         return self.moves or any(
             one.kind != "model" or _is_variable(one.backend, one.value) for one in self.parts
         )
 
     def require(self, target: Device) -> None:
-        """Raises `DeviceNotFoundError` if a framework whose tensors are in the object does not have this device."""
+        """Raises `DeviceNotFoundError` if the framework of a tensor in the object does not have
+        this device."""
         for backend in {part.backend for part in self.parts}:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error that says why the object's tensors would stay behind, and which line fixes that."""
+        """Returns the error for an object that cannot move to `target`: it says that its
+        tensors would stay behind, and which line of code fixes that. `path` is where the object
+        is in its container."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next(
@@ -102,12 +115,13 @@ class Stranger:
         )
         return ContainerError(
             f"{path} is a {type(self.x).__qualname__} that holds {where} and is not known to xdevice, so "
-            f"they would stay behind; {self.remedy('or give it its own way: move=...')}"
+            f"they would stay behind; {self.remedy('or pass move=... to say how it moves')}"
         )
 
     def remedy(self, other: str) -> str:
-        """Returns how to get the object's tensors moved: the line that registers its type, if that is possible, else
-        another way. `other` is the end of the sentence about that line."""
+        """Returns advice on how to get the object's tensors moved, for the end of an error: the
+        line that registers its type, followed by `other`, if that is possible; otherwise
+        another way."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
@@ -115,8 +129,10 @@ class Stranger:
             path, model, _, _ = self.parts[0]
             return f"models move in place: put its {path}, a {type(model).__qualname__}, next to it, or move that first"
         inside = "pass its contents among the values of a list or dict"
+        # a gradient scaler of PyTorch, for example
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
             return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
+        # types that a user cannot register, or should not
         if (
             cls.__module__ == "builtins"
             or cls is looks.MappingKeys
@@ -125,23 +141,25 @@ class Stranger:
             return inside
         # the path to a tensor does not begin with an attribute, and only attributes can be walked
         if not all(one.path.startswith(".") for one in self.parts):
-            return f"{inside}, or say how: xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
+            return f"{inside}, or call xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
 
     def move_to(self, target: Device) -> Any:
-        """Returns the object on a device, moved by its own method or the registered one; the object itself if it is
-        there already."""
-        # an object without visible parts is moved in any case, since nothing says where it is
+        """Returns the object on a device, moved by its own method or by the registered
+        function; the object itself if it is on the device already."""
+        # an object in which no tensors are found is always moved, because nothing says where it
+        # is
         if self.is_on(target) and self.parts:
             return self.x
         return self._move(self.x, target)
 
     def copy_to(self, target: Device) -> Any:
-        """Returns a copy of the object on a device."""
+        """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be
+        copied or moved."""
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:
-            # first a copy and then the move, because its method may work in place
+            # copied before it is moved, because the move may work in place
             twin = _duplicate(self.x, self.parts)
         except Exception as error:
             name = type(self.x).__qualname__
@@ -153,13 +171,16 @@ class Stranger:
         return self._move(twin, target)
 
     def _move(self, x: Any, target: Device) -> Any:
-        """Returns an object moved by its own method. Raises `ContainerError` if the method fails, or leaves tensors
-        behind; if they were on one device, an object that moves in place is first moved back."""
+        """Returns `x`, this object or its copy, moved by its own method. Raises
+        `ContainerError` if the method fails or leaves tensors behind. In the second case, an
+        object that moves in place is first moved back, if all its tensors were on one
+        device."""
         homes: set[Device] = set()
-        with suppress(UnsupportedError):  # a tensor of it is on several devices
+        # a tensor in it may be on several devices
+        with suppress(UnsupportedError):
             homes = {place for _, place in self.places()}
         try:
-            # code of the user's, which may raise anything
+            # this runs code of the user, which may raise anything
             moved = self._let_move(x, target)
         except Exception as error:
             name = type(x).__qualname__
@@ -172,46 +193,50 @@ class Stranger:
             self._refuse_left(moved, target)
         except ContainerError:
             if moved is x and len(homes) == 1:
-                with suppress(Exception):  # the error says that it has not moved as a whole
+                # if that fails too, the error already says that the object has not moved as a
+                # whole
+                with suppress(Exception):
                     self._let_move(x, *homes)
             raise
         return moved
 
     def _refuse_left(self, moved: Any, target: Device) -> None:
-        """Raises `ContainerError` if the object's method has not brought all its tensors to a device."""
+        """Raises `ContainerError` if not all tensors in `moved`, which the object's method has
+        returned, are on the device `target`."""
         name = type(self.x).__qualname__
         method = (
             f"{name}.{self.mover.moves_by}()"
             if self.mover is not None
             else f"the move of {name}"
         )
+        # a method may turn the object into a tensor or a model
         if registry.kind_of(type(moved)) is not None:
             return
-        # searched again: the method may have returned anything
+        # searched again, because the method may have returned another object with other tensors
         arrived = find(moved, self.way if type(moved) is type(self.x) else None)
         if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
-                f"{method} gave a {type(moved).__qualname__} without tensors; say how a {name} moves: "
+                f"{method} returned a {type(moved).__qualname__} without tensors; say how a {name} moves: "
                 f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
                 "to have its attributes walked"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
         if left:
-            what = (
+            remainder = (
                 "its tensors where they were"
                 if len(left) == len(places)
                 else f"{left[0][0]} on {left[0][1]}"
             )
             raise ContainerError(
-                f"{method} left {what}; xdevice.register_container({name}) has its attributes walked instead, and "
-                f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, "
-                "if others stay"
+                f"{method} left {remainder}; call xdevice.register_container({name}) to have its attributes walked "
+                f"instead, or xdevice.register_container({name}, flatten=..., rebuild=...) to choose which of its "
+                "tensors move"
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:
-        """Returns the result of the object's own method for moving, or the object itself if that is None, as it is for
-        methods that work in place."""
+        """Returns the result of the registered function, or else of the object's own method for
+        moving; `x` itself if that method returns None, as methods that work in place do."""
         if self.mover is None:
             assert self.way is not None
             assert self.way.move is not None
@@ -221,9 +246,9 @@ class Stranger:
 
 
 def _duplicate(x: Any, parts: list[Inner]) -> Any:
-    """Returns a deep copy of an object. The tensors in it are copied by their framework: gradients flow to the old
-    ones, and no storage is shared."""
-    # what is in it, `deepcopy` takes as copied already
+    """Returns a deep copy of an object, in which the tensors of `parts` are copied by their
+    framework: gradients flow to the old tensors, and no storage is shared."""
+    # `deepcopy` regards the objects in this dict as copied already
     memo: dict[int, Any] = {}
     for _, value, backend, kind in parts:
         if kind == "tensor":
@@ -232,34 +257,38 @@ def _duplicate(x: Any, parts: list[Inner]) -> Any:
 
 
 def separate(x: Any, new: Any) -> None:
-    """Gives `new`, a copy of the tensor `x` of a user's own class, its own copies of the attributes of `x`. Frameworks
-    share these: `Tensor.to` of PyTorch, `__array_finalize__` of NumPy."""
+    """Replaces the attributes of `new`, a copy of the tensor `x` of a user's class, by copies.
+    Frameworks share them between both tensors: PyTorch in `Tensor.to`, NumPy in
+    `__array_finalize__`."""
     before = attributes(x)
     for name, value in attributes(new).items():
-        # still the same object, and one that could be changed
+        # still shared, and not a number or string, which cannot change
         if before.get(name) is value and id(type(value)) not in PLAIN:
             put(new, name, _copied(value, f"the {name} of a {type(x).__qualname__}"))
 
 
 def _copied(value: Any, name: str) -> Any:
-    """Returns a deep copy of a tensor's attribute; the same object if it cannot be copied and holds no tensors. The
-    error calls it `name`."""
+    """Returns a deep copy of a tensor's attribute; the same object if it cannot be copied and
+    holds no tensors. Raises `ContainerError`, which calls the attribute `name`, if it holds
+    tensors and cannot be copied."""
     owned = registry.kind_of(type(value))
     parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
     try:
         return _duplicate(value, parts)
     except Exception as error:
+        # a lock or an open file, for example: it is shared
         if not parts:
-            return value  # a lock, or an open file
+            return value
         raise ContainerError(
-            f"{name} cannot be copied ({type(error).__name__}: {error}); copy it by itself"
+            f"{name} cannot be copied ({type(error).__name__}: {error}); copy it separately"
         ) from error
 
 
 def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
-    """Returns the `Stranger` for an object that is neither a tensor nor a model; None if nothing in it can be moved.
-    `way` says how the type of the object was registered, if it was. Arrays of a framework that has only host memory
-    count only with `with_host`: nothing moves them, but a copy has to take them with it."""
+    """Returns the `Stranger` for an object that is neither a tensor nor a model; None if
+    nothing in it can be moved. `way` is the way in which the type of the object was registered;
+    None if it was not. Arrays of a framework that has only host memory count only with
+    `with_host`: they cannot be moved, but a copy of the object needs its own."""
     if way is not None and way.tensors is not None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
@@ -275,14 +304,17 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
 
 
 def _is_variable(backend: Backend, model: Any) -> bool:
-    """Whether a model is a single variable: TensorFlow's variables are models."""
+    """Whether a model is itself one variable, such as a `tf.Variable`."""
     try:
+        # the only name is then ""; "no" stands for a model without variables
         return next(iter(backend.variables(model)), ("no",))[0] == ""
     except (NotBuiltError, UnsupportedError):
         return False
 
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
+    """Returns the backend of all tensors and models in an object, if the object has the method
+    with which objects of libraries around that framework move themselves; otherwise None."""
     first = parts[0].backend if parts else None
     if (
         first is None

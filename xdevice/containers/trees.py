@@ -1,9 +1,10 @@
-"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the
-user's own.
+"""Walks containers, rebuilds them with their tensors replaced, and registers the user's types
+(`register`).
 
-This module walks Python's own containers (`batches` those with nothing but tensors); `ways` finds out how other types
-are walked. That is found out once, when an object of the type is first met, and forgotten when the type is gone, when a
-backend is loaded, or when a type is registered.
+This module knows Python's own containers (the module `batches` takes those with nothing but
+tensors, numbers and strings); `ways` determines how other types are walked. It is asked once
+for each type, and the answer is kept until the type is deleted, a backend is loaded, or a type
+is registered.
 """
 
 from __future__ import annotations
@@ -40,16 +41,20 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
     _Node = tuple[Any, Walk, Iterable[Any], Sequence[Any], dict[int, Any]]
-    """A container that was walked: how it is read and written, its keys and children, and the nodes of those children
-    that are containers, by their numbers."""
+    """A container that was walked; how it is read and written; its keys; its children; and, by
+    their indices, the nodes of those children that are containers."""
     Walked = tuple[_Node | None, list[Any], dict[int, type]]
-    """How a container was walked, None if it cannot be walked; every leaf, tensor or not, in the order of the walk; the
-    types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects of their
-    own for each call made `to_device` of three tensors that are there already 2.5 times as slow."""
+    """The result of a walk: the node of the container, None if it was a leaf itself; every
+    leaf, tensor or not, in the order of the walk; the types of the leaves, by their `id`s,
+    because some types cannot be hashed. Nodes and results are tuples, because a class of their
+    own made `to_device` 2.5 times as slow for three tensors that are there already."""
 
 
+# a type that was not looked up yet, because None means a leaf
 _UNSEEN: Final = object()
+# see `_walk`
 _REFERRED_TO: Final[Any] = object()
+# shared by all nodes without containers in them, to make no new dict for each
 _NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
@@ -62,10 +67,12 @@ class Leaf(NamedTuple):
 
 
 def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
-    """Returns every leaf of a container, and what `rebuild` needs to put other leaves in their places.
+    """Returns every leaf of a container, and what `rebuild` needs to replace them. Raises
+    `ContainerError` if the container contains itself or is nested too deeply.
 
-    With `whole`, an object that moves itself is a leaf. With `once`, a container that is in several places is walked at
-    the first of them only: thirty lists, each of which holds the next one twice, have a billion places.
+    With `whole`, an object that moves itself is a leaf. With `once`, a container that is in
+    several places is walked only at the first of them: thirty lists, each of which contains the
+    next one twice, have a billion places.
     """
     while True:
         ways = walks
@@ -73,6 +80,7 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
         leaves: list[Any] = []
         kinds: dict[int, type] = {}
         way: Any = ways.get(id(type(x)), _UNSEEN)
+        # a leaf, a type that was not looked up, or a `Whole`
         if type(way) is not Walk:
             way = way_of(x, whole)
         if way is None:
@@ -82,7 +90,8 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
                 root = _walk(x, way, whole, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise too_deep(x) from None
-        # else a backend was loaded during the walk, and types may be walked differently now
+        # otherwise a backend was loaded during the walk, and types may be walked differently
+        # now
         if ways is walks:
             return root, leaves, kinds
 
@@ -95,22 +104,31 @@ def _walk(
     leaves: list[Any],
     kinds: dict[int, type],
 ) -> _Node:
-    """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns its node. `once` has the
-    node of each container that was met before, by its `id`; None for one that is still being walked, and `_REFERRED_TO`
-    for one of these that something in it refers to."""
-    # a dict with texts as keys needs no function to be read
+    """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns
+    its node.
+
+    `once` is None if a container in several places is to be walked at each of them. Otherwise
+    it has the node of each container that was met before, by the container's `id`; None in
+    place of the node while the container is being walked, and `_REFERRED_TO` if something in it
+    has turned out to refer back to it. Raises `RecursionError` for a container that contains
+    itself and could not be rebuilt.
+    """
+    # a dict whose keys are all strings is read without a function
     is_plain = type(x) is dict
     for key in x if is_plain else ():
         if type(key) is not str:
             is_plain = False
             break
-    # `read` takes three times as long
+    # `way.read` takes three times as long
     keys, children = ([*x], [*x.values()]) if is_plain else way.read(x)
-    # tensors in a list are mostly of one type, so the type is looked up only where it changes
+    # a first loop for containers with nothing but leaves, which takes a third of the time of
+    # the second one; tensors in a list are mostly of one type, which is looked up only when it
+    # changes
     cls: Any = None
-    for child in children:  # leaves alone take a third of the time of the loop below
+    for child in children:
         if type(child) is not cls:
             cls = type(child)
+            # a container, or a type that was not looked up yet
             if walks.get(id(cls), _UNSEEN) is not None:
                 break
             kinds[id(cls)] = cls
@@ -136,24 +154,27 @@ def _walk(
         else:
             node = once[id(child)]
             if node is None or node is _REFERRED_TO:
-                # a list or dict that contains itself cannot be rebuilt; an object with attributes can
+                # a list or dict that contains itself cannot be rebuilt; an object with
+                # attributes can, because it is made first and filled afterwards
                 if into is not ATTRIBUTES:
                     raise RecursionError
                 once[id(child)] = _REFERRED_TO
                 node = child, KNOWING_ITSELF, (), (), _NO_CONTAINERS
             inner[i] = node
+    # found while its children were walked
     if once is not None and once[id(x)] is _REFERRED_TO:
         way = KNOWING_ITSELF
     return x, way, keys, children, inner
 
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
-    """Returns the container with `changed` in the places of its leaves; the container itself if these are the very same
-    objects. Inner containers with a leaf whose `id` is in `touched` are rebuilt even if nothing in them has changed,
-    which raises `ContainerError` if that is impossible."""
+    """Returns the container that was walked with `changed` in place of its leaves; the
+    container itself if these are the same objects as before. Inner containers with a leaf whose
+    `id` is in `touched` are rebuilt even if nothing in them has changed. Raises
+    `ContainerError` if a container cannot be rebuilt."""
     root, leaves, _ = walk
     if root is None:
-        # `x` was a leaf itself
+        # it was a leaf itself
         return changed[0]
     container, _, _, _, inner = root
     # by identity: comparing tensors would compute
@@ -162,8 +183,9 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
     try:
         holds_only_leaves = not inner
         if not touched and holds_only_leaves:
+            # what `way.write` does for a dict, but faster
             if type(container) is dict:
-                return dict(zip(container, changed))  # noqa: B905  # `way.write` does so too, more slowly
+                return dict(zip(container, changed))  # noqa: B905
             return _write(root, list(changed))
         # an iterator, because the leaves come in the order of the walk
         return _rebuild(root, iter(changed), touched, {})
@@ -179,18 +201,19 @@ class Tree:
     ) -> None:
         self.is_once = once
         self.strangers: list[tuple[int, strangers.Stranger]] = []
-        """Which leaves are objects of unknown types that hold tensors; only `searched` looks for them."""
+        """The objects of unknown types that hold tensors, each with its index among the leaves.
+        Empty unless the tree comes from `searched`."""
         self.walk = flatten(x, whole, once) if walk is None else walk
         self.root, self.leaves, self.kinds = self.walk
 
     @cached_property
     def owners(self) -> dict[int, Owned | None]:
-        """The backend and the kind of each type of leaf, by the type's `id`; None for types that are neither tensors
-        nor models."""
+        """The backend and the kind of each type of leaf, by the type's `id`; None for types
+        that are not tensors, symbols or models."""
         return {number: registry.kind_of(cls) for number, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
-        """Returns the keys on the way to each leaf."""
+        """Returns, for each leaf, a tuple of the keys that lead to it."""
         if self.root is None:
             return [()]
         try:
@@ -199,27 +222,30 @@ class Tree:
             raise too_deep(self.root[0]) from None
 
     def path(self, index: int) -> str:
-        """Returns the path to a leaf, as written after the container's name."""
+        """Returns the path to the leaf with this index, as written after the container's name:
+        `['x'][1]`."""
         return written(self.paths()[index])
 
     def named_leaves(self) -> list[Leaf]:
-        """Returns every leaf, tensor or not, in the order of the walk."""
+        """Returns every leaf, tensor or not, with its path, in the order of the walk."""
         return [
             Leaf(written(keys), value)
             for keys, value in zip(self.paths(), self.leaves, strict=True)
         ]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
-        """Returns the container with other leaves; the container itself if they are the very same objects."""
+        """Returns the container with other leaves; the container itself if they are the same
+        objects as before."""
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
-        """Raises `ContainerError` if the container cannot be rebuilt with other leaves in the places of those with
-        these `id`s."""
+        """Raises `ContainerError` if the container cannot be rebuilt when the leaves with these
+        `id`s are replaced."""
         rebuild(self.walk, self.leaves, touched)
 
     def unknown(self) -> list[int]:
-        """Returns the numbers of the leaves that are neither tensors nor models nor data of Python's own types."""
+        """Returns the indices of the leaves that are neither tensors nor models, nor numbers,
+        strings or None."""
         return [
             i
             for i, value in enumerate(self.leaves)
@@ -227,13 +253,16 @@ class Tree:
         ]
 
     def refuse_strangers(self) -> None:
-        """Raises `ContainerError` if a leaf is an object that holds tensors, which could not be replaced."""
+        """Raises `ContainerError` if a leaf is an object that holds tensors, because these
+        cannot be replaced."""
         for i, stranger in self.strangers:
             refuse_stranger(self.path(i), stranger)
 
     def refuse_shared(self) -> None:
-        """Raises `ContainerError` if a leaf is an object that holds arrays of the host, which a copy of the container
-        would share. (A move may share them: they stay where they are.)"""
+        """Raises `ContainerError` if a leaf is an object that holds NumPy arrays, which a copy
+        of the container would share. (A move may share them, because it leaves them on the
+        host.)"""
+        # objects that hold other tensors too are copied as a whole
         taken = {i for i, _ in self.strangers}
         for i in self.unknown():
             value = self.leaves[i]
@@ -241,13 +270,14 @@ class Tree:
                 name = type(value).__qualname__
                 raise ContainerError(
                     f"{self.path(i) or 'it'} is a {name} that holds arrays, which a copy would share; call "
-                    f"xdevice.register_container({name}) to have its attributes walked, or pass what is in it among "
+                    f"xdevice.register_container({name}) to have its attributes walked, or pass its contents among "
                     "the values of a list or dict"
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
-        """Raises `UnsupportedError` if the container is, or holds, an object whose tensors have a meaning only
-        together, such as a sparse array."""
+        """Raises `UnsupportedError` if the container is or contains an object whose tensors
+        have a meaning only together, such as a sparse array. `name` is what the error calls the
+        container, and `verb` the function that was called."""
         # a list as a stack, because containers may be nested deeply
         nodes: list[tuple[tuple[Any, ...], _Node]] = (
             [] if self.root is None else [((), self.root)]
@@ -256,16 +286,17 @@ class Tree:
             path, (container, way, keys, _, inner) = nodes.pop()
             if way.dense:
                 raise UnsupportedError(
-                    f"{verb} takes tensor by tensor, and {name}{written(path)} is a {type(container).__qualname__}, "
-                    f"whose tensors have a meaning only together; {way.dense}"
+                    f"{verb} works on each tensor separately, but {name}{written(path)} is a "
+                    f"{type(container).__qualname__}, whose tensors have a meaning only together; {way.dense}"
                 )
             # keys may be an iterator
             names = list(keys)
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
-        """Returns what the function `stranger` returns for a leaf. If a leaf holds too much to be searched, the error
-        says where that leaf is."""
+        """Returns what the function `stranger` returns for the leaf with this index. Raises
+        `ContainerError`, with the path of the leaf, if the leaf contains too much to be
+        searched."""
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
@@ -273,20 +304,21 @@ class Tree:
 
 
 def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
-    """Returns a container that was walked, with the objects of unknown types in it that hold tensors. A value in an
-    object may be the first of its framework that xdevice meets. Its backend is then loaded, which adds types that are
-    walked, so the walk begins again."""
+    """Returns the `Tree` of a container, in which `strangers` lists the objects of unknown
+    types that hold tensors. `walk` is the result of `flatten(x, whole, once=True)`, if the
+    caller has it already."""
     while True:
         ways = walks
         tree = Tree(x, whole, once=True, walk=walk)
         for i in tree.unknown():
-            # this may load a backend, after which the loop begins again
+            # this loads a backend if it meets the first object of a framework; other types are
+            # walked then, so the loop begins again
             holder = tree.stranger(i)
             if holder is not None:
                 tree.strangers.append((i, holder))
         if ways is walks:
             return tree
-        # the walk that was given is out of date
+        # the caller's walk is out of date
         walk = None
 
 
@@ -299,49 +331,59 @@ def too_deep(x: Any) -> ContainerError:
 
 
 def refuse_stranger(path: str, holder: strangers.Stranger | None) -> None:
-    """Raises `ContainerError` for an object that is neither a tensor nor a model, and yet holds tensors."""
+    """Raises `ContainerError` if `holder`, the leaf at `path` of a container, holds tensors.
+    Does nothing if it is None."""
     if holder is not None and holder.has_tensors():
         raise ContainerError(
             f"{path or 'it'} is a {type(holder.x).__qualname__} that holds tensors, and is not known to xdevice as a "
-            f"container; {holder.remedy('or how: flatten=..., rebuild=...')}"
+            f"container; {holder.remedy('or pass flatten=... and rebuild=... too')}"
         )
 
 
 def is_container(x: object) -> bool:
-    """Whether `x` is walked, and is not a leaf."""
+    """Whether `x` is a container, and not a leaf."""
     return way_of(x, False) is not None
 
 
 def leaves(x: object) -> list[Leaf]:
-    """Returns every leaf of `x`, tensors or not, in the order of the walk."""
+    """Returns every leaf of `x`, tensor or not, with its path, in the order of the walk; `x`
+    itself if it is no container."""
     return Tree(x).named_leaves()
 
 
 def written(keys: Iterable[Any]) -> str:
-    """Returns the path that these keys make, as written after the container's name: `['x'][1]`."""
+    """Returns the path that consists of these keys, as written after the container's name:
+    `['x'][1]`."""
     return "".join(
         f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys
     )
 
 
 def have_same_keys(one: Walked, other: Walked) -> bool:
-    """Whether two containers have the same keys in the same order, so that the paths to their leaves are equal."""
+    """Whether two containers have the same keys in the same order at all levels, so the paths
+    to their leaves are equal."""
     nodes = [(one[0], other[0])]
+    # the list grows while it is iterated over
     for node, twin in nodes:
         if node is None or twin is None:
             return node is twin
         (_, _, keys, _, inner), (_, _, twin_keys, _, twin_inner) = node, twin
         if inner.keys() != twin_inner.keys() or [*keys] != [*twin_keys]:
             return False
-        # only containers inside can differ below
+        # pairs of inner containers; leaves are not compared
         if inner:
             nodes += [(inner[i], twin_inner[i]) for i in inner]
     return True
 
 
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = False) -> Any:
-    """Returns `x` rebuilt with `change(its leaves)`; `x` itself if that returns the very same leaves. With `copies`, an
-    object whose arrays the result would share is refused."""
+    """Returns `x` rebuilt with the leaves that `change(leaves)` returns; `x` itself if these
+    are the same objects.
+
+    Raises:
+        ContainerError: a leaf is an object that holds tensors; or, with `copies`, one that
+            holds NumPy arrays, which the result would share.
+    """
     tree = searched(x)
     tree.refuse_strangers()
     if copies:
@@ -355,7 +397,8 @@ def way_of(x: Any, whole: bool) -> Walk | None:
     way: Any = walks.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
         way = way_into(x)
-        if not looks.is_proxy(cls):  # the next proxy of this type may hide another type
+        # the next proxy of this type may be one of another type
+        if not looks.is_proxy(cls):
             registry.remember(walks, cls, way)
     if type(way) is not Whole:
         return way  # type: ignore[no-any-return]
@@ -368,8 +411,8 @@ def way_of(x: Any, whole: bool) -> Walk | None:
 
 
 def mover(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for an object of a type that a user or a framework has said how to move; None for any
-    other object."""
+    """Returns the `Stranger` for an object whose type is registered with a function that moves
+    it, by a user or a framework; None for any other object."""
     way = walks.get(id(type(x)))
     if type(way) is not Whole or way.way is None:
         return None
@@ -378,7 +421,8 @@ def mover(x: Any) -> strangers.Stranger | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for a leaf in which something may have to be moved; None for any other leaf."""
+    """Returns the `Stranger` for a leaf that holds tensors or models, or that is registered
+    with a function that moves it; None for any other leaf."""
     cls = type(x)
     if id(cls) in PLAIN:
         return None
@@ -389,8 +433,9 @@ def stranger(x: Any) -> strangers.Stranger | None:
 def _paths(
     node: _Node, before: tuple[Any, ...], visited: set[int] | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields the keys on the way to each leaf below a node. With `visited`, a container that is in several places has
-    leaves in the first of them only."""
+    """Yields a tuple of keys for each leaf below a node: those of `before`, and then those that
+    lead from the node to the leaf. If `visited` is a set, of the `id`s of containers, a
+    container that is in several places is entered only at the first of them."""
     container, _, keys, _, inner = node
     if visited is not None:
         if id(container) in visited:
@@ -410,16 +455,18 @@ def _rebuild(
     touched: Container[int],
     done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
-    """Returns the container of a node with the next ones of `changed` as its leaves. `done` has each container that was
-    rebuilt, by its `id`, with its node, its new children and the new container, so that a container in two places stays
+    """Returns the container of a node, with the next items of `changed` as its leaves.
+    `touched` is as in `rebuild`. `done` has, by the `id` of each container that was rebuilt,
+    its node, its new children and the new container, so a container in two places is rebuilt as
     one."""
     container, way, _, children, inner = node
     # rebuilt already, at another place in the container
     before = done.get(id(container))
     if before is not None and (before[0] is node or way is KNOWING_ITSELF):
         return before[2]
+    # made before its children, which refer to it, and filled after them
     if way is KNOWING_ITSELF:
-        done[id(container)] = node, [], empty(container)  # before what refers to it is made
+        done[id(container)] = node, [], empty(container)
     if inner:
         new = [
             _rebuild(inner[i], changed, touched, done) if i in inner else next(changed)
@@ -433,6 +480,7 @@ def _rebuild(
     twin = container
     if way is KNOWING_ITSELF:
         return fill(done[id(container)][2], container, node[2], new)
+    # otherwise nothing in it has changed, and the new outer container may share it
     if (
         way.is_plain
         or not all(map(is_, new, children))
@@ -444,10 +492,12 @@ def _rebuild(
 
 
 def _write(node: _Node, new: list[Any]) -> Any:
-    """Returns the container of a node with other children."""
+    """Returns the container of a node, rebuilt with the children `new`. Raises `ContainerError`
+    if that fails."""
     container, way, keys, _, _ = node
     try:
         return way.write(container, keys, new)
+    # `rebuild` reports it as a container that is nested too deeply
     except RecursionError:
         raise
     except Exception as error:
@@ -462,25 +512,33 @@ def _write(node: _Node, new: list[Any]) -> Any:
 
 
 def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
+    """Returns the keys and values of a dict."""
     return and_keys(x, x.values())
 
 
 def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
+    """Returns the keys and values of an `OrderedDict`, and those of its attributes that hold
+    tensors."""
     return add_attributes(x, *_read_dict(x)) if x.__dict__ else _read_dict(x)
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
-    # a state_dict of PyTorch notes the versions of its layers in an attribute
+    """Returns an `OrderedDict` with other values, and with the attributes of `x`."""
+    # a PyTorch state_dict, for example, has the versions of its layers in the attribute
+    # `_metadata`
     return write_keyed(x, keys, new) if x.__dict__ else OrderedDict(zip(x, new, strict=False))
 
 
 def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
+    """Returns the indices and the items of a list or tuple."""
     return range(len(x)), x
 
 
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
-# `and_keys` puts keys that hold tensors after the values of a dict, and zip leaves those out
+# how Python's own containers are walked; True is `Walk.is_plain`. `zip` is not strict, because
+# the values of a dict may be followed by one more child, the leaf for keys that hold tensors
+# (see `and_keys`), which is left out.
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_ordered, _write_ordered, True),
@@ -500,7 +558,7 @@ OWN: Final[dict[type, Walk]] = {
 }
 
 
-# types of the user's own
+# the user's types
 
 
 def register(
@@ -509,7 +567,8 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None,
     move: Callable[[Any, Device], Any] | None,
 ) -> None:
-    """Says how objects of a type are walked or moved: what `register_container` does here."""
+    """Registers how objects of a type are walked or moved, with the arguments of
+    `register_container`. Raises `ContainerError` for wrong arguments."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
@@ -522,17 +581,17 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
             f"register_container takes a type, not {shown(cls)}; "
             f"call xdevice.register_container({type(cls).__qualname__})"
         )
-    # a registered tensor would be taken apart
+    # a registered type of tensors would be walked instead of moved
     owned = registry.kind_of(cls)
     if owned is not None:
         raise ContainerError(
-            f"{cls.__qualname__} is a {owned.kind} of {owned.backend.name}, which xdevice moves by its own rules"
+            f"{cls.__qualname__} is the type of a {owned.kind} of {owned.backend.name}, and cannot be registered"
         )
     if cls.__module__ == "builtins":
         raise ContainerError(
-            f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it"
+            f"{cls.__qualname__} is a built-in type, which cannot be registered; register a subclass of it"
         )
-    # one without the other could take an object apart and never put it together
+    # with only one of them, an object could be walked but not rebuilt, or the reverse
     if (flatten is None) is not (rebuild is None):
         raise ContainerError(
             f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither"
@@ -549,13 +608,14 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
 
 
 def forget(_: Backend | None = None) -> None:
-    """Forgets how each type is walked. `walks` is another dict then, so that a walk that is in progress notices it, and
-    begins again."""
+    """Forgets how each type is walked. Called for each backend that is loaded. `walks` is then
+    another dict, from which a walk that is in progress sees that it has to begin again."""
     global walks
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 
 
 walks: dict[int, Walk | Whole | None]
-"""How objects of a type are walked, None for leaves, by the `id` of the type, as `registry.remember` keeps it."""
+"""How objects of each type are walked, by the `id` of the type; None for leaves.
+`registry.remember` adds types to it."""
 forget()
 registry.on_load.append(forget)

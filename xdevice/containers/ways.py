@@ -1,10 +1,15 @@
-"""Finds out how the objects of a type are walked.
+"""Determines how the objects of a type are walked, by the first of these rules that applies:
 
-A type that a user has registered is walked as it was registered. dict, list, tuple and their subclasses are walked by
-their items, then types that are registered with a framework (a pytree of JAX) as the framework says, then other
-mappings and sets by their items, and dataclasses, attrs classes, pydantic models and namespaces by their attributes.
-Whatever else a container has, such as the attributes of a subclass of dict, is kept and walked too. Objects of all
-other types are leaves.
+1. A type that a user has registered is walked as it was registered.
+2. A type that is registered with a framework (a JAX pytree) is walked as the framework says, if
+   it is a mapping, a list, or a type to which the next rule does not apply. For a dict or list,
+   only the framework that defines the type counts.
+3. dict, list, tuple, other mappings, sets, and their subclasses are walked by their items;
+   dataclasses, attrs classes, pydantic models and namespaces by their attributes.
+4. Objects of all other types are leaves.
+
+The attributes of containers with items, such as those of a subclass of dict, are walked too, if
+they hold tensors.
 """
 
 from __future__ import annotations
@@ -28,58 +33,70 @@ attributes."""
 
 
 class Whole(NamedTuple):
-    """How to treat an object that moves itself, or may: it is a leaf where things are moved, and elsewhere it is
-    walked, if that is possible."""
+    """How to treat an object that may move itself: a move or copy takes it as one leaf; all
+    other functions walk it, if that is possible."""
 
     inside: Walk | None
+    """How the object is walked; None if it cannot be."""
     way: Way | None
-    """How the type was registered; None if it was not, and has a method of its own that moves it if it holds
-    tensors."""
+    """How the type was registered; None if it was not registered, but has a method of its own,
+    such as `to`."""
 
 
 registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
-"""How users have registered types; it holds for their subclasses, too."""
+"""The types that users have registered, each with its `Way`, which holds for subclasses too."""
 
 
 def way_into(x: Any) -> Walk | Whole | None:
-    """Returns how objects of the type of `x` are walked; None if they are leaves."""
+    """Returns how objects of the type of `x` are walked; None if they are leaves. The result is
+    the same for all objects of the type, except for proxies."""
     cls = type(x)
+    # keys are never replaced, and an object that raises errors when it is examined cannot be
+    # walked
     if cls is looks.MappingKeys or not looks.answers(x):
         return None
     own = next((registered[base] for base in cls.__mro__ if base in registered), None)
     if own is not None:
         return Whole(_walk_inside(x), own) if own.move is not None else _walk_of(own)
+    # None is named, because it is an empty container for JAX
     if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
-        return None  # for JAX, None is a container without anything in it
+        return None
+    # an unknown proxy may have state of its own, and could not be rebuilt
     if looks.is_proxy(cls) and registry.owner_of(cls) is None:
-        return None  # it may hold more than the object behind it, and cannot be made again
+        return None
     offered = _ask_frameworks(x)
+    # the framework says how the object moves, or which of its tensors count
     if offered is not None and (
         offered.move is not None or (offered.tensors is not None and offered.flatten is None)
     ):
         inside = _by_functions(offered) if offered.flatten is not None else _walk_inside(x)
         return Whole(inside and inside._replace(dense=offered.dense), offered)
     inside = _walk_inside(x)
+    # rule 2 above; tuples, sets and dataclasses are walked by our own rules
     if offered is not None and (
         inside is None or looks.is_proxy(cls) or issubclass(looks.seen_class(x), Mapping | list)
     ):
         inside = _walk_of(offered)
+    # a dict with a method `to`, such as a batch of tokens, is walked, so that its other values
+    # are kept
     if issubclass(looks.seen_class(x), dict | UserDict) or not may_move(cls):
         return inside
     return Whole(inside, None)
 
 
 def may_move(cls: type) -> bool:
-    """Whether a type has the method by which objects of some loaded framework's libraries move themselves."""
+    """Whether a type has the method, such as `to`, with which objects of libraries around a
+    loaded framework move themselves."""
     names = {backend.moves_by for backend in registry.list_loaded() if backend.moves_by}
     return any(looks.has_method(cls, name) for name in names)
 
 
 def _ask_frameworks(x: Any) -> Way | None:
-    """Returns how a framework says that `x` is walked or moved; None if none says so. About a dict or a list only the
-    framework to which its type belongs is asked."""
+    """Returns how `x` is walked or moved according to the first framework that has its type
+    registered; None if no framework has. For a dict or a list only the framework to which its
+    type belongs is asked."""
     owner = registry.owner_of(type(x))
-    # first: for JAX any named tuple is a pytree, one of PyTorch's too
+    # the owner first: for JAX every named tuple is a pytree, also one that belongs to PyTorch
     backends = [] if owner is None else [owner]
     if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
         backends += [backend for backend in registry.list_loaded() if backend is not owner]
@@ -90,10 +107,14 @@ def _ask_frameworks(x: Any) -> Way | None:
 
 
 def _walk_of(way: Way) -> Walk:
+    """Returns how an object is walked whose type was registered: by its functions, or else by
+    its attributes."""
     return _by_functions(way) if way.flatten is not None else ATTRIBUTES
 
 
 def _walk_inside(x: Any) -> Walk | None:
+    """Returns how an object is walked by the rules for types that are not registered; None if
+    it is a leaf."""
     apparent_class = looks.seen_class(x)
     for kinds, entry in BY_BASE:
         if issubclass(apparent_class, kinds):
@@ -105,8 +126,9 @@ def _walk_inside(x: Any) -> Walk | None:
 
 
 def _by_functions(way: Way) -> Walk:
-    """Returns the `Walk` of a type that was registered with two functions: `flatten` returns the children as a mapping
-    or a sequence, and `rebuild` gets the new ones in the same form."""
+    """Returns the `Walk` of a type that was registered with two functions: `flatten` returns
+    the children as a mapping, a list or a tuple, and `rebuild` gets the new ones as a dict or a
+    list."""
     flatten, rebuild = way.flatten, way.rebuild
     assert flatten is not None
     assert rebuild is not None
@@ -118,8 +140,8 @@ def _by_functions(way: Way) -> Walk:
         if isinstance(children, list | tuple):
             return range(len(children)), children
         raise ContainerError(
-            f"the flatten of {type(x).__qualname__} gave {shown(children)} of type {type(children).__qualname__}; "
-            "expected a dict of its contents, or a list"
+            f"the function flatten of {type(x).__qualname__} returned {shown(children)} of type "
+            f"{type(children).__qualname__}; expected a dict or a list of its contents"
         )
 
     def write(x: Any, keys: Names, children: Children) -> Any:

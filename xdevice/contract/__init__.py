@@ -21,6 +21,7 @@ __all__ = [
     "check",
 ]
 
+# names that were here in earlier versions, each with its present module
 _MOVED: Final = {
     "Samples": "xdevice.testing.contract.samples",
     "Work": "xdevice.testing.contract.samples",
@@ -29,8 +30,9 @@ _MOVED: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name in _MOVED
-    ):  # adapters of others import them; an ImportError reaches them as it is, an AttributeError does not
+    """Raises an error that says where a name that was moved is now."""
+    # `from xdevice.contract import Samples` passes an ImportError on as it is, but replaces an
+    # AttributeError by a message of Python's own
+    if name in _MOVED:
         raise ImportError(f"{name} is in {_MOVED[name]} now: from {_MOVED[name]} import {name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

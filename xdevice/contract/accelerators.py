@@ -1,5 +1,5 @@
-"""Chooses the accelerator that the name `gpu:i` means, if a framework has several, such as CUDA and a plugin of another
-vendor."""
+"""The choice of the accelerator that the name `gpu:i` means, if a framework has several, such
+as CUDA and another vendor's plugin."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def choose(
     Args:
         framework: what error messages call the framework.
         names: the framework's accelerators that have devices on this machine.
-        words: returns the words that mean the hardware of an accelerator, such as "cuda" for TensorFlow's "GPU".
-        default: the accelerator on which the framework itself computes, if the framework says so.
+        words: returns the words that mean the hardware of an accelerator, such as "cuda" for
+            TensorFlow's "GPU".
+        default: the accelerator on which the framework itself computes; None if it does not
+            say.
 
     Raises:
         UnsupportedError: there are several accelerators, and neither XDEVICE_ACCELERATOR nor `default` names one.
@@ -37,20 +39,22 @@ def choose(
     wanted = [
         word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()
     ]
-    there = ", ".join(names)
+    present = ", ".join(names)
+    # the variable lists words for several frameworks, each of which uses the first that it
+    # knows
     if wanted:
         for name in names:
             if name.lower() in wanted or any(word in wanted for word in words(name)):
                 return name
         raise SettingError(
-            f"{VARIABLE}={shown(','.join(wanted))}: {framework} has {there} here; name one of these, in addition to "
-            f"those of other frameworks: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
+            f"{VARIABLE}={shown(','.join(wanted))} names no accelerator of {framework}, which has {present} here; add "
+            f"one of these to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
         )
     if len(names) == 1:
         return names[0]
     if default in names:
         return default
     raise UnsupportedError(
-        f"{framework} has several accelerators here, {there}, and does not say which of them it computes on; set "
-        f"{VARIABLE}={names[0]} before the program starts, or another of them"
+        f"{framework} has several accelerators here, {present}, and does not say on which of them it computes; name "
+        f"one of them before the program starts, for instance with {VARIABLE}={names[0]}"
     )

@@ -11,12 +11,13 @@ A capability is a part of the contract that an adapter may leave out. Those of t
 | `streams.Streams` | streams and events |
 | `blocking.Blocking` | waiting after each operation |
 
-Each product lists its own in its folder `contract`, as `CAPABILITIES`. An adapter has a folder for each product too,
-which lists its classes for these capabilities as `MIXINS`. Nobody loads them before they are needed: when a method of
-a product is first called on a backend, the backend's class gets the product's capabilities (`Backend.__getattr__`).
+Each product lists its own capabilities in its folder `contract`, as `CAPABILITIES`. An adapter,
+too, has a folder for each product, which lists its classes for these capabilities as `MIXINS`.
+Neither is loaded before it is needed: when a method of a product is first called on a backend,
+the backend's class is extended by the product's capabilities (`Backend.__getattr__`).
 
-The class of a capability has defaults for its methods. Most of them raise `UnsupportedError`, which names what is
-missing.
+The class of a capability has defaults for its methods. Most of them raise an `UnsupportedError`
+that names the missing feature.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
 """The capabilities of the device layer."""
 
 PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "testing")
-"""The folders of xdevice, and of an adapter, that may extend a backend. One that is not there extends nothing."""
+"""The folders of xdevice, and of an adapter, that may extend a backend. A folder that is not
+installed extends nothing."""
 
+# held while the class of a backend is replaced
 _extending = forks.renewed(threading.RLock())
 
 
@@ -58,10 +61,12 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
-        """Called for an attribute that the class does not have: extends the class by the product that has it."""
-        is_lacking = not name.startswith("_") and not hasattr(
-            type(self), name
-        )  # else a property of it raised the error
+        """Returns an attribute that the class does not have yet, after it has extended the
+        class by the product whose contract has it. Raises `AttributeError` if no product has
+        it."""
+        # if the class has the name, Python comes here because a property has raised
+        # AttributeError
+        is_lacking = not name.startswith("_") and not hasattr(type(self), name)
         # the product whose contract has this name, if any
         product = (
             next((one for one in PRODUCTS if name in hooks_of(one)), None)
@@ -78,15 +83,16 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
 
 
 class Owned(NamedTuple):
-    """The backend that a type belongs to, and whether objects of the type are tensors, symbols or models there.
-    `core.registry` keeps one for each type that it has seen."""
+    """The backend that a type belongs to, and whether objects of the type are tensors, symbols
+    or models there. `core.registry` caches one for each type that it has looked up."""
 
     backend: Backend
     kind: Kind
 
 
 def methods_of(*parts: Any) -> dict[str, Any]:
-    """Every method and property of capabilities by its name, in the contract's order."""
+    """Returns every public method and property of these capabilities by its name, in the
+    contract's order."""
     return {
         name: value
         for part in parts
@@ -100,15 +106,18 @@ HOOKS: Final = methods_of(Primitives, *CAPABILITIES)
 
 
 def extend(backend: Backend, product: str) -> None:
-    """Extends the class of a backend by the capabilities of a product, unless it has them."""
-    with _extending:  # two threads may call a product's methods for the first time
+    """Replaces the class of a backend by one that also has the capabilities of a product,
+    unless it has them already."""
+    # two threads may call a product's methods for the first time at once
+    with _extending:
         if product not in backend.products:
             backend.__class__ = extended(type(backend), product)
 
 
 @cache
 def capabilities_of(product: str) -> tuple[type[Primitives], ...]:
-    """Returns the capabilities that a product adds to the contract; none if it is not installed."""
+    """Returns the classes of the capabilities that a product adds to the contract; none if the
+    product is not installed."""
     name = f"xdevice.{product}"
     # the product may have been left out of this installation
     if find_spec(name) is None or find_spec(f"{name}.contract") is None:
@@ -119,7 +128,8 @@ def capabilities_of(product: str) -> tuple[type[Primitives], ...]:
 
 @cache
 def hooks_of(product: str) -> frozenset[str]:
-    """Returns the names of the methods and attributes that a product adds to the contract."""
+    """Returns the names of the methods and attributes that a product adds to the contract; none
+    if the product is not installed."""
     return frozenset(
         name
         for part in capabilities_of(product)
@@ -130,11 +140,17 @@ def hooks_of(product: str) -> frozenset[str]:
 
 @cache
 def extended(cls: type[Backend], product: str) -> type[Backend]:
-    """Returns the class of a backend with the capabilities of a product: what the class has itself, then those of the
-    adapter's folder of that name, then the defaults. A class of the folder with `precedes = True` comes first: it adds
-    to methods of the device layer, and calls these by `super()`."""
+    """Returns a subclass of the backend's class `cls` with the capabilities of a product. A
+    method is looked up first in `cls`, then in the adapter's folder for the product, then among
+    the defaults. A class of that folder with `precedes = True` comes before `cls`: it adds to
+    methods of the device layer, and calls these by `super()`.
+
+    Raises:
+        ContractError: the adapter breaks the contract of the product.
+    """
     parts = capabilities_of(product)
     mixins = _mixins(cls, product)
+    # a base that another base inherits from must not come before it, so it is left out
     defaults = [
         part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))
     ]
@@ -162,15 +178,17 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
         raise ContractError(
             f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong)
         )
-    # the core has said how the class is pickled: by the name of its backend
+    # the core has registered how the class is pickled, by the name of its backend; pickle looks
+    # up the exact class
     if cls in copyreg.dispatch_table:
         copyreg.dispatch_table[subclass] = copyreg.dispatch_table[cls]
     return subclass
 
 
 def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
-    """Returns the classes that an adapter's folder of this name has for the capabilities of the product; for a subclass
-    of an adapter's class, those of the adapter."""
+    """Returns the classes that the adapter's folder for a product lists as `MIXINS`; none if it
+    has no such folder. For a subclass of an adapter's class, the adapter's own folder counts
+    too."""
     # the nearest class first: a subclass may bring folders of its own
     for package in dict.fromkeys(
         base.__module__ for base in cls.__mro__ if not _is_of_xdevice(base)
@@ -185,23 +203,30 @@ def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
 
 
 def _precedes(mixin: type[Primitives]) -> bool:
+    """Whether a class of an adapter's folder comes before the adapter's own class."""
     return bool(getattr(mixin, "precedes", False))
 
 
 def _is_of_xdevice(base: type) -> bool:
+    """Whether a base class is one of the contract's or of Python's, and not the adapter's
+    own."""
+    # the dot keeps our adapters out, whose packages are called `xdevice_torch` and so on
     return base.__module__.startswith(("xdevice.", "builtins", "abc"))
 
 
+# the class attributes without a default, which each adapter must set
 _STATED: Final = ("name", "modules", "minimum", "dtypes")
 
 
 def check(cls: object, claimed: str, source: str) -> type[Backend]:
-    """Returns the class `cls` if it keeps the contract. Otherwise raises `ContractError`, which names the adapter, each
-    method that is wrong, and the signature that it should have. `claimed` is the adapter's entry-point name, and
-    `source` says in errors which class of which distribution that is.
+    """Returns the class `cls` if it keeps the contract. Otherwise raises a `ContractError` that
+    names the adapter, each method that is wrong, and the signature that it should have.
+    `claimed` is the adapter's entry-point name; `source` names the class and its distribution
+    in errors.
 
-    A class that itself has methods of products, as third-party adapters do, is checked for these too. The folders of an
-    adapter are checked when a product is first used."""
+    If the class itself has methods of products, as third-party adapters may, these are checked
+    too. The folders of an adapter are checked when their product is first used.
+    """
     import inspect
 
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):
@@ -220,7 +245,8 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
         callable(value) and name[0] != "_" and not hasattr(Backend, name)
         for name, value in _own(cls).items()
     ):
-        # only such classes need the products' contracts for the check
+        # a public method that the device layer does not know may be a product's; for other
+        # classes the contracts of the products need not be imported
         parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
     wrong += _faults(cls, parts)
     if not wrong and cls.name != claimed:
@@ -231,8 +257,9 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
-    """Returns a text for each method of these capabilities that a class defines with other arguments, and for each
-    capability of which it has only a part."""
+    """Returns a text for each method of these capabilities that a class defines with other
+    required arguments than the contract, and for each capability of which it has only a
+    part."""
     import inspect
 
     own, hooks = _own(cls), methods_of(*parts)
@@ -247,17 +274,20 @@ def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str
 
 
 def _own(cls: type) -> dict[str, Any]:
-    """Returns the attributes, methods above all, that an adapter defines in its class and in its own base classes."""
+    """Returns the attributes, most of them methods, that an adapter defines in its class and in
+    its own base classes, by their names."""
+    # the class itself is the last, so its attributes replace those of its bases
     parts = [base for base in reversed(cls.__mro__) if not _is_of_xdevice(base)]
     return {name: value for part in parts for name, value in vars(part).items()}
 
 
 def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) -> list[str]:
-    """Returns an error text, in a list, if an adapter has some but not all of the methods that the capability `part`
-    needs, because the first use of the capability would fail; otherwise an empty list."""
+    """Returns a list with an error text if an adapter has some but not all of the methods that
+    the capability `part` needs, because the first use of the capability would fail; otherwise
+    an empty list. `own` has the adapter's methods, and `hooks` those of the contract."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
-    # none of the capability is fine, and all of it is
+    # an adapter may have none of the methods, or all of them
     if not has or len(has) == len(needs):
         return []
     missing = ", ".join(_signature(name, hooks) for name in needs if name not in own)
@@ -265,8 +295,11 @@ def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) ->
 
 
 def _signature(name: str, hooks: dict[str, Any]) -> str:
+    """Returns a method with its arguments as the contract has it, for errors: "wait(self,
+    x)"."""
     import inspect
 
+    # a method of the device layer is not in `hooks` while a product is checked
     wanted: Any = hooks.get(name, HOOKS.get(name))
     return (
         f"{name} (a property)"
@@ -276,6 +309,8 @@ def _signature(name: str, hooks: dict[str, Any]) -> str:
 
 
 def _required_arguments(function: Any) -> list[str]:
+    """Returns the names of the arguments without defaults; none if the object is not a
+    function, but a property for instance."""
     import inspect
 
     if not inspect.isfunction(function):

@@ -26,13 +26,16 @@ ALIGNMENT: Final = 64
 """Memory that other frameworks are to adopt begins at a multiple of this many bytes: on any other memory TensorFlow's
 first operation crashes the process, and JAX makes a copy."""
 
+# arrays of fewer elements than this are copied at once; larger ones in strips of so many
+# columns
 _LARGE: Final = 1 << 20
 _STRIP: Final = 16
 
 
 class Takes(NamedTuple):
-    """In what kind of memory of another framework this framework can compute: in any other memory it gives wrong values
-    or crashes. An adapter returns one from `Conversion.takes`."""
+    """Describes the memory of other frameworks in which this framework can compute. In any
+    other memory it computes wrong values, or crashes. An adapter returns one from
+    `Conversion.takes`."""
 
     alignment: int = 1
     """The memory must begin at a multiple of this many bytes."""
@@ -44,11 +47,12 @@ class Takes(NamedTuple):
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns `nbytes` bytes of new memory that begin at a multiple of `ALIGNMENT`; memory that NumPy allocates does so
-    only by chance."""
+    """Returns an array of `nbytes` new bytes whose memory begins at a multiple of `ALIGNMENT`.
+    Memory that NumPy allocates begins at such a multiple only by chance."""
     import numpy
 
     memory = numpy.empty(nbytes + ALIGNMENT, "uint8")
+    # the distance from the first byte to the next multiple
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + nbytes]
 
@@ -56,13 +60,15 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
 def owned(
     array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array in C order, in new memory such as `aligned` gives, or in the buffer `room`."""
+    """Returns a copy of an array in C order. Its memory is that of `room`, an array of at least
+    as many bytes; if `room` is None, new memory from `aligned`."""
     buffer = aligned(array.nbytes) if room is None else room[: array.nbytes]
     copy: np.ndarray[Any, Any] = buffer.view(array.dtype).reshape(array.shape)
     if array.size < _LARGE or array.flags.c_contiguous:
         copy[...] = array
         return copy
-    # NumPy takes 25 times a plain copy for the transposition of a matrix of 64 MB, and 8 times in strips of columns
+    # transposing a matrix of 64 MB takes NumPy 25 times as long as a plain copy; in strips of
+    # columns, 8 times
     for first in range(0, array.shape[-1], _STRIP):
         copy[..., first : first + _STRIP] = array[..., first : first + _STRIP]
     return copy
@@ -82,18 +88,19 @@ class Conversion(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("export", "takes", "adopt")
 
     def takes(self) -> Takes | None:
-        """Returns in what memory `adopt` can make tensors; None if `adopt` cannot use another framework's memory at
-        all."""
+        """Returns a description of the memory in which `adopt` can make tensors; None if
+        `adopt` cannot use another framework's memory at all."""
         return None
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of this device in place. Unless overridden, they can use that of
-        the host and of real GPUs, not of virtual ones."""
+        """Whether other frameworks can use the memory of this device in place. By default they
+        can use that of the host and of real GPUs, but not that of virtual GPUs."""
         return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
 
     def detached(self, x: Any) -> Any:
-        """Returns a tensor in the same memory as `x` that is not part of a gradient computation; `x` itself if it asks
-        for no gradient. Raises `UnsupportedError` if `x` is not a dense tensor."""
+        """Returns a tensor in the same memory as `x` that is not part of a gradient
+        computation; `x` itself if it requires no gradient. Raises `UnsupportedError` if `x` is
+        not a dense tensor."""
         return x
 
     def finish(self, x: Any) -> None:
@@ -102,45 +109,46 @@ class Conversion(Primitives):
         self.wait(x)
 
     def lending(self, x: Any) -> AbstractContextManager[Any]:
-        """Returns a context manager that the core enters while it exports the memory of `x` and another framework
-        adopts it. PyTorch's makes the GPU of `x` the current one."""
+        """Returns a context manager that the core enters while it exports the memory of `x` and
+        another framework adopts it. In PyTorch it makes the GPU of `x` the current one."""
         return nullcontext()
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
-        """Returns the address of a detached tensor, whether it is in C order, and whether none of its strides is
-        negative. Returns None if the framework cannot give these faster than a capsule does: the core then reads a
-        capsule."""
+        """Returns the address of a detached tensor, whether it is in C order, and whether none
+        of its strides is negative. Returns None if the framework has no faster way to these
+        than a DLPack capsule, which the core then reads."""
         return None
 
     def export(self, x: Any) -> Any:
-        """Returns an unversioned DLPack capsule for a detached tensor. The capsule keeps the tensor's memory alive.
-        Raises `BufferError` where the capsule would not describe the values, or the memory must not be given away."""
+        """Returns an unversioned DLPack capsule for a detached tensor. The capsule keeps the
+        tensor's memory alive. Raises `BufferError` if the capsule would not describe the
+        values, or if the memory must not be shared."""
         raise self.unsupported("sharing its memory", "its tensors are copied through the host")
 
     def compact(self, x: Any) -> Any:
-        """Returns a copy of a detached tensor, on the same device, that any framework can adopt: in C order, at a
-        multiple of `ALIGNMENT`. On cpu:0 the core calls only NumPy's adapter for that, whatever framework the tensor is
-        of."""
+        """Returns a copy of a detached tensor, on the same device, that any framework can
+        adopt: in C order, at a multiple of `ALIGNMENT`. For tensors of all frameworks on cpu:0
+        the core calls only the NumPy adapter's method."""
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns a tensor of `dtype` in the memory that `lent` describes, which is of a kind that `takes` allows. It
-        must consume either `lent.capsule` or `lent` itself, which the framework's `from_dlpack` accepts like an
-        array."""
+        """Returns a tensor of `dtype` in the memory that `lent` describes, which satisfies what
+        `takes` returned. The method must consume either `lent.capsule`, or `lent` itself, which
+        the framework's `from_dlpack` accepts like an array."""
         raise self.unsupported(
-            "taking memory over", "tensors are copied to it through the host"
+            "using the memory of other frameworks", "tensors are copied to it through the host"
         )
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """Returns a tensor on cpu:0 with the dtype and values of an array, in the array's own memory if the framework
-        can do that. The array is not empty, is C-contiguous, begins at a multiple of `ALIGNMENT`, and nobody else uses
-        it."""
+        """Returns a tensor on cpu:0 with the dtype and values of an array, in the array's own
+        memory if the framework can do that. The array is not empty, is C-contiguous, and begins
+        at a multiple of `ALIGNMENT`; nobody else uses it."""
         return self.from_numpy(array, devices.CPU)
 
     def gives_away(self, x: Any) -> bool:
-        """Whether the memory of the array that `to_numpy(x)` returns is used by nobody else, not even by the framework.
-        If not, the core copies the array before a user may write into it; an array that is read-only it always
-        copies."""
+        """Whether nobody else, not even the framework, uses the memory of the array that
+        `to_numpy(x)` returns. If somebody does, the core copies the array before a user may
+        write into it. It always copies an array that is read-only."""
         return False
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
@@ -149,6 +157,7 @@ class Conversion(Primitives):
         return self.to_numpy(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Returns why the framework, as it is set up now, would turn `dtype`, one of its `dtypes`, into a narrower one,
-        and what to do about that (JAX has 64-bit dtypes only if jax_enable_x64 is set); None if it would not."""
+        """Returns why the framework, with its present settings, would replace `dtype`, one of
+        its `dtypes`, by a narrower one, and what to do about that; None if it would not. JAX
+        has 64-bit dtypes only if jax_enable_x64 is set."""
         return None

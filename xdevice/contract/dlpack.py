@@ -1,8 +1,9 @@
-"""Reads DLPack's capsules, and corrects them before a framework consumes them.
+"""Reads DLPack capsules, and corrects them before a framework consumes them.
 
-Every framework that shares memory uses the DLPack protocol, and each checks less than it should, so the core reads here
-what a capsule says. The dtype in a capsule is rewritten if the two frameworks label the same dtype differently. The
-strides are rewritten if they differ from C order only along dimensions of size 1, where strides have no effect.
+Every framework that shares memory uses the DLPack protocol, but each checks less of a capsule
+than it should, so the core reads the fields here. The dtype in a capsule is rewritten if the
+two frameworks label the same dtype differently. The strides are rewritten if they differ from C
+order only along dimensions of size 1, where strides have no effect.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+# the codes for kinds of dtypes and for the host, as in dlpack.h
 _CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 BOOL: Final = (6, 8)
 CPU: Final = 1
 GPUS: Final = (2, 10)
-"""DLPack's device types for CUDA and ROCm. A pointer of Metal or oneAPI is not what another framework expects there."""
+"""DLPack's device types for CUDA and ROCm. Those of Metal and oneAPI are left out, because
+their pointers are not addresses that another framework can use."""
 
 Label = tuple[int, int]
 """How DLPack writes a dtype: a code for the kind, and the number of bits."""
@@ -52,7 +55,8 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_NAME: Final = b"dltensor"  # kept here, because a capsule holds a pointer to it
+# the name of an unversioned capsule; a global, because a capsule keeps only a pointer to it
+_NAME: Final = b"dltensor"
 
 # prototypes of our own: types set on the functions of ctypes.pythonapi hold for all, and break MXNet's capsules
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -70,17 +74,19 @@ def label_of(dtype: str) -> Label:
 
 
 class Lent:
-    """A tensor's memory, to be lent by DLPack: a capsule that nobody has consumed yet, and the fields read from it. An
-    importer, such as a framework's `from_dlpack`, accepts a `Lent` like an array.
+    """A tensor's memory, to be lent through DLPack: a capsule that nobody has consumed yet, and
+    the fields read from it. An importer, such as a framework's `from_dlpack`, accepts a `Lent`
+    like an array.
 
-    `address` is in bytes, `strides` are in elements, `device` is DLPack's pair of type and index.
+    `address` is that of the first element, `strides` are in elements, `device` is DLPack's pair
+    of type and index.
     """
 
     __slots__ = ("_tensor", "address", "capsule", "device", "shape", "strides")
 
     def __init__(self, capsule: Any) -> None:
         self.capsule = capsule
-        # a capsule that was consumed has another name, for which this raises
+        # raises ValueError for a capsule that was consumed, because its name has changed
         tensor = self._tensor = _Tensor.from_address(_pointer_of(capsule, _NAME))
         self.address: int = (tensor.data or 0) + tensor.byte_offset
         self.device: tuple[int, int] = (tensor.device_type, tensor.device_id)
@@ -101,37 +107,44 @@ class Lent:
         return True
 
     def relabel(self, label: Label) -> None:
-        """Writes into the capsule how the framework that takes it over labels the dtype."""
+        """Writes a code and number of bits for the dtype into the capsule: those that the
+        framework that is going to consume it uses."""
         self._tensor.code, self._tensor.bits = label
 
     def straighten(self) -> None:
         """Makes the capsule of a compact tensor state the strides of C order, also along dimensions of size 1."""
         if self.strides != compact_strides(self.shape):
-            # no strides mean C order; the list itself may be the source's own, which PyTorch 2.13 does not copy
+            # a null pointer means C order; the list must not be changed, because it may be the
+            # source tensor's own: PyTorch 2.13 does not copy it
             self._tensor.strides = None
 
     def hand_over(self, adopt: Callable[[Lent], Any]) -> Any:
-        """Returns `adopt(self)`, such that a thread of xdevice's own releases the memory once the importer no longer
-        needs it.
+        """Returns `adopt(self)`, the tensor of the importer. Once the importer no longer needs
+        the memory, it is released by a thread of xdevice.
 
-        This is needed if the importing or the exporting framework holds a lock of its own while it releases memory. The
-        memory that such a framework takes over may in turn be kept alive by memory of the framework itself, whose
-        release needs that lock again. Memory that it gives away may be released by another framework, which then waits
-        for Python's lock, while the thread that holds Python's lock waits for the lock of the framework.
+        This prevents deadlocks if the importing or the exporting framework holds its own lock
+        while it releases memory (`Primitives.releases_under_lock`). If such a framework imports
+        memory, releasing it may also release a tensor of the framework itself, which needs the
+        same lock again. If such a framework exports memory, the importer may release it, and
+        then waits for Python's lock, while the thread with Python's lock waits for the
+        framework's.
         """
         import numpy
 
-        # a capsule of NumPy's, with this tensor written into it. It may be released while an exception propagates,
-        # which NumPy's deleter and callbacks of weak references preserve; a callback of ctypes loses it, or crashes
+        # A NumPy capsule, with the fields of this tensor written into it. It may be released
+        # while an exception propagates. NumPy's deleter and callbacks of weak references
+        # preserve the exception; a callback of ctypes loses it, or crashes.
         token = numpy.empty(1, "uint8")
         capsule = token.__dlpack__()
         managed = _Managed.from_address(_pointer_of(capsule, _NAME))
         managed.tensor = self._tensor
-        # `put` is written in C: in a Python function the interpreter may switch threads while the importer holds a lock
+        # `put` is written in C; a Python function would let the interpreter switch threads
+        # while the importer holds its lock
         released = weakref.ref(token, _let_go.put)
         _held[id(released)] = _Held(released, managed, self.capsule)
         _start_releaser()
         self.capsule = capsule
+        # from here on only the importer keeps the token alive
         del token
         return adopt(self)
 
@@ -162,8 +175,9 @@ def compact_strides(shape: list[int]) -> list[int]:
 
 
 class _Held(NamedTuple):
-    """Kept while an importer uses memory that it got by `hand_over`: a weak reference that tells when the
-    importer is done, the `DLManagedTensor` that it was given, and the original capsule, which owns the memory."""
+    """The objects that must stay alive while an importer uses memory from `hand_over`: a weak
+    reference that is dead once the importer is done, the `DLManagedTensor` that the importer
+    got, and the original capsule, which owns the memory."""
 
     released: weakref.ref[Any]
     managed: _Managed
@@ -171,27 +185,33 @@ class _Held(NamedTuple):
 
 
 _held: dict[int, _Held] = {}
-"""Kept for importers, by the `id` of the weak reference in each entry."""
+"""The entries of all importers, by the `id` of the weak reference in each."""
 
+# the dead weak references, whose entries the thread `_releaser` is going to remove
 _let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
 _releaser: threading.Thread | None = None
 
 
 def _start_releaser() -> None:
+    """Starts the thread that releases memory, unless it is running."""
     global _releaser
-    if _releaser is None or not _releaser.is_alive():  # a forked child does not have the thread
+    # a forked child has the object, but not the thread
+    if _releaser is None or not _releaser.is_alive():
         _releaser = threading.Thread(target=_release, name="xdevice-release", daemon=True)
         _releaser.start()
 
 
 def _release() -> None:
+    """The work of the thread: removes each entry whose importer is done, which releases its
+    capsule."""
     while True:
         _held.pop(id(_let_go.get()), None)
 
 
 @atexit.register
 def _leave_to_the_system() -> None:
-    """At exit, removes the deleters of memory that importers still use: they could be called after Python has ended."""
+    """Called at exit: removes the deleters of memory that importers still use, because they
+    could be called after Python has ended. The operating system frees the memory."""
     for export in tuple(_held.values()):
         if export.released() is not None:
             export.managed.deleter = None

@@ -1,7 +1,8 @@
-"""Requests by environment variables, or by a call at the program's start, to every framework that is loaded: virtual
-GPUs, blocking mode, float64.
+"""Settings for every framework that is loaded, made by environment variables or by a call at
+the program's start: virtual GPUs, blocking mode, float64.
 
-Some of this must be known before a framework is imported, so adapters call these functions while they are imported.
+Some of them must be known before a framework is imported, so adapters call these functions
+while they are imported.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ VARIABLES: Final = (
     "ACCELERATOR", "ADDRESS", "BACKEND", "BLOCKING", "CHECK", "ENGINE", "FLOATS", "JOIN_TIMEOUT", "LOCAL_RANK",
     "LOCAL_SIZE", "RANK", "RECORD", "SEED", "SIZE", "TIMEOUT", "TOKEN", "VIRTUAL_GPUS",
 )  # fmt: skip
-"""The words that follow `XDEVICE_` in the core's variables. An adapter may read others."""
+"""The words that follow `XDEVICE_` in the variables that xdevice itself reads. An adapter may
+read others."""
 
 _asked = ""
-"""The virtual GPUs that the program has asked for by `xdevice.virtual_gpus`, as XDEVICE_VIRTUAL_GPUS names them; empty
-if it has not."""
+"""The virtual GPUs that the program has requested by `xdevice.virtual_gpus`, as
+XDEVICE_VIRTUAL_GPUS would name them; empty if it has requested none."""
 _forever = ExitStack()
-"""The switches that XDEVICE_BLOCKING has set: they stay until the process ends."""
+"""The open `blocking()` blocks that XDEVICE_BLOCKING has entered. They are never left."""
 
 
 def asks() -> bool:
-    """Whether an environment variable, even one with a wrong value, or the program asks for virtual GPUs, blocking mode
-    or other floats."""
+    """Whether an environment variable or the program requests virtual GPUs, blocking mode or
+    other floats. A variable with a wrong value counts too; `check` refuses it later."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
     return bool(_asked) or any(
         os.environ.get(name, "").strip() not in ("", "0") for name in variables
@@ -44,13 +46,13 @@ def asks() -> bool:
 
 
 def check() -> None:
-    """Checks the variables before a framework is imported, and if blocking mode is wanted sets CUDA_LAUNCH_BLOCKING,
-    which the CUDA driver reads when it starts.
+    """Checks the variables before a framework is imported. If blocking mode is wanted, also
+    sets CUDA_LAUNCH_BLOCKING, which the CUDA driver reads when it starts.
 
     Raises:
         SettingError: XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
     """
-    # first, because a misspelt variable would leave its default in place
+    # a misspelt variable would be ignored, and the default would hold
     _refuse_misspelt()
     virtual_gpus_wanted()
     if is_blocking_wanted():
@@ -58,7 +60,8 @@ def check() -> None:
 
 
 def _refuse_misspelt() -> None:
-    """Raises `SettingError` for a variable that is almost one of ours, and would be ignored."""
+    """Raises `SettingError` if the name of an environment variable differs little from one that
+    xdevice reads, because it would be ignored."""
     others = {
         name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)
     } - set(VARIABLES)
@@ -67,7 +70,8 @@ def _refuse_misspelt() -> None:
     import difflib
 
     for name in sorted(others):
-        # other variables of this prefix may belong to the program
+        # a name that is less similar than 0.85 may be a variable of the program or of an
+        # adapter
         close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
         if close:
             raise SettingError(
@@ -76,16 +80,16 @@ def _refuse_misspelt() -> None:
 
 
 def provide(backend: Backend) -> None:
-    """Called while a backend is loaded: gives it the virtual GPUs, the default of float64 and the blocking mode that
-    the environment asks for."""
-    # only then is the product loaded
+    """Gives a backend, which is being loaded, the virtual GPUs, the default dtype float64 and
+    the blocking mode that the environment requests."""
     if wanted := described():
-        # by name, because nobody else needs the product; so in `parsed`
+        # imported by name and only here (and in `parsed`), because the device layer must not
+        # depend on the product `virtual`
         import_module("xdevice.virtual.gpus").give(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
     if is_blocking_wanted():
-        # never left, as the variable holds for the whole process
+        # never left, because the variable holds for the whole process
         _forever.enter_context(backend.blocking())
 
 
@@ -93,7 +97,7 @@ def is_blocking_wanted() -> bool:
     """Whether XDEVICE_BLOCKING asks for blocking mode.
 
     Raises:
-        SettingError: a value other than "1", "0" and "".
+        SettingError: the variable has a value other than "1", "0" and "".
 
     Example:
         >>> from xdevice.contract.environment import is_blocking_wanted
@@ -115,10 +119,11 @@ def is_set(variable: str, *, usual: bool) -> bool:
 
 
 def virtual_gpus_wanted() -> int:
-    """Returns how many virtual GPUs the program or XDEVICE_VIRTUAL_GPUS asks for; 0 for none.
+    """Returns how many virtual GPUs the program or XDEVICE_VIRTUAL_GPUS requests; 0 for none.
 
     Raises:
-        SettingError: the value of XDEVICE_VIRTUAL_GPUS is not an int of 0 or more, with or without a character.
+        SettingError: the value of XDEVICE_VIRTUAL_GPUS does not begin with an int of 0 or more,
+            or what follows it ("4:no_float64") is not a known property of virtual GPUs.
 
     Example:
         >>> from xdevice.contract.environment import virtual_gpus_wanted
@@ -129,36 +134,40 @@ def virtual_gpus_wanted() -> int:
 
 
 def described() -> tuple[Any, ...]:
-    """Returns the character of each virtual GPU that is asked for. Raises `SettingError` as `virtual_gpus_wanted`."""
+    """Returns the `Character` (a description of its properties) of each requested virtual GPU;
+    an empty tuple if there is none. Raises `SettingError` as `virtual_gpus_wanted` does."""
     _, text = request()
     try:
         return parsed(text)
     except ValueError as error:
         raise SettingError(
             f"{VIRTUAL_GPUS} must be an int of 0 or more, not {shown(text)}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs, "
-            f"and {VIRTUAL_GPUS}=4:no_float64 such without float64: {error}"
+            f"and {VIRTUAL_GPUS}=4:no_float64 gives 4 without float64: {error}"
         ) from None
 
 
 def request() -> tuple[str, str]:
-    """Returns the name of the call or variable that asked for virtual GPUs, and the text that describes them."""
+    """Returns the name of the call or variable that requests virtual GPUs, and the text that
+    describes them: "" if there is no request. A call takes precedence."""
     return ("virtual_gpus()", _asked) if _asked else (VIRTUAL_GPUS, _variable())
 
 
 def remember(text: str) -> None:
-    """Notes that the program has asked for the virtual GPUs that `text` describes: backends that are loaded later get
-    them too."""
+    """Stores the program's request for the virtual GPUs that `text` describes, so backends that
+    are loaded later get them too."""
     global _asked
     _asked = text
 
 
 def _variable() -> str:
+    """Returns the value of XDEVICE_VIRTUAL_GPUS; "" if it is not set."""
     return os.environ.get(VIRTUAL_GPUS, "").strip()
 
 
 @cache
 def parsed(text: str) -> tuple[Any, ...]:
-    """Returns the `Character` of each virtual GPU that a text describes."""
+    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError`
+    for any other text."""
     if text in ("", "0"):
         return ()
     # imported only here, because most programs have no virtual GPUs
@@ -166,16 +175,18 @@ def parsed(text: str) -> tuple[Any, ...]:
 
 
 def refuse_too_late(backend: Backend) -> None:
-    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS asks for other virtual GPUs than a backend was given when it was
-    loaded. Called where a program counts GPUs, or names one that is not there."""
+    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS requests other virtual GPUs than a backend
+    was given when it was loaded. Called when a program counts GPUs, or names one that does not
+    exist."""
     text = _variable()
-    if not text or backend.is_host_only:  # NumPy has only the CPU, whenever the variable is set
+    # a backend such as NumPy, which has only the CPU, never gets virtual GPUs
+    if not text or backend.is_host_only:
         return
-    # nothing, if the backend was loaded with its real GPUs
-    there = backend.characters if backend.virtual else ()
-    if parsed(text) != there:
+    # empty if the backend was loaded with its real GPUs
+    loaded_with = backend.characters if backend.virtual else ()
+    if parsed(text) != loaded_with:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
-            f"it before the program starts, or first thing in it: restart the notebook's kernel. "
-            f"call xdevice.virtual_gpus({shown(text)}) instead to see whether it is still possible"
+            f"it before the program starts, or in the program's first line (in a notebook, restart the kernel). "
+            f"xdevice.virtual_gpus({shown(text)}) may still be possible now"
         )

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 import_lock = forks.renewed(threading.RLock())
-"""Held while a framework is imported: the dlopen flags and the warning filters are process-wide."""
+"""Held while a framework is imported, because the dlopen flags and the warning filters, which
+are changed meanwhile, hold for the whole process."""
 
 
 @contextmanager
@@ -32,6 +33,7 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
     with import_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # None is never in `sys.modules`
         if own_symbols_after not in sys.modules:
             yield
             return
@@ -40,8 +42,8 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
 
 def import_apart(name: str, *, beside: str) -> None:
-    """Imports the module `name`, if it is installed and `beside` is imported, so that its shared libraries use their
-    own linker symbols.
+    """Imports the module `name` such that its shared libraries use their own linker symbols.
+    Does nothing unless the module is installed and the module `beside` is imported.
 
     Call it inside `importing()`. PyTorch's builds for GPUs come with triton, and import it for the first optimizer.
     TensorFlow 2.20 and 2.21 make the symbols of their LLVM global, so triton would call those and segfault
@@ -57,17 +59,21 @@ def import_apart(name: str, *, beside: str) -> None:
         or importlib.util.find_spec(name.partition(".")[0]) is None
     ):
         return
-    with _own_symbols(), suppress(ImportError):  # the next import of it raises the error
+    # an error is not the concern of this function: whoever needs the module imports it and sees
+    # it
+    with _own_symbols(), suppress(ImportError):
         importlib.import_module(name)
 
 
 @contextmanager
 def _own_symbols() -> Iterator[None]:
-    """A block in which shared libraries that are loaded look for symbols in themselves first."""
-    if not hasattr(sys, "setdlopenflags"):  # Windows has no such flags
+    """A block in which shared libraries that are loaded look for linker symbols in themselves
+    first. On Windows it does nothing."""
+    if not hasattr(sys, "setdlopenflags"):
         yield
         return
     flags = sys.getdlopenflags()
+    # RTLD_DEEPBIND exists only on Linux
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
     try:
         yield

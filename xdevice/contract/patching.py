@@ -1,7 +1,8 @@
-"""Attributes of a framework that are replaced while a block is open, shared by overlapping blocks, and put back after
-the last one.
+"""Replacing attributes of a framework while a block is open. Overlapping blocks share a
+replacement, and after the last of them the attribute is restored.
 
-Also whether this thread or task is listening for transfers: the reads that xdevice makes itself are not to be reported.
+Also whether this thread or task reports transfers, because reads by xdevice itself must not be
+reported.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
-"""Whether this thread or task is inside a block that wants reports of transfers, and not inside a transfer that was
-already reported."""
+"""Whether transfers of this thread or task are to be reported: it is inside a block that
+requests reports, and not inside a transfer that was already reported."""
 
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Inside the block, reads by xdevice itself are not reported, because they are not transfers of the program."""
+    """A block in which transfers are not reported, for reads that xdevice itself makes: the
+    program has not asked for them."""
     token = listening.set(False)
     try:
         yield
@@ -34,27 +36,34 @@ def unseen() -> Iterator[None]:
         listening.reset(token)
 
 
+# the previous value of an attribute that the owner itself did not have, but inherited
 _ABSENT: Final = object()
 lock: Final = forks.renewed(threading.RLock())
+# the replaced attributes, by the `id` of their owner and their name
 _set: dict[tuple[int, str], _Hook] = {}
 
 
 class _Hook:
+    """A replaced attribute: its owner, its value before, the replacement, which `make` returns
+    for that value, and the number of open blocks that need it."""
+
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner = owner
         self.name = name
         self.blocks = 0
         # from `vars`, so that an inherited attribute is deleted afterwards and not copied into the class
         self.before = vars(owner).get(name, _ABSENT)
+        # a property itself, not the value that it has for the owner
         self.replacement = make(
             self.before if isinstance(self.before, property) else getattr(owner, name)
         )
-        # one hook for all blocks, or the inner block's end would undo the outer one's
         setattr(owner, name, self.replacement)
 
     def undo(self) -> None:
+        """Restores the attribute, unless other code has replaced it since."""
+        # the other code calls our replacement, which from now on only passes calls on
         if vars(self.owner).get(self.name) is not self.replacement:
-            return  # someone else has replaced it since: our hook stays below theirs, and passes every call on
+            return
         if self.before is _ABSENT:
             delattr(self.owner, self.name)
         else:
@@ -73,7 +82,8 @@ class Patches:
 
     def __exit__(self, *_: object) -> None:
         with lock:
-            # the last replacement first, because one may have been made of another
+            # the last replacement first: it may have been made from the attribute as an earlier
+            # one left it
             for key in reversed(self._used):
                 hook = _set[key]
                 hook.blocks -= 1
@@ -84,9 +94,11 @@ class Patches:
             self._used.clear()
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Sets the attribute `name` of `owner` to `make(its value)`. If another open block has replaced it already,
-        that replacement is used here too."""
+        """Sets the attribute `name` of `owner` to `make(value)`, where `value` is its present
+        value. If another open block has replaced it already, that replacement is used here
+        too."""
         with lock:
+            # `_Hook` keeps the owner alive, so its `id` stays its own
             key = id(owner), name
             if key not in _set:
                 _set[key] = _Hook(owner, name, make)
@@ -95,12 +107,12 @@ class Patches:
 
 
 class Shared:
-    """A mode of a framework, for one thread or the process, that the first of several blocks switches on and the last
-    one off.
+    """A mode of a framework, for one thread (`per_thread`) or the whole process. The first of
+    several overlapping blocks switches it on, and the last one switches it off.
 
-    Blocks may end in any order. If the last block of a thread ends in another thread, the mode cannot be switched off
-    there: it stays on in the first thread, although `is_wanted` is False there, until the next block of the first
-    thread ends.
+    Blocks may end in any order. If the last block of a thread ends in another thread, the mode
+    cannot be switched off there. It then stays on in the first thread, although `is_wanted` is
+    False there, until the next block of the first thread ends.
     """
 
     def __init__(self, *, per_thread: bool) -> None:
@@ -131,6 +143,9 @@ class Shared:
         return bool(self._state().blocks)
 
     def _state(self) -> Any:
+        """Returns the state of this thread or of the process: the number of open blocks
+        (`blocks`), and the function that switches the mode off (`off`; None while the mode is
+        off)."""
         try:
             return self._here.state
         except AttributeError:

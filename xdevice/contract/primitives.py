@@ -1,8 +1,8 @@
 """The part of the contract that every adapter must provide: the devices and the tensors of a framework. The other
 modules of this folder are capabilities, which a framework may lack.
 
-The rules that are the same for all frameworks are not written in adapters but in the core, the packages of xdevice that
-call them. The core promises an adapter that
+The rules that are the same for all frameworks are not in adapters but in the core, the packages
+of xdevice that call the adapters. The core promises an adapter that
 
 - a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get one that does
   not exist, and `from_native` the framework's object for one that does not exist;
@@ -10,7 +10,8 @@ call them. The core promises an adapter that
   `device_of` raises `UnsupportedError`, because it is on several devices or on one that the adapter does not know.
   `move_model` is called only if `is_all_on` returns False, `device_of` and `wait` only for tensors;
 - a `dtype` passed to a method is one of the adapter's `dtypes`, and not one that the device `lacks`;
-- containers, fallback to the CPU, device spellings and error texts are the core's business.
+- an adapter need not handle containers, the fallback to the CPU, spellings of devices, or the
+  texts of errors.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from .private import Names
 
 Kind = Literal["tensor", "symbol", "model"]
-"""The kinds of a framework's types: a tensor, which moves to a new object; a symbol, which takes a tensor's place while
-a function is traced, so that it has no device yet and every move is recorded; a model, whose variables move in
-place."""
+"""The kinds of a framework's types. A move returns a new object for a tensor, and moves the
+variables of a model in place. A symbol takes the place of a tensor while a function is traced:
+it has no device yet, and every move of it is recorded."""
 
 
 class DeviceInfo(NamedTuple):
@@ -50,51 +51,57 @@ VIRTUAL_GPU = DeviceInfo("virtual GPU (host memory)", None)
 
 
 class Memory(NamedTuple):
-    """Bytes of a device's memory; None where the framework does not report them."""
+    """The bytes of a device's memory; a field is None if the framework does not report it."""
 
     total: int | None = None
     free: int | None = None
     allocated: int | None = None
     """The bytes that this process has allocated through the framework."""
     peak: int | None = None
-    """The most that `allocated` has been since the start or `reset_peak_memory_stats`."""
+    """The maximum of `allocated` since the start, or since `reset_peak_memory_stats`."""
     pinned: int = 0
-    """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
+    """For the CPU only: the page-locked bytes that xdevice keeps for copies to and from
+    GPUs."""
     name: str = ""
     """The framework's name of the device, such as "NVIDIA H200"."""
 
 
 class Way(NamedTuple):
-    """How an object that is neither a tensor nor a model is walked for tensors, or moved. `xdevice.register_container`
-    makes one of what the user says about a type; an adapter's `container_way` returns one for types that are registered
-    with its framework. If no field is set, the attributes of the object are walked."""
+    """How an object that is neither a tensor nor a model is searched for tensors, or moved.
+    `xdevice.register_container` makes a `Way` from its arguments; an adapter's `container_way`
+    returns one for types that are registered with its framework. If no field is set, the
+    attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
-    """Returns what is in an object, as a dict or a list."""
+    """Returns the contents of an object, as a dict or a list."""
     rebuild: Callable[[Any, Any], Any] | None = None
-    """`rebuild(old, inside)` returns an object like `old` that holds `inside`, a dict or a list as `flatten` gives
-    it."""
+    """`rebuild(old, contents)` returns an object like `old` with other contents, in the form
+    that `flatten` returns."""
     move: Callable[[Any, Device], Any] | None = None
     """`move(x, device)` returns the object on a device: `x` itself or a new one."""
     copy: Callable[[Any, Device], Any] | None = None
-    """`copy(x, device)` returns a copy on a device, in new storage; left out, `copy.deepcopy` and then `move` are
-    called."""
+    """`copy(x, device)` returns a copy on a device, in new storage. If it is None,
+    `copy.deepcopy` and then `move` are called."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """For an object that moves itself: returns the tensors that decide on which device it is, each with the path from
-    the object to it, such as ".x". Left out, all tensors that can be found in the object count."""
+    """For an object that moves itself: returns the tensors that decide on which device it is,
+    each with the path from the object to the tensor, such as ".x". If it is None, all tensors
+    that can be found in the object decide."""
     stays: tuple[str, ...] = ()
-    """The attributes, at any depth, whose tensors stay where they are by design, such as the bookkeeping of PyG's
-    `Batch` on the host. They do not count."""
+    """The attributes, at any depth, whose tensors a move leaves on their device by design, such
+    as the index tensors that PyG's `Batch` keeps on the host. They do not decide on which
+    device the object is."""
     instead: str = ""
-    """For an object that can be neither walked nor moved: what to do instead. The error that says so ends with it."""
+    """For an object that can be neither walked nor moved: advice on what to do instead, the end
+    of the error."""
     dense: str = ""
-    """For a sparse or packed array, whose indices and lengths are tensors too: how to make it dense. It can be moved
-    and copied, but not cut, joined or summed tensor by tensor, and the error that says so ends with this text."""
+    """For a sparse or packed array, whose indices and lengths are tensors too: advice on how to
+    make it dense. Such an object can be moved and copied, but not split, joined or summed
+    tensor by tensor; the error ends with this text."""
 
 
 class Primitives(ABC):
-    """The methods that every adapter must implement for its framework: those on devices and tensors from which the core
-    builds all else.
+    """The methods that every adapter must implement for its framework: those for devices and
+    tensors, on which everything else is built.
 
     A subclass states the class attributes, then the methods in this order. An argument `x` is a tensor of the
     framework; in `move` and `copy` it may also be a symbol (see `Kind`).
@@ -109,11 +116,12 @@ class Primitives(ABC):
     dtypes: ClassVar[frozenset[str]]
     """The dtypes that the framework supports, by NumPy's names, and "bfloat16"."""
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
-    """The framework's dtype objects and their names in `dtypes`, {half: "float16"}: needed if the `name` or the text of
-    an object is not that name. Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
+    """The framework's dtype objects with their names in `dtypes`, such as {half: "float16"}.
+    Only needed if neither the attribute `name` nor the text of an object is that name; see
+    `xdevice.base.dtypes.dtype_name`."""
     opaque: tuple[type, ...] = ()
-    """Types of the framework whose objects keep arrays for themselves only, as random generators do: nobody looks into
-    them for tensors."""
+    """Types of the framework whose objects have arrays for internal use only, such as random
+    generators. They are not searched for tensors."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
@@ -127,24 +135,27 @@ class Primitives(ABC):
     private_names: ClassVar[Names | None] = None
     """The private names of the framework that the adapter needs: `xdevice info` lists those that are absent."""
     is_compiling: ClassVar[staticmethod[[], bool] | None] = None
-    """A static method that quickly says whether the framework is compiling, so that `eagerly` has an effect. None: that
-    is not known."""
+    """A static method that quickly returns whether the framework is compiling, which is when
+    `eagerly` has an effect. None if there is no quick way."""
     releases_under_lock: ClassVar[bool] = False
-    """Whether the framework holds a lock of its own while it releases memory: `xdevice.contract.dlpack` says how that
-    is handled."""
+    """Whether the framework holds its own lock while it releases memory, which could cause
+    deadlocks; see `hand_over` in `xdevice.contract.dlpack`."""
     refusal: str | None = None
     """Why the backend cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
     """The number of the backend's GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
     answered: frozenset[str] = frozenset()
-    """The words for hardware that `answers_to` has said yes to, so that `hardware` is not asked again: which
-    accelerator `gpu:i` is does not change, unless GPUs become virtual, and then every word is right."""
+    """A cache of the words for hardware for which `answers_to` returned True. They stay valid,
+    because the accelerator that `gpu:i` means does not change, unless GPUs become virtual, and
+    then every word is valid."""
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
-    """On which device the framework's operations compute: on that of their operands, or, wherever these are, on that of
-    the innermost `scope`, outside one on the framework's default. In the second case a process that has a GPU of its
-    own is in the scope of that one, and errors for tensors on two devices say where operators compute."""
+    """On which device the framework's operations compute. "operands": on the device of their
+    operands. "scope": on the device of the innermost `scope`, or on the framework's default
+    device outside any, whatever the devices of the operands. Then a process that has its own
+    GPU is in the scope of that GPU, and errors for tensors on two devices say where operations
+    compute."""
     most_axes: int = 64
-    """How many axes a tensor may have; values come through NumPy, which does not allow more."""
+    """How many axes a tensor may have at most; values pass through NumPy, which allows 64."""
     longest_axis: int = 2**63 - 1
     """How many elements a tensor may have along one axis."""
     most_virtual_gpus: int | None = None
@@ -179,8 +190,9 @@ class Primitives(ABC):
         """Returns the name and the memory of a device; `VIRTUAL_GPU` for a virtual GPU. May initialize the device."""
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words of `devices.HARDWARE` that name the hardware of `gpu:i` on this machine, such as "cuda". If
-        the set is empty, every word is taken to mean `gpu:i`."""
+        """Returns the words from `devices.HARDWARE` that mean the hardware of `gpu:i` on this
+        machine, such as "cuda". If the set is empty, every word is accepted as a name of
+        `gpu:i`."""
         return frozenset()
 
     def lacks(self, device: Device) -> frozenset[str]:
@@ -194,8 +206,8 @@ class Primitives(ABC):
         return False
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used (initialized) a GPU. The core calls it first, because asking anything else
-        about a GPU that was not used would initialize it."""
+        """Whether this process has used (initialized) a GPU. The core calls it first, because
+        other calls about an unused GPU, such as for its memory, would initialize it."""
         return True
 
     @abstractmethod
@@ -203,11 +215,12 @@ class Primitives(ABC):
         """Returns the framework's own object for a device."""
 
     def describe_missing(self, device: Device) -> Any:
-        """Returns the framework's own object for a device that does not exist here, if the framework can make one
-        without asking the hardware; otherwise raises `UnsupportedError`."""
+        """Returns the framework's own object for a device that does not exist here, if the
+        framework can make one for a device without using it; otherwise raises
+        `UnsupportedError`."""
         raise self.unsupported(
-            f"a native object for {device}, which is not here",
-            f"keep xdevice.device({str(device)!r}), and take its .native where the device exists",
+            f"a native object for {device}, which does not exist here",
+            f"use xdevice.device({str(device)!r}), and read its attribute native on a machine that has the device",
         )
 
     @abstractmethod
@@ -217,19 +230,20 @@ class Primitives(ABC):
     @abstractmethod
     def scope(self, device: Device) -> AbstractContextManager[Any]:
         """Returns a context manager that makes the framework's own creation functions place tensors on `device`, and
-        that restores what held before."""
+        restores the previous device at its end."""
 
     # tensors
 
     @abstractmethod
     def device_of(self, x: Any) -> Device:
-        """Returns the device on which the memory of `x` is. It has to be as fast as possible, because nearly every
-        function of xdevice calls it. Raises `UnsupportedError` for a tensor that is spread over several devices, and
-        for one on a device of a kind that is not in `kinds`."""
+        """Returns the device on which the memory of `x` is. It has to be as fast as possible,
+        because nearly every function of xdevice calls it. Raises `UnsupportedError` for a
+        tensor that is spread over several devices, or that is on a device of a kind that is not
+        in `kinds`."""
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
-        """Returns a function that does what `device_of` does, for tensors of exactly this type: a faster one, if there
-        is one. Called once per type."""
+        """Returns a function that does what `device_of` does for tensors of exactly this type,
+        and may be faster. Called once per type."""
         return self.device_of
 
     def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:
@@ -243,14 +257,14 @@ class Primitives(ABC):
         flow."""
 
     def move_all(self, tensors: Sequence[Any], device: Device) -> list[Any]:
-        """Returns what `move` returns for each of these tensors. They are different objects, and none is on the device
-        yet."""
+        """Moves several tensors, and returns what `move` would return for each. The tensors are
+        different objects, and none of them is on `device` yet."""
         return [self.move(x, device) for x in tensors]
 
     def start_move(self, x: Any, device: Device) -> Any:
-        """Does what `move` does, but may return before the values have arrived. Whatever reads the result must wait for
-        them first, as `wait` of the result and `synchronize` of either device must. Until then nobody may write into
-        the memory of `x`."""
+        """Does what `move` does, but may return before the values have arrived. Every operation
+        that reads the result must wait for them, and so must `wait` for the result, and
+        `synchronize` for either device. Until then nobody may write into the memory of `x`."""
         return self.move(x, device)
 
     @abstractmethod
@@ -274,9 +288,9 @@ class Primitives(ABC):
 
     @abstractmethod
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """Returns the values of `x` as an array, whatever the device, the dtype or the gradient of `x`; the array may
-        share the memory of `x`. Raises `UnsupportedError` for a tensor that no array can represent, and says in it what
-        to read instead."""
+        """Returns the values of `x` as an array, whatever the device, the dtype or the gradient
+        of `x`; the array may share the memory of `x`. Raises `UnsupportedError` for a tensor
+        that no array can represent; the message says what to read instead."""
 
     @abstractmethod
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
@@ -289,20 +303,21 @@ class Primitives(ABC):
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Returns `function()`, called outside the framework's compiler, which would otherwise replace NumPy's
-        functions in it by the framework's own operations."""
+        """Returns `function()`, called outside the framework's compiler. Inside, the compiler
+        would replace the NumPy functions that it calls by the framework's own operations."""
         return function()
 
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to walk or move an object of a type that the framework knows although it is neither a tensor nor
-        a model (a registered pytree); None for any other object. The answer is the same for all objects of a type. An
-        adapter for host memory only is asked about its tensors, too: for an array of Python objects it returns how to
-        get these objects, for an array of numbers None."""
+        """Returns how to walk or move an object that is neither a tensor nor a model, but whose
+        type is registered with the framework (a pytree); None for any other object. The result
+        must be the same for all objects of a type. For an adapter with `is_host_only`, the core
+        calls it for tensors, too: it returns how to get the objects in an array of Python
+        objects, and None for an array of numbers."""
         return None
 
-    # several devices
+    # what a tensor is made of
 
     def is_dense(self, x: Any) -> bool:
         """Whether a tensor is one block of numbers in memory. False for sparse, ragged and masked tensors, and for a
@@ -314,23 +329,27 @@ class Primitives(ABC):
         tensor stays on the host."""
         return False
 
+    # the framework's trees
+
     def register_tree_node(  # noqa: B027  # most frameworks have no trees
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers a type with the framework's own trees, if it has any and the type is not registered yet.
-        `flatten(x)` gives children and what is static; `unflatten(static, children)` makes the object."""
+        """Registers a type with the framework's own trees (pytrees), if it has any and the type
+        is not registered yet. `flatten(x)` returns the children and the static part of an
+        object; `unflatten(static, children)` makes an object from these."""
 
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns total, free, allocated and peak bytes of a device; None for those that the framework does not
-        report."""
+        """Returns the total, free, allocated and peak bytes of a device; each is None if the
+        framework does not report it."""
         raise self.unsupported("memory()", "override Backend.memory()")
 
     def empty_cache(self, device: Device) -> None:
-        """Gives back the memory that the framework keeps for its next tensors on a real device other than the CPU."""
+        """Releases the memory that the framework keeps for its next tensors on a real device
+        other than the CPU."""
         raise self.unsupported(
-            "giving memory back before the process ends", "limit its memory before it starts"
+            "releasing memory before the process ends", "limit its memory before it starts"
         )
 
     def reset_peak(self, device: Device) -> None:
@@ -339,7 +358,7 @@ class Primitives(ABC):
             "resetting the peak of memory", "read xdevice.memory(device).allocated instead"
         )
 
-    # what people ask
+    # for messages to users
 
     def why_no_gpu(self) -> str:
         """Returns why `count("gpu")` is 0 here, in a few words, for `xdevice info`."""
@@ -348,8 +367,9 @@ class Primitives(ABC):
     # the process
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
-        """Called when the program chooses this backend by `use_backend`, `set_backend` or XDEVICE_BACKEND, in the
-        thread that does so. If the variable chooses it, also called when the program imports the framework."""
+        """Called when the program chooses this backend with `use_backend`, `set_backend` or
+        XDEVICE_BACKEND, in the thread that chooses it. If the variable names it, also called
+        when the program imports the framework."""
 
     def after_fork(self) -> str | None:
         """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""
@@ -357,14 +377,16 @@ class Primitives(ABC):
 
     def default_to_float64(self) -> None:
         """Makes float64 the framework's default dtype of floats, in the whole process."""
-        raise self.unsupported("a run in float64", "leave it out of xdevice parity --float64")
+        raise self.unsupported(
+            "a run in float64", "exclude this backend when you run xdevice parity --float64"
+        )
 
     # the same for every backend
 
     @property
     def is_host_only(self) -> bool:
-        """Whether the tensors of this backend can only be in host memory. In a container with tensors of other backends
-        they count as data, like numbers, and are not moved."""
+        """Whether the tensors of this backend can only be in host memory. In a container with
+        tensors of other backends they are data, like numbers, and are not moved."""
         return self.kinds == ("cpu",)
 
     def devices(self) -> tuple[Device, ...]:
@@ -385,11 +407,13 @@ class Primitives(ABC):
         exist, or if it is not the hardware that its name says."""
         if self.has(device):
             return device if type(device) is Device else devices.plain(device)
+        # the program may expect a virtual GPU, because it has set the variable too late
         if device.kind == "gpu":
             from . import environment
 
             environment.refuse_too_late(self)  # type: ignore[arg-type]
-        there = ", ".join(map(str, self.devices()))
+        # a later case replaces the hint of an earlier one
+        existing = ", ".join(map(str, self.devices()))
         hint = (
             f"; xdevice.try_gpu({device.index}) falls back to cpu:0"
             if device.kind == "gpu"
@@ -399,22 +423,24 @@ class Primitives(ABC):
             hint = "; it computes on tpu:0, which xdevice.try_gpu() gives"
         if self.is_host_only:
             hint = (
-                f"; where the selected backend has it, xdevice.tensor(x, device={str(device)!r}) makes a tensor of an "
-                f"array, and xdevice.convert(x, 'torch') makes one of another framework"
+                f"; to put an array on this device, select another backend and call "
+                f"xdevice.tensor(x, device={str(device)!r}), or convert it with xdevice.convert(x, 'torch')"
             )
         name = str(device)
         if type(device) is devices.Named and self.count("gpu"):
             name = f"{device.word}:{device.index}"
-            hint = f", where gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for whatever there is"
+            hint = f", where gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for a GPU of any vendor"
         raise DeviceNotFoundError(
-            f"{name} does not exist on {self.name}, which has {there}{hint}"
+            f"{name} does not exist on {self.name}, which has {existing}{hint}"
         )
 
     def answers_to(self, device: Device) -> bool:
-        """Whether the name of a device fits this backend, even if the device does not exist: it is a plain one
-        (`gpu:1`), or a word for hardware (`cuda:1`) that means what `gpu:i` is here."""
+        """Whether the name of a device is valid on this backend, even if the device does not
+        exist: it is a plain name (`gpu:1`), or a word for the hardware that `gpu:i` is here
+        (`cuda:1`)."""
         if type(device) is not devices.Named or device.word in self.answered:
             return True
+        # virtual GPUs, and GPUs of unknown hardware, accept every word
         words = frozenset() if self.virtual else self.hardware()
         if words and device.word not in words:
             return False
@@ -422,13 +448,14 @@ class Primitives(ABC):
         return True
 
     def refuse_if_frozen(self, draw: str) -> None:
-        """Raises `UnsupportedError` in a function that a compiler traces, where a draw of random numbers would give the
-        same numbers at each call. `draw` says in the message what is drawn."""
-        by = self.tracing()
-        if by is not None:
+        """Raises `UnsupportedError` while a compiler traces a function, which would return the
+        same random numbers at each call. `draw` is the text that names the draw in the
+        message."""
+        compiler = self.tracing()
+        if compiler is not None:
             raise self.unsupported(
-                f"{draw} inside a function that {by} traces: it would draw once, while tracing, and give the same "
-                f"numbers at every call",
+                f"{draw} inside a function that {compiler} traces: it would draw once, while tracing, and return the "
+                f"same numbers at every call",
                 "draw outside and pass the numbers in",
             )
 

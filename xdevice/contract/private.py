@@ -1,20 +1,24 @@
 """The private names of a framework: those that an adapter reads or replaces although the framework does not promise to
 keep them.
 
-Each adapter lists them once, in its module `private`, each with the capability that needs it and a comment that says
-why, which docs/reference/private.md has too. Its other modules read them there when they are loaded:
+Each adapter lists them once, in its module `private`, each with the capability that needs it
+and a comment that says why (docs/reference/private.md shows both). Its other modules look them
+up there when they are loaded:
 
     private = Names("torch", "2.15.0", PRIVATE, IN_BLOCKS, FOR_GOOD)
     is_tracing = private["torch._C._is_tracing"]
 
-If the installed framework lacks a name, its capability is refused by name, and everything else works:
+If the installed framework lacks a name, the capability that needs it raises an
+`AbsentNameError`, and everything else works:
 
-- `private[...]` gives an `Absent` in the name's place, which raises the error when it is used;
-- `private.get(...)` gives a default, where the adapter has another way or only loses speed;
+- `private[...]` returns an `Absent` in place of the missing object, which raises the error when
+  it is used;
+- `private.get(...)` returns a default, for an adapter that has another way or only loses speed;
 - `private.require(capability)` raises the error before a capability changes anything;
 - `private.field(...)` reads and writes an attribute that only objects have, and raises the error if they lack it.
 
-`xdevice info` lists what is absent, and a test takes the names away one by one (tests/contract/test_absent_names.py).
+`xdevice info` lists the absent names, and tests/contract/test_absent_names.py removes each name
+in turn.
 """
 
 from __future__ import annotations
@@ -33,43 +37,50 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Only = Literal["", "CUDA", "virtual GPUs", "older", "newer"]
-"""Where the framework has the names: everywhere, in builds with CUDA, with virtual GPUs, in older versions, or
-from some version on up to the tested one and beyond."""
+"""Where the framework has the names. "": everywhere; "CUDA": in builds with CUDA; "virtual
+GPUs": while it has these; "older": only in versions older than the tested one; "newer": only in
+the tested version, some before it, and later ones."""
 
 CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers", "waiting")
-"""The capabilities of the device layer, which is to need few private names."""
+"""The capabilities of the device layer, which should need few private names."""
 
 CAPABILITIES: Final = (
     *CORE, "optimizers", "layers", "layers' calls", "operations", "saving", "data loaders", "gradients", "arithmetic",
     "nn", "compile", "deterministic", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers",
     "replicas", "several processes", "virtual GPUs", "--xd-cuda", "samples",
 )  # fmt: skip
-"""The closed list of words by which errors and `xdevice info` say what needs a name."""
+"""The complete list of the words with which errors and `xdevice info` name the capability that
+needs a name."""
 
 taken_away: Final[set[str]] = set()
-"""Dotted names that are treated as absent, with what is in them. Only tests fill it, before they load an adapter: most
-names cannot be deleted from a framework, because the framework itself needs them."""
+"""Dotted names that are treated as absent, together with all names inside them. Only tests add
+to it, before they load an adapter: most names cannot be deleted from a framework, because the
+framework itself needs them."""
 
 
 class Private(NamedTuple):
-    """Names that an adapter reads although its framework does not promise to keep them, or attributes that it replaces:
-    in an adapter's `IN_BLOCKS` until the last block ends that needs it, in its `FOR_GOOD` until the process ends."""
+    """A row of an adapter's tables: private names that it reads (`PRIVATE`), or attributes that
+    it replaces, either until the last block that needs the replacement ends (`IN_BLOCKS`), or
+    until the process ends (`FOR_GOOD`)."""
 
     capability: str
-    """One or several: "blocking, compile and transfers"."""
+    """One or several capabilities that need the names: "blocking, compile and transfers"."""
     owner: str
+    """The dotted name of the module or class that has the names."""
     names: tuple[str, ...]
     """For attributes that are replaced, `("*",)` means all functions of the owner."""
     only: Only = ""
 
 
 class AbsentNameError(UnsupportedError):
-    """The backend has a capability, but the installed release of its framework lacks a private name that it needs. Code
-    that catches `UnsupportedError`, to go on without what a backend does not have, lets this error through."""
+    """The backend has a capability, but the installed release of its framework lacks a private
+    name that it needs. Code of xdevice that catches `UnsupportedError`, to go on without a
+    capability, raises this error again."""
 
 
 class Names:
-    """The private names of one framework. `tested` is the newest version of the framework that was tested.
+    """The private names of one framework, from the tables of its adapter. `tested` is the
+    newest version of the framework that was tested.
 
     >>> private = Names("math", "3.13", (Private("waiting", "math", ("_turbo", "floor")),))
     >>> private["math.floor"](2.5)
@@ -83,9 +94,11 @@ class Names:
         self.framework = framework
         self.tested = tested
         self.rows = tuple(row for table in rows for row in table)
+        # reversed, so that of several rows with one name the first counts
         self._of = {dotted: row for row in reversed(self.rows) for dotted in spelled(row)}
+        # the names that each required capability lacks, once they were looked up
         self._lacking: dict[str, list[str]] = {}
-        # a word outside the list would be refused by nobody
+        # nobody calls `require` for a misspelt capability
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
@@ -93,7 +106,9 @@ class Names:
             )
 
     def __getitem__(self, dotted: str) -> Any:
-        """Returns what the framework has by this name, which the adapter lists; otherwise an `Absent`."""
+        """Returns the object with this dotted name, or an `Absent` if the framework lacks it.
+        Raises `ContractError`, as all methods here do, if the adapter does not list the
+        name."""
         row = self._row(dotted)
         value = look_up(dotted)
         return (
@@ -101,23 +116,27 @@ class Names:
         )
 
     def get(self, dotted: str, default: Any = None) -> Any:
-        """Returns what the framework has by this name, which the adapter lists; otherwise `default`."""
+        """Returns the object with this dotted name, or `default` if the framework lacks it."""
+        # only the check
         self._row(dotted)
         value = look_up(dotted)
         return default if value is _ABSENT else value
 
     def has(self, dotted: str) -> bool:
-        """Whether the framework, or an object of the class that owns the name, has this name."""
+        """Whether the framework has this name, if only as an attribute of the objects of a
+        class."""
         self._row(dotted)
         return is_there(dotted)
 
     def field(self, dotted: str) -> Any:
-        """Returns a function that reads the attribute of an object, and whose `set(x, value)` writes it."""
+        """Returns a `Field`: a function that reads an attribute of an object, and whose
+        `set(x, value)` writes it."""
         row = self._row(dotted)
         return Field(dotted, partial(self.error, row.capability, [dotted]))
 
     def place(self, dotted: str) -> tuple[Any, str]:
-        """Returns the owner and the name of an attribute that the adapter replaces; an `Absent` if it has none."""
+        """Returns the owner and the name of an attribute that the adapter replaces. The owner
+        is an `Absent` if the framework lacks it."""
         row = self._row(dotted)
         owner, _, name = dotted.rpartition(".")
         value = look_up(owner)
@@ -126,17 +145,18 @@ class Names:
         ) if value is _ABSENT else value, name
 
     def require(self, capability: str, only: Only = "") -> None:
-        """Raises `UnsupportedError` if the framework lacks a name that the capability needs. `only`, such as "CUDA",
-        selects the names that the framework has only there. The first call looks each of them up; later ones take 0.1
-        us."""
-        # kept, because some capabilities are asked for at each move of a model
+        """Raises `AbsentNameError` if the framework lacks a name that the capability needs.
+        `only`, such as "CUDA", adds the names that the framework has only there. The first call
+        for a capability looks each name up; later ones take 0.1 us."""
+        # cached, because some capabilities are required at each move of a model
         if capability not in self._lacking:
             self._lacking[capability] = self.absent(capability, only)
         if lacking := self._lacking[capability]:
             raise self.error(capability, lacking)
 
     def absent(self, capability: str, only: Only = "") -> list[str]:
-        """Returns the names that a capability needs and the framework lacks."""
+        """Returns the dotted names that a capability needs and the framework lacks. `only` is
+        as in `require`."""
         rows = [
             row
             for row in self.rows
@@ -145,8 +165,9 @@ class Names:
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
-        """Returns a sentence for each capability that is refused because the framework lacks names, for `xdevice info`.
-        It imports the modules that have the names, which takes seconds."""
+        """Returns, for `xdevice info`, the error text for each capability that needs names
+        which the framework lacks. It imports the modules that should have the names, which
+        takes seconds."""
         capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
         return [
             str(self.error(word, lacking))
@@ -155,23 +176,30 @@ class Names:
         ]
 
     def error(self, capability: str, lacking: list[str]) -> AbsentNameError:
-        verb = "need" if capability.endswith("s") or " and " in capability else "needs"
+        """Returns the error for a capability that needs these names."""
+        # "streams need", "blocking and compile need", "nn needs"
+        verb_form = "need" if capability.endswith("s") or " and " in capability else "needs"
         return AbsentNameError(
-            f"{capability} {verb} {', '.join(lacking)}, which {self._installed()} does not have; it was tested up to "
-            f"{self.framework} {self.tested}: install that version, or a newer xdevice"
+            f"{capability} {verb_form} {', '.join(lacking)}, which {self._installed()} does not have; it was tested "
+            f"up to {self.framework} {self.tested}: install that version, or a newer xdevice"
         )
 
     def _is_promised(self, row: Private) -> bool:
+        """Whether the installed framework should have the names of a row in every build."""
         if row.only == "newer":
+            # if the framework is not imported, it counts as the tested version
             installed = getattr(sys.modules.get(self.framework), "__version__", self.tested)
             return _numbers(installed) >= _numbers(self.tested)
         return not row.only
 
     def _installed(self) -> str:
+        """Returns the framework and its version, for errors: "torch 2.15.0"."""
         version = getattr(sys.modules.get(self.framework), "__version__", None)
         return f"{self.framework} {version}" if version else f"the installed {self.framework}"
 
     def _row(self, dotted: str) -> Private:
+        """Returns the row that lists a name. Raises `ContractError` if there is none, so no
+        adapter uses a private name that its tables lack."""
         if dotted not in self._of:
             raise ContractError(f"{dotted} is not listed in the adapter's module private.py")
         return self._of[dotted]
@@ -185,16 +213,20 @@ class Absent:
         self.__dict__["error"] = error
 
     def __getattr__(self, name: str) -> Any:
+        # inspect and copy ask for such names, and go on if they are missing
         if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)  # inspect and copy ask for these
+            raise AttributeError(name)
         return self
 
+    # in a union of types, for `isinstance`
     def __or__(self, other: object) -> Any:
-        return self  # a union of types for `isinstance`
+        return self
 
     __ror__ = __or__
 
     def _refuse(self, *_: object, **__: object) -> Any:
+        """Raises the error. The special methods below are this one, because Python looks them
+        up in the class and not by `__getattr__`."""
         raise self.error()
 
     __call__ = __bool__ = __iter__ = __len__ = __contains__ = __getitem__ = __enter__ = (
@@ -203,11 +235,14 @@ class Absent:
     __instancecheck__ = __subclasscheck__ = __setattr__ = __int__ = __index__ = _refuse
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        # a class of the adapter may inherit from it, and cannot be instantiated
+        # an adapter may define a class that inherits from the missing one: only making an
+        # object of it raises the error
         return (_refusing(self.error),)
 
 
 def _refusing(error: Callable[[], UnsupportedError]) -> type:
+    """Returns a class that raises `error()` when an object of it, or of a subclass, is made."""
+
     def refuse(cls: type, *_: object, **__: object) -> Any:
         raise error()
 
@@ -215,7 +250,8 @@ def _refusing(error: Callable[[], UnsupportedError]) -> type:
 
 
 class Field:
-    """An attribute of a framework's objects that can be asked for only when there is an object."""
+    """An attribute of a framework's objects whose presence can only be checked on an object. A
+    call reads it. If it is absent, reading and writing raise `error()`."""
 
     def __init__(self, dotted: str, error: Callable[[], UnsupportedError]) -> None:
         self._name = dotted.rpartition(".")[2]
@@ -224,7 +260,7 @@ class Field:
         self._is_absent = is_taken_away(dotted)
 
     def __call__(self, x: Any) -> Any:
-        # only in tests, which take names away that frameworks cannot do without
+        # true only in tests, see `taken_away`
         if self._is_absent:
             raise self._error()
         try:
@@ -244,30 +280,36 @@ class Field:
         setattr(x, self._name, value)
 
 
+# what `look_up` returns for a missing name, because None may be a value
 _ABSENT: Final = object()
 
 
 def _numbers(version: str) -> list[int]:
+    """Returns the first two numbers of a version: [2, 15] for "2.15.0+cpu"."""
     return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
 
 def spelled(row: Private) -> Iterator[str]:
-    """Yields the dotted names of a row."""
+    """Yields the dotted names of a row. For "*" (all functions) that is the name of the
+    owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
 def words(row: Private) -> list[str]:
-    """The capabilities that need the names of a row."""
+    """Returns the capabilities that need the names of a row: ["blocking", "compile"] for
+    "blocking and compile"."""
     return row.capability.replace(" and ", ", ").split(", ")
 
 
 def is_taken_away(dotted: str) -> bool:
+    """Whether a test has declared a name, or a module or class around it, as absent."""
+    # with dots at the ends, so that "a.b" does not stand for "a.bc"
     return any(f"{dotted}.".startswith(f"{taken}.") for taken in taken_away)
 
 
 def look_up(dotted: str) -> Any:
-    """Returns the module, class or object of a dotted name, and imports the modules on the way to it; `_ABSENT` if one
-    is not there."""
+    """Returns the module, class or object with a dotted name, and imports the modules around
+    it. Returns `_ABSENT` if a part of the name does not exist."""
     parts = dotted.split(".")
     if is_taken_away(dotted):
         return _ABSENT
@@ -285,8 +327,8 @@ def look_up(dotted: str) -> Any:
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a framework has a name: as an attribute of the owner, or as one that the methods of the owner, which is
-    a class or a function, read or write on their objects."""
+    """Whether a framework has a name: either the owner has the attribute, or the owner is a
+    class (or a function) whose code reads or writes such an attribute of its objects."""
     owner_name, _, name = dotted.rpartition(".")
     if look_up(dotted) is not _ABSENT:
         return True
@@ -298,7 +340,8 @@ def is_there(dotted: str) -> bool:
         if isinstance(owner, type)
         else [owner]
     )
-    # an attribute that `__init__` sets is in no class, but its name is in the method's code
+    # an attribute that `__init__` sets is in no class, but its name is in the code of
+    # `__init__`
     codes = [value.__code__ for value in values if isinstance(value, types.FunctionType)]
-    # as a constant where it is set by `setattr` or listed in `__slots__`
+    # among the constants if the code passes the name to `setattr`
     return any(name in (*code.co_names, *code.co_consts) for code in codes)

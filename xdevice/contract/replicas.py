@@ -1,4 +1,5 @@
-"""Tensors on several devices of one process: splitting, joining, copying to each device, and reducing over all."""
+"""Tensors on several devices of one process: how they are split and joined, copied to each
+device, and summed over all devices."""
 
 from __future__ import annotations
 
@@ -26,18 +27,20 @@ class Replicas(Primitives):
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
         """Returns parts of `x` with these sizes along its first axis, on the device of `x`; they may be views of `x`.
         Gradients flow."""
+        # the index after each part
         ends = list(accumulate(sizes))
         return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts joined along their first axis, in new storage; parts without axes become a vector. The
-        parts are on one device, of one dtype, and differ at most in the length of that axis. Gradients flow."""
+        """Returns the parts joined along their first axis, in new storage; parts without axes
+        become a vector. The parts are on one device, have one dtype, and differ at most in the
+        length of that axis. Gradients flow."""
         raise self.unsupported("gather", "override Backend.join()")
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on `device` with respect to which gradients can be taken: in its own storage, with no
-        gradient link to `x`, and requiring its gradient if it holds floats. The copy of a parameter is a parameter with
-        the same flags."""
+        """Returns a copy of `x` on `device`, in new storage, with respect to which gradients
+        can be taken: no gradient flows from it to `x`, and it requires a gradient if its dtype
+        is a float. A copy of a parameter is a parameter with the same flags."""
         raise self.unsupported("replicate", "override Backend.leaf()")
 
     def can_write(self, x: Any) -> bool:
@@ -45,18 +48,20 @@ class Replicas(Primitives):
         return False
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        """Returns the memory into which `write` writes: the address of the first element of a dense tensor, and its
-        strides in bytes. If the framework allocates a tensor's memory only when it computes the values, the method
-        waits for this tensor, and for nothing else, because the address may change until then. Returns None if no two
-        tensors that can be written into share memory."""
+        """Returns the memory into which `write` writes: the address of the first element of a
+        dense tensor, and its strides in bytes. If the framework allocates a tensor's memory
+        only when it computes the values, the method waits for this tensor, and for nothing
+        else, because the address may change until then. Returns None if in this framework no
+        two writable tensors can share memory."""
         return None
 
     def write(self, x: Any, value: Any) -> None:
-        """Writes values into the memory of `x`, a tensor or a model that is one variable. `value` is a tensor of the
-        same shape and dtype on the same device, and `x` never becomes an alias of it. The write is not recorded for
-        gradients, and the flags of `x` (`requires_grad`) stay."""
+        """Writes values into the memory of `x`, which is a tensor or a model that is one
+        variable. `value` is a tensor of the same shape and dtype on the same device, and `x`
+        never becomes an alias of it. The write is not recorded for gradients, and `x` keeps its
+        flags (`requires_grad`)."""
         raise self.unsupported(
-            "tensors that can be written", "use the new tensor instead of the old one"
+            "writing into a tensor", "use the new tensor instead of the old one"
         )
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
@@ -66,18 +71,20 @@ class Replicas(Primitives):
         raise self.unsupported("all_reduce", "override Backend.total()")
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Takes two or more dense tensors that differ in device and values only, and returns the sum or the mean of all
-        on the device of each, bit for bit the same: in the tensor itself if it can be written into, otherwise as a new
-        tensor. The data never goes through the host if the devices reach each other."""
+        """Returns the sum or the mean of two or more dense tensors, once on the device of each,
+        bit for bit the same. The tensors differ only in device and values. If a tensor can be
+        written into, the result is written into it; otherwise it is a new tensor. The data does
+        not go through the host if the devices can reach each other."""
         first = self.device_of(tensors[0])
+        # a generator, so that only one moved tensor is in memory at a time
         total = self.total(
             (x if self.device_of(x) is first else self.move(x, first) for x in tensors), mean
         )
         return [self._given(x, total) for x in tensors]
 
     def _given(self, x: Any, value: Any) -> Any:
-        """Returns `x` with these values written into it; if `x` cannot be written into, a new tensor with them on the
-        device of `x`."""
+        """Returns `x` with `value` written into it; if `x` cannot be written into, returns a
+        copy of `value` on the device of `x`."""
         device = self.device_of(x)
         if not self.can_write(x):
             return self.copy(value, device)
@@ -86,9 +93,10 @@ class Replicas(Primitives):
 
 
 def add_up(total: Any, rest: Iterable[Any], mean: bool) -> Any:
-    """The loop in the adapters' `total`, the same for every framework. `total` is the first tensor, in storage of its
-    own and in the dtype of the sum; the others are added to it in the order given, in place if tensors can be written
-    into. If `mean`, the sum is divided by the number of tensors."""
+    """Returns the sum of tensors, or their mean: the part of `total` that is the same in all
+    adapters. The argument `total` is the first tensor, in storage of its own and in the dtype
+    of the sum. The tensors of `rest` are added to it in the order given, in place if the
+    framework's tensors can be written into."""
     count = 1
     for x in rest:
         total += x

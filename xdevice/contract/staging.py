@@ -1,14 +1,16 @@
 """Copies between the host and an NVIDIA GPU through page-locked memory, which adapters use in `move`.
 
 The ring (the page-locked buffers of `xdevice.cuda_driver.ring`) reads and writes memory without the framework's
-knowledge. So an adapter that gives it memory must see to it that
+knowledge. So an adapter that passes memory to it must make sure that
 
-- memory that is read has been computed, and stays until it is read; memory that is written was made for the copy, and
-  nobody else has seen it yet;
-- the copy is ordered with the work before and after it: by the stream that is named, or by waits of the host;
-- tensors are plain: dense, in C order, on one device, and no compiler, vmap or gradient computation follows what is
-  done with them;
-- where the ring gains nothing or refuses, the framework's own copy is made, which raises the framework's own errors.
+- memory that is read has been computed, and is kept until it was read; memory that is written
+  was allocated for the copy, and nobody else uses it yet;
+- the copy is ordered with the work before and after it, either by the stream that is passed, or
+  because the host waits;
+- tensors are plain: dense, in C order, on one device, and not recorded by a compiler, vmap or a
+  gradient computation;
+- if the ring would gain nothing or refuses, the framework makes its own copy, and raises its
+  own errors.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 def read(
     x: Any, address: int, shape: Sequence[int], dtype: np.dtype[Any], stream: int | None = None
 ) -> np.ndarray[Any, Any] | None:
-    """Returns the values at an address on a GPU, which are those of `x`, as an array whose memory is new and begins at
-    a multiple of `ALIGNMENT`. Returns None, for the address 0 for instance, if the framework's own copy is to be
-    made."""
+    """Returns the values of the GPU tensor `x`, whose memory begins at `address`, as a new
+    array that begins at a multiple of `ALIGNMENT`. `stream` is the framework's stream that the
+    copy follows. Returns None if the framework has to make the copy itself."""
     values = aligned(math.prod(shape) * dtype.itemsize)
+    # a tensor without memory, such as one without elements, has the address 0
     is_done = address != 0 and ring.to_host(
         x, address, values, values.ctypes.data, values.nbytes, stream
     )

@@ -21,7 +21,8 @@ class Streams(Primitives):
         "new_stream", "current_stream", "stream_scope", "stream_wait", "new_event", "record", "wait_event", "elapsed",
     )  # fmt: skip
     stream_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `stream_scope` sends the work of its own thread to a stream, or that of all threads."""
+    """Whether `stream_scope` sends only the work of its own thread to a stream, or that of all
+    threads."""
 
     def new_stream(self, device: Device) -> Any:
         """Returns a new stream of work on a device."""
@@ -36,7 +37,8 @@ class Streams(Primitives):
         raise self._no_streams()
 
     def stream_wait(self, stream: Any, event: Any) -> None:
-        """Makes work that a stream gets later wait for an event. The host does not wait."""
+        """Makes the work that is added to a stream from now on wait for an event. The host does
+        not wait."""
         raise self._no_streams()
 
     def new_event(self, device: Device) -> Any:
@@ -48,7 +50,8 @@ class Streams(Primitives):
         self.new_event(device)
 
     def record(self, event: Any, stream: Any) -> None:
-        """Records an event in a stream: it happens when the work that the stream has got so far is done."""
+        """Records an event in a stream: it happens when the work that is in the stream now is
+        done."""
         raise self._no_events()
 
     def wait_event(self, event: Any) -> None:
@@ -59,19 +62,20 @@ class Streams(Primitives):
         """Returns the seconds of device time between two events that have happened."""
         raise self._no_events()
 
-    def keep_for(
-        self, x: Any, stream: Any
-    ) -> None:  # nothing to do if memory is never given away
+    # the default is right for a framework whose allocator itself knows which work uses a tensor
+    def keep_for(self, x: Any, stream: Any) -> None:
         """Tells the framework's allocator that a stream uses `x`, so that the memory of `x` is kept until that stream's
         work is done."""
 
     def _no_streams(self) -> UnsupportedError:
+        """Returns the error of the methods for streams."""
         return self.unsupported(
             "streams",
             "it orders its work by itself; xdevice.parallel.run() runs tasks side by side",
         )
 
     def _no_events(self) -> UnsupportedError:
+        """Returns the error of the methods for events."""
         return self.unsupported(
             "events", "xdevice.Timer waits for the device and reads the host's clock"
         )

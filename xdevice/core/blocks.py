@@ -1,5 +1,5 @@
-"""Keeps track of which thread and asyncio task has entered a block: several of them may use one object in their `with`
-statements, and leave their blocks in any order."""
+"""Keeps track of the thread and the asyncio task that entered each `with` block: several of
+them may use one object in their `with` statements, and leave their blocks in any order."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def owner() -> tuple[int, Any]:
 
 
 def current_task() -> Any:
+    """Returns the asyncio task that this thread is running; None if it runs none."""
+    # a program that has not imported asyncio has no tasks, and need not wait for the import
     asyncio = sys.modules.get("asyncio")
     # another thread may be importing asyncio, which has no such function yet: then no loop runs in this thread
     loop = getattr(asyncio, "_get_running_loop", lambda: None)()
@@ -39,8 +41,8 @@ def current_task() -> Any:
 
 
 def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
-    """Returns the index, in a stack of open blocks, of the last block that this thread and task entered with the object
-    `key`.
+    """Returns the index, in a stack of open blocks, of the last block that this thread and task
+    entered with the object `key`. `what` is the code of the `with` statement, for the error.
 
     Raises:
         ScopeError: there is no such block.
@@ -51,16 +53,17 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
         if stack[place].key is key and stack[place].owner == here:
             return place
     raise ScopeError(
-        f"{what} is left where it was not entered; enter and leave it in one thread, and in one asyncio task, as one "
-        f"`with` statement does"
+        f"{what} is left in a thread or asyncio task that has not entered it; enter and leave it in the same thread "
+        f"and task, as a `with` statement does"
     )
 
 
 class Entered:
-    """The open blocks of all `with` statements that use the same object, each with its owner: the thread and task that
-    entered it."""
+    """The open blocks of all `with` statements that use the same object, each with its owner:
+    the thread and task that entered it. What a block is, is up to the caller."""
 
     def __init__(self, what: str) -> None:
+        # the code of the `with` statement, for the error
         self._what = what
         self._open: list[tuple[tuple[int, Any], Any]] = []
 
@@ -68,8 +71,9 @@ class Entered:
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
-        """Removes the block that is being left, and returns it with the id of the thread that entered it. That is the
-        last block of this thread and task; if they have none, the last block of any.
+        """Removes the block that is being left, and returns it with the id of the thread that
+        entered it. That is the last block of this thread and task; if they have none, the last
+        block of any thread.
 
         Raises:
             ScopeError: no block is open.
@@ -82,7 +86,7 @@ class Entered:
             else:
                 if not self._open:
                     raise ScopeError(f"{self._what} is left, but it was not entered")
-                # as when a generator is closed by another thread
+                # this happens if another thread closes a generator that is inside the block
                 place = -1
             (thread, _), block = self._open.pop(place)
         return block, thread

@@ -26,12 +26,16 @@ class Known:
         self.name = name
         self.aliases = aliases
         self.modules = modules
+        """The top-level modules whose types belong to the backend; the first one is the
+        framework itself."""
         self.install = install
+        """The command that installs the framework."""
         self.brings = brings
-        """The backends whose frameworks are imported by this backend's framework, without the user having chosen
-        them."""
+        """The backends whose frameworks this backend's framework imports by itself, if they are
+        installed: an import of these says nothing about the user's choice."""
         self.is_fragile = is_fragile
-        """Whether a plain import of the framework may fail or leave it broken, even with no other framework there."""
+        """Whether a plain import of the framework may fail or leave it broken, even if no other
+        framework is imported."""
 
 
 KNOWN: Final = (
@@ -41,6 +45,7 @@ KNOWN: Final = (
         ("tf",),
         ("tensorflow", "keras"),
         "pip install tensorflow",
+        # TensorFlow imports JAX, if it is installed
         brings=("jax",),
     ),
     Known(
@@ -56,10 +61,12 @@ KNOWN: Final = (
     Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
     Known("numpy", ("np",), ("numpy",), "pip install numpy"),
 )
-"""The built-in backends, in the order in which they are tried when the program does not choose one."""
+"""The built-in backends, in the order in which they are tried when the program does not choose
+one. NumPy must be the last: code that leaves it out takes `KNOWN[:-1]`."""
 
 GUESTS: Final = {"keras": ("keras.config", "backend")}
-"""Libraries that run on one of several frameworks: the module and its function that name that framework."""
+"""Libraries that run on one of several frameworks, each with the module and the name of the
+function that returns the name of the framework in use."""
 
 LIBRARIES: Final = {"flax": "jax", "equinox": "jax"}
 """Libraries whose modules are models of a framework but do not inherit from its types."""
@@ -79,14 +86,17 @@ def list_imported() -> list[Known]:
     return [
         framework
         for framework in KNOWN[:-1]
+        # a value of None blocks the import of a module, which is then not imported
         if sys.modules.get(framework.modules[0]) is not None
         and stand_in(framework.modules[0]) is None
     ]
 
 
 def stand_in(module: str) -> str | None:
-    """Returns the package that has been imported under the name of another framework's: "paddle" for "torch" after
-    `paddle.enable_compat()`. None if the module is what its name says, or is not imported."""
+    """Returns the name of the package that has been imported in place of the framework's module
+    `module`: "paddle" for "torch" after `paddle.enable_compat()`. Returns None if the module is
+    the framework's own, or is not imported."""
+    # a stand-in's file is in the folder of its own package
     file = getattr(sys.modules.get(module), "__file__", None)
     folder = os.path.basename(os.path.dirname(file)) if file else module
     return None if folder == module else folder

@@ -1,4 +1,5 @@
-"""Which generator random numbers are drawn from: that of the process, of a block of `seed`, or of a task.
+"""From which generator random numbers are drawn: that of the process, of a block of `seed`, or
+of a task.
 
 docs/reference/random.md has the table.
 """
@@ -31,14 +32,19 @@ class Numbers:
     process."""
 
     def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
+        # the seed
         self._entropy = entropy
+        # how it was derived: pairs of _TASK or _FORK and a number; empty if made from a seed
         self._path = path
+        # can be taken twice, because `state` calls `draw`
         self._lock = _thread.RLock()
+        # how many generators were derived from this one, for tasks and for forks
         self._tasks = 0
         self._generator: np.random.Generator | None = None
         self.forks = 0
 
     def draw(self, draw: Callable[[Any], Any]) -> Any:
+        """Returns `draw(generator)`, called with the NumPy generator of these numbers."""
         # NumPy's generators are not safe for several threads
         with self._lock:
             # made at the first draw, so that `import xdevice` does not import NumPy
@@ -51,13 +57,16 @@ class Numbers:
             return draw(self._generator)
 
     def for_task(self) -> Numbers:
+        """Returns a generator for a task, derived from this one; a different one at each
+        call."""
         with self._lock:
             number, self._tasks = self._tasks, self._tasks + 1
         # the path makes the streams independent, whatever the order of the draws
         return Numbers(self._entropy, (*self._path, _TASK, number))
 
     def state(self) -> dict[str, Any]:
-        """The state on which the next numbers depend, in plain values."""
+        """Returns the state on which the next numbers depend, as a dict of plain values, which
+        can be saved. `of_state` takes it."""
         with self._lock:
             bits = _plain(self.draw(lambda generator: generator.bit_generator.state))
             return {
@@ -66,21 +75,26 @@ class Numbers:
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> Numbers:
+        """Returns a generator that continues from a state that `state()` returned."""
         numbers = cls(state["entropy"], state["path"])
         numbers._tasks, numbers.forks = state["tasks"], state["forks"]
 
         def restore(generator: Any) -> None:
             generator.bit_generator.state = state["bits"]
 
+        # not a draw: `draw` makes the generator, and calls `restore` with it
         numbers.draw(restore)
         return numbers
 
     def for_fork(self) -> Numbers:
+        """Returns a generator for a forked child, derived from this one by the number of the
+        fork."""
         return Numbers(self._entropy, (*self._path, _FORK, self.forks))
 
 
 def _plain(state: Any) -> Any:
-    """The state of a bit generator with lists in place of NumPy's arrays, which `==` does not compare."""
+    """Returns the state of a bit generator with lists in place of NumPy arrays, because users
+    compare states with `==`, which fails for arrays."""
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     return state.tolist() if hasattr(state, "tolist") else state
@@ -97,28 +111,30 @@ class Place:
 
 entered: ContextVar[tuple[Place, ...]] = ContextVar("xdevice_random", default=())
 _process: dict[str, Place] = {}
-"""Under the key "", the place of the process, once it is needed."""
+"""The place of the process, under the key "". It is made when it is first needed."""
 
 
 def current_place() -> Place:
-    around = entered.get()
-    if around:
-        return around[-1]
+    """Returns the place from which this thread or task draws: that of the innermost block or
+    task, else that of the process."""
+    places = entered.get()
+    if places:
+        return places[-1]
     # `setdefault` is atomic: two threads that come at once get the same place
     return _process.get("") or _process.setdefault("", Place(Numbers(_first_seed()), None))
 
 
 def branch() -> None:
-    """Gives this context (of a task) a generator of its own, derived from the generator that it has now. Each call
-    derives a different one."""
+    """Gives this context, which is that of a task, a new generator, derived from the one that
+    it uses now. Each call derives a different one."""
     place = current_place()
     entered.set((*entered.get(), Place(place.numbers.for_task(), None)))
 
 
 @contextmanager
 def keep_generator() -> Iterator[None]:
-    """A block after which draws come from the same generator as before it, even if `seed(n)` was called inside. What
-    was drawn from that generator inside stays drawn."""
+    """A block after which numbers come from the same generator as before, even if `seed(n)` was
+    called inside. Numbers that were drawn from that generator inside are not drawn again."""
     place = current_place()
     before = place.numbers
     try:
@@ -128,10 +144,13 @@ def keep_generator() -> Iterator[None]:
 
 
 def _first_seed() -> int:
+    """Returns the seed of the process: XDEVICE_SEED, or a random number if that is not set.
+    Raises `SettingError` if the variable is not an int of 0 or more."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         # 128 bits, as NumPy itself takes for a generator without a seed
         return int.from_bytes(os.urandom(16), "little")
+    # `isdigit` alone also accepts digits such as a superscript 2, which `int` refuses
     if not (text.isascii() and text.isdigit()):
         raise SettingError(
             f"{VARIABLE} must be an int of 0 or more, not {shown(text)}; set {VARIABLE}=0, or unset it"
@@ -140,10 +159,13 @@ def _first_seed() -> int:
 
 
 def _reachable() -> tuple[Place, ...]:
+    """Returns the places from which the thread that forks, the only one in the child, can
+    draw."""
     return (*_process.values(), *entered.get())
 
 
 def _before_fork() -> None:
+    """Counts the fork, in the parent, before it happens."""
     for place in _reachable():
         # counted in the parent, so that the next child gets another number
         place.numbers.forks += 1
@@ -156,5 +178,6 @@ def _after_fork() -> None:
         place.numbers = place.numbers.for_fork()
 
 
+# Windows does not fork
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

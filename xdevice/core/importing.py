@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from .frameworks import Known
 
+# the modules whose import this hook may take over; all frameworks import NumPy (the last), so
+# not that
 _taken: Final = {framework.modules[0]: framework for framework in frameworks.KNOWN[:-1]} | {
     guest: framework
     for guest in frameworks.GUESTS
@@ -35,31 +37,34 @@ _taken: Final = {framework.modules[0]: framework for framework in frameworks.KNO
 _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
 _asking: Final[list[tuple[int, Known]]] = []
-"""The frameworks that the other finders of `sys.meta_path` are being asked for, each with the thread that asks."""
+"""The frameworks whose specs are being requested from the other finders of `sys.meta_path`,
+each with the thread that does it."""
 
 
 class _Finder:
-    """Hands the import of a framework to xdevice if a plain import may not work: if environment variables ask something
-    of every framework, if another framework is imported, and for fragile frameworks (`Known.is_fragile`)."""
+    """Hands the import of a framework to xdevice if a plain import may not work: if environment
+    variables ask something of every framework, if another framework is imported, and for
+    fragile frameworks (`Known.is_fragile`)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Called by Python for each import: returns the spec of a framework with a loader of xdevice's; None to leave
-        the import to the other finders."""
+        """Returns the spec of a framework, with a `_Loader` in it; None to leave the import to
+        the other finders. Python calls this for each import."""
         # most imports are of other modules, and end here
         framework = _taken.get(name)
         if framework is None or name in sys.modules:
             return None
         here = _thread.get_ident(), framework
-        # asked again from inside: the framework's own loader shall answer
+        # this thread is inside `find_spec` below or inside the loader: now the framework's own
+        # loader has to do the import
         if here in _handing or here in _asking or not _is_needed(framework):
             return None
         from importlib.util import find_spec
 
         _asking.append(here)
         try:
-            # of the finders behind this one
+            # asks all finders; this one returns None, because of the entry in `_asking`
             spec = find_spec(name)
         finally:
             _asking.remove(here)
@@ -69,16 +74,21 @@ class _Finder:
 
 
 class _Loader:
+    """Wraps the loader of a framework, such that xdevice makes its backend while the framework
+    is being imported."""
+
     def __init__(self, loader: object, framework: Known) -> None:
         self._loader = loader
         self._known = framework
 
+    # other parts of a loader, such as `get_source`, are those of the framework's own
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Imports the framework with its own loader. Before that, or after it for a library over several frameworks,
-        xdevice makes its backend."""
+        """Imports the framework with its own loader, and returns its module. xdevice makes the
+        backend before that import; for a library over several frameworks, such as Keras, after
+        it."""
         from importlib import import_module
 
         here = _thread.get_ident(), self._known
@@ -96,13 +106,17 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # Python has replaced it by the spec with this loader: put it back
+        """Does not run the module, because `create_module` has done so. Restores its
+        `__spec__`."""
+        # Python has replaced it by the spec that has this loader
         module.__spec__ = self._spec
 
     def _is_brought(self) -> bool:
-        """Whether another framework imports this one, as TensorFlow imports JAX: the other one's thread may hold
-        `import_lock` and wait for this import. If another thread is importing a framework that this one imports by
-        itself, first waits until that import is done."""
+        """Whether a framework that is being imported imports this one, as TensorFlow imports
+        JAX. If another thread is importing a framework that this one will import, first waits
+        until that import is done."""
+        # making a backend now could deadlock: the other framework's thread may hold
+        # `import_lock` while it waits for this import
         if any(self._known.name in other.brings for _, other in tuple(_handing)):
             return True
         while any(other.name in self._known.brings for _, other in tuple(_handing)):
@@ -110,20 +124,29 @@ class _Loader:
         return False
 
     def _hand_over(self, name: str) -> None:
-        """Makes the backend of a module that is being imported. Only an error that the program must see now is
-        raised."""
+        """Makes the backend of a module that is being imported.
+
+        Raises:
+            SettingError: an environment variable of xdevice's has a wrong value.
+            Exception: the framework's own error, if it cannot be imported.
+        """
         from xdevice.errors import BackendImportError, SettingError
 
         from . import selection
 
         try:
             selection.hand_over(name, self._known)
+        # going on would silently ignore what the variable asks for
         except SettingError:
             raise
         except BackendImportError as error:
-            if name not in sys.modules:  # the program gets the framework's own error
+            # the framework did not import; its own error is what `import` raises without
+            # xdevice
+            if name not in sys.modules:
                 raise (error.__cause__ or error) from None
-        except Exception:  # it is raised again when the program first uses the backend
+        # a program that only imports the framework is not disturbed: the error is raised again
+        # when it first uses the backend
+        except Exception:
             pass
 
 
@@ -131,8 +154,10 @@ _finder: Final = _Finder()
 
 
 def _is_needed(framework: Known) -> bool:
-    """Whether a plain import of a framework may fail, or would miss what environment variables ask for."""
-    if f"xdevice_{framework.name}" in sys.modules:  # the adapter itself imports it
+    """Whether xdevice has to take over the import of a framework, because a plain import may
+    fail, or would ignore what environment variables ask for."""
+    # the adapter itself is importing its framework, in the right way
+    if f"xdevice_{framework.name}" in sys.modules:
         return False
     if (
         framework.is_fragile
@@ -147,6 +172,7 @@ def _is_needed(framework: Known) -> bool:
 
 def install() -> None:
     """Installs the finder: from now on xdevice takes over imports of frameworks."""
+    # `importlib.reload(xdevice)` calls this again
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 

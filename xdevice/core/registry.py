@@ -32,26 +32,33 @@ if TYPE_CHECKING:
     _Fact = TypeVar("_Fact")
 
 GROUP: Final = "xdevice.backends"
+"""The group of entry points in which adapters list their classes."""
 
 
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
-"""For each tensor type seen so far, the `probe` of its backend, with which `device_of` is fast."""
+"""For each tensor type that was looked up, the function that returns the device of such a
+tensor: the `probe` of its backend. It makes `device_of` fast."""
 
 movable: Final[dict[type, Backend]] = {}
-"""The backend of each tensor type seen so far, except backends whose tensors are always on the host."""
+"""The backend of each tensor type that was looked up. Types whose tensors are always on the
+host are left out."""
 
 on_load: Final[list[Callable[[Backend], None]]] = []
 """Functions that are called with every backend that is loaded from now on."""
 
 _making = _thread.RLock()
-"""Held while an adapter is created and set up as environment variables ask, so that only one thread does it."""
+"""Held while a backend is created and set up as environment variables ask, so only one thread
+does it."""
 _loaded: dict[str, Backend] = {}
 _compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
-"""The loaded backends that have an `eagerly` of their own, each with its `is_compiling`."""
+"""The loaded backends whose adapters override `eagerly`, each with its `is_compiling`."""
 _owners: dict[int, Owned | None] = {}
-"""The backend and kind of each type seen so far, by the type's `id`. The kind is None for a type of a framework that is
-neither a tensor nor a model."""
+"""The backend and kind of each type that was looked up, by the type's `id`; None for a type
+that belongs to no backend. The kind is None for a type of a framework that is not one of
+tensors, symbols or models."""
+# in place of an entry of `_owners`, where None has a meaning
 _UNSEEN: Final = object()
+# the result of `entry_points`, once it was called
 _found: dict[str, EntryPoint] | None = None
 
 
@@ -59,9 +66,9 @@ _found: dict[str, EntryPoint] | None = None
 
 
 def canonical(name: str) -> str:
-    """Returns the backend's own name for a name or alias in upper or lower case; raises `BackendNotFoundError` for an
-    unknown one."""
-    # environment variables often have spaces or capitals
+    """Returns the backend's own name for a name or alias, in upper or lower case. Raises
+    `BackendNotFoundError` if no backend has that name."""
+    # the values of environment variables often have spaces or capitals
     wanted = name.strip().lower() if isinstance(name, str) else ""
     for framework in KNOWN:
         if wanted == framework.name or wanted in framework.aliases:
@@ -88,14 +95,14 @@ def is_installed(name: str) -> bool:
     # what is imported needs no search of the file system
     if _is_imported(framework.modules[0]):
         return True
-    # imported only here, since `import xdevice` takes milliseconds
+    # imported only here, to keep `import xdevice` fast
     from importlib.util import find_spec
 
     return find_spec(framework.modules[0]) is not None
 
 
 def install_hint(name: str) -> str:
-    """Returns the command that installs the framework of a backend."""
+    """Returns the command that installs the framework of a known backend."""
     framework = frameworks.find(name)
     if framework is not None:
         return framework.install
@@ -113,12 +120,13 @@ def imported_frameworks() -> tuple[str, ...]:
 
 
 def _is_imported(module: str) -> bool:
+    """Whether a module is imported. (A value of None in `sys.modules` blocks an import.)"""
     return sys.modules.get(module) is not None
 
 
 def entry_points() -> dict[str, EntryPoint]:
-    """Returns the entry points of the adapters that are installed, built-in and third-party, by backend name. Imports
-    none of them."""
+    """Returns the entry points of the adapters that are installed, built-in and third-party, by
+    backend name. Imports none of the adapters. Raises `ContractError` if two claim one name."""
     global _found
     if _found is None:
         from importlib.metadata import entry_points as installed
@@ -136,7 +144,8 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """The problem where PyPI's package `xdevice` is installed too; it has an `xdevice/__init__.py` of its own."""
+    """Returns a warning if the other package on PyPI, named `xdevice`, is installed too,
+    because both have a file `xdevice/__init__.py`; None if it is not."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -144,16 +153,16 @@ def namesake() -> str | None:
     except PackageNotFoundError:
         return None
     return (
-        f"another package, called xdevice {other}, is installed too, and it and this one, xdevice-dl, overwrite each "
-        "other's files; to keep this one: pip uninstall xdevice, and then install xdevice-dl again (pip install "
+        f"another package, xdevice {other}, is installed too; it and xdevice-dl, the package in use, overwrite each "
+        "other's files. To keep xdevice-dl, run pip uninstall xdevice, and then install xdevice-dl again (pip install "
         "--force-reinstall --no-deps)"
     )
 
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
-    """Raises `ContractError` if an adapter claims a name that another one has, or that is an alias of a built-in
-    one."""
-    # the same adapter may be listed twice, and contradicts nobody
+    """Raises `ContractError` if the adapter `new` claims the name of another one (`old`, None
+    if there is none), or an alias of a built-in backend."""
+    # an adapter that is listed twice does not conflict with itself
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
         raise ContractError(
             f"two adapters claim the backend name {new.name!r}: {_source(old)} and {_source(new)}; uninstall one"
@@ -167,35 +176,41 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
 
 
 def _distribution(point: EntryPoint) -> str:
+    """Returns the name and version of the package that an adapter comes from, for errors."""
+    # an entry point that was not read from an installed package has no `dist`
     return (
         f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
     )
 
 
 def _source(point: EntryPoint) -> str:
+    """Returns an adapter's class and its package for errors: "a_module:Class of package
+    1.0"."""
     return f"{point.value} of {_distribution(point)}"
 
 
 def _nearest(name: str) -> str:
-    """Returns the end of the error for an unknown name: the name that may have been meant."""
+    """Returns the end of the error for an unknown name: the name that may have been meant, or
+    "" if no name is like it."""
     if not name:
-        return ", a name is missing: is a variable such as $XDEVICE_BACKEND unset?"
+        return ": the name is empty (is a variable such as $XDEVICE_BACKEND unset?)"
+    # a module or library in place of the backend: "keras", "jaxlib", "flax"
     owner = next(
         (framework.name for framework in KNOWN if name in framework.modules),
         frameworks.LIBRARIES.get(name),
     )
     if owner is not None:
-        return f": {name} is {owner!r} here"
+        return f": the backend of {name} is called {owner!r}"
     import difflib
 
     aliases = [alias for framework in KNOWN for alias in framework.aliases]
-    close = difflib.get_close_matches(
-        name, [*names(), *aliases], n=1, cutoff=0.6
-    )  # the likeness of "jxa" and "jax" is 0.67
+    # the likeness of "jxa" and "jax" is 0.67
+    close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _overview() -> str:
+    """Returns the known and the installed backends, as an error lists them."""
     installed = [name for name in names() if is_installed(name)]
     return f"known: {', '.join(names())}; installed: {', '.join(installed)}"
 
@@ -204,10 +219,18 @@ def _overview() -> str:
 
 
 def load(name: str) -> Backend:
-    """Returns the backend for a name or alias, and imports it on first use.
+    """Returns the backend for a name or alias, and imports its framework on first use.
 
-    Several threads may call this at once, and the thread that loads a backend may end before the others use it.
-    Python's import locks and `loader.importing` guard the import, and a lock of this module guards what follows it.
+    Several threads may call this at once, and the thread that loads a backend may end before
+    the others use it. Python's import locks and `loader.importing` guard the import; `_making`
+    guards the steps that follow.
+
+    Raises:
+        BackendNotFoundError: the name is unknown, or the framework is not installed.
+        BackendImportError: the framework does not import, or is too old.
+        ContractError: the adapter breaks the contract.
+        SettingError: an environment variable has a wrong value.
+        UnsupportedError: in a forked child, where the backend cannot work.
     """
     backend = _loaded.get(name) or _load(canonical(name))
     if backend.refusal is not None:
@@ -221,7 +244,8 @@ def list_loaded() -> tuple[Backend, ...]:
 
 
 def _load(name: str) -> Backend:
-    """Imports the framework of a backend, if it is not imported yet, and makes the backend."""
+    """Returns the backend of this name, which is not an alias. If it is not loaded yet, imports
+    its framework and makes it. Raises what `load` raises."""
     if name in _loaded:
         return _loaded[name]
     if not is_installed(name):
@@ -232,14 +256,17 @@ def _load(name: str) -> Backend:
 
     environment.check()
     framework = frameworks.find(name)
+    # a third party's adapter imports its framework itself: "sys" is always imported already
     module = framework.modules[0] if framework is not None else "sys"
+    # without its adapter nothing is imported, and `make` raises the error
     if not _is_imported(module) and name in entry_points():
         from importlib import import_module
 
-        # tells the import hook that xdevice asked for it
+        # tells the import hook that xdevice is loading it
         frameworks.wanted.add(name)
         try:
             import_module(module)
+        # not the framework's fault: the hook has found a variable with a wrong value
         except SettingError:
             raise
         except Exception as error:
@@ -248,8 +275,9 @@ def _load(name: str) -> Backend:
 
 
 def make(name: str) -> Backend:
-    """Returns the backend of a name, and makes it if it is not loaded yet. The framework has been imported before, or
-    this thread is importing it."""
+    """Returns the backend of this name, which is not an alias, and makes it if it is not loaded
+    yet. The framework must have been imported, or this thread must be importing it. Raises what
+    `load` raises."""
     if name in _loaded:
         return _loaded[name]
     from xdevice.contract import check, environment
@@ -259,9 +287,9 @@ def make(name: str) -> Backend:
     other = frameworks.stand_in(framework.modules[0]) if framework is not None else None
     if framework is not None and other is not None:
         raise BackendImportError(
-            f"the backend {name!r} does not import, because `import {framework.modules[0]}` gives {other} in this "
-            f"process, as after paddle.enable_compat(); select the backend {other!r}, or call paddle.disable_compat() "
-            f"before {framework.modules[0]} is imported"
+            f"the backend {name!r} does not import, because `import {framework.modules[0]}` imports {other} in this "
+            f"process, as it does after paddle.enable_compat(); select the backend {other!r}, or call "
+            f"paddle.disable_compat() before {framework.modules[0]} is imported"
         )
     point = entry_points().get(name)
     if point is None:
@@ -271,17 +299,17 @@ def make(name: str) -> Backend:
     environment.check()
     try:
         cls = point.load()
-    except SettingError:  # the adapter reads a variable of its own, which is wrong
+    # a variable that only the adapter reads has a wrong value
+    except SettingError:
         raise
-    except (
-        Exception
-    ) as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
+    # a broken installation may raise anything: OSError, AttributeError, RuntimeError
+    except Exception as error:
         raise _import_failed(name, error) from error
     adapter = check(cls, name, _source(point))
     with _making:
-        # made while this thread waited for the lock
+        # another thread has made it while this one waited for the lock
         if name in _loaded:
-            return _loaded[name]  # another thread was faster
+            return _loaded[name]
         try:
             backend = adapter()
         except Exception as error:
@@ -293,27 +321,33 @@ def make(name: str) -> Backend:
 
 
 _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""The variable that frameworks name in their error if a plugin that they load at import fails."""
+"""The environment variable that turns the plugins of other vendors off. PyTorch names it in its
+error if a plugin that it loads at import fails."""
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
-    """Returns the error for a framework or adapter that cannot be imported. The error says how to fix that."""
-    if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not fix that
+    """Returns the error for a framework or adapter that cannot be imported because of `error`.
+    Its message says how to fix that."""
+    # installing the framework again, as is advised below, would not help in this case
+    if _PLUGINS_VARIABLE in str(error):
         return BackendImportError(
             f"the backend {name!r} does not import, because another vendor's plugin does not load: {error}; install "
-            f"its requirements, such as a driver, or leave plugins out: set {_PLUGINS_VARIABLE}=0"
+            f"its requirements, such as a driver, or set {_PLUGINS_VARIABLE}=0 to load no plugins"
         )
     return BackendImportError(
         f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "
-        f"`xdevice info {name}` shows the details, and this reinstalls it: {install_hint(name)}"
+        f"`xdevice info {name}` shows the details; to reinstall it: {install_hint(name)}"
     )
 
 
 def _refuse_too_old(backend: Backend) -> None:
+    """Raises `BackendImportError` if the version of the framework is older than the adapter
+    needs."""
     import re
 
-    here = tuple(int(part) for part in re.findall(r"\d+", backend.version)[:3])
-    if here < backend.minimum:
+    # "2.6.0+cpu" and "2.6.0rc1" count as (2, 6, 0)
+    installed = tuple(int(part) for part in re.findall(r"\d+", backend.version)[:3])
+    if installed < backend.minimum:
         wanted = ".".join(map(str, backend.minimum))
         raise BackendImportError(
             f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; {install_hint(backend.name)}"
@@ -321,7 +355,9 @@ def _refuse_too_old(backend: Backend) -> None:
 
 
 def _register(backend: Backend) -> None:
-    """Makes a new backend known: from now on types belong to it, and code that waits for new backends is notified."""
+    """Makes a new backend known: from now on its types belong to it. Also calls the functions
+    in `on_load`."""
+    # its framework was imported in the parent of this forked child, and may not work here
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
     devices.KINDS.update(backend.kinds)
@@ -330,10 +366,11 @@ def _register(backend: Backend) -> None:
 
     from xdevice.contract import Backend
 
-    # processes that data loaders start get their arguments by pickle
+    # data loaders pickle the arguments of the processes that they start, and backends may be
+    # among them
     copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
-    # only these have a compiler that would trace xdevice's own code
+    # the others have no compiler that would trace xdevice's own code
     if type(backend).eagerly is not Backend.eagerly:
         _compiling.append((backend.is_compiling, backend))
     # a type that belonged to nobody may belong to this backend
@@ -351,19 +388,22 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 
 def owner_of(cls: type) -> Backend | None:
-    """Returns the backend that a type belongs to, found by the modules in which the type and its bases are defined;
-    None if there is none. Loads the adapter if need be."""
+    """Returns the backend that a type belongs to, found by the modules in which the type and
+    its bases are defined; None if it belongs to none. Loads the backend if necessary."""
     owned = _look_up(cls)
     return owned.backend if owned is not None else None
 
 
 def kind_of(cls: type) -> Owned | None:
-    """Returns the backend and the kind of a type of tensors, symbols or models; None for any other type."""
+    """Returns the backend and the kind of a type of tensors, symbols or models; None for any
+    other type, even for a framework's."""
     owned = _look_up(cls)
     return owned if owned is not None and owned.kind is not None else None
 
 
 def _from_native(native: object) -> devices.Device | None:
+    """Returns the device that a framework's own device object names; None for any other
+    object."""
     owner = owner_of(type(native))
     return owner.from_native(native) if owner is not None else None
 
@@ -377,12 +417,14 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
     from weakref import finalize
 
     facts[id(cls)] = fact
+    # another type may later get the same id; at the exit of the process that does not matter
     finalize(cls, facts.pop, id(cls), None).atexit = False
 
 
 def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
-    """Decorates a function that takes a type: its result is cached for as long as the type lives. `functools.cache`
-    would keep the types alive, and cannot take those whose metaclass refuses to be hashed."""
+    """Decorates a function that takes a type: its result is cached for as long as the type
+    lives. `functools.cache` would keep the types alive, and cannot take types whose metaclass
+    makes them unhashable."""
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
@@ -395,23 +437,29 @@ def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
 
 
 def forget_types() -> None:
-    """Forgets which backend and kind each type has, because that depends on the devices, which have changed."""
+    """Empties the caches of `_look_up`. Called after the devices have changed, because the
+    `probe` of a type may depend on them."""
     probes.clear()
     movable.clear()
     _owners.clear()
 
 
 def as_array(x: Any) -> Any:
-    """Returns a NumPy scalar, such as `x.sum()` gives, as an array without dimensions, and everything else as it is.
-    (In a container, a NumPy scalar counts as a number.)"""
+    """Returns a NumPy scalar, such as `x.sum()` returns, as an array without dimensions, and
+    any other object as it is. (In a container, a NumPy scalar counts as a number.)"""
     numpy = sys.modules.get("numpy")
+    # without NumPy there are no NumPy scalars
     if numpy is None or not issubclass(type(x), numpy.generic):
         return x
     array = numpy.asarray(x)
+    # strings, bytes, objects, times and records are not numbers, and are no tensors
     return x if array.dtype.kind in "USOMm" or array.dtype.names is not None else array
 
 
 def _look_up(cls: type) -> Owned | None:
+    """Returns the backend and kind of a type, from `_owners` if it was looked up before; None
+    if it belongs to no backend. Raises `UnsupportedError` if its backend cannot work in this
+    process."""
     owned: Any = _owners.get(id(cls), _UNSEEN)
     if owned is _UNSEEN:
         owned = eagerly(lambda: _learn(cls))
@@ -427,23 +475,27 @@ for _function in (load, _look_up):
 
 
 def _learn(cls: type) -> Owned | None:
+    """Returns the backend and kind of a type, and stores them in `_owners`."""
     owned = _classify(cls)
     remember(_owners, cls, owned)
     return owned
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Returns `function()`, called outside every loaded backend's compiler, which could not compile it:
-    torch.compile fails at looking up types and at walking containers."""
+    """Returns `function()`, called outside the compilers of all loaded backends, which could
+    not compile it: torch.compile fails when types are looked up, and when containers are
+    walked."""
     for is_compiling, backend in _compiling:
+        # None: the backend cannot tell quickly, so its `eagerly` is used in any case
         if is_compiling is None or is_compiling():
             function = partial(backend.eagerly, function)
     return function()
 
 
 def _classify(cls: type) -> Owned | None:
-    """Returns the backend and the kind of a type. A base class of another framework decides where the type's own one
-    has no kind for it."""
+    """Returns the backend and the kind of a type; None if it belongs to no backend. If the
+    framework that defines the type has no kind for it, the framework of a base class
+    decides."""
     from xdevice.contract.backend import Owned
 
     owner = None
@@ -452,6 +504,7 @@ def _classify(cls: type) -> Owned | None:
         backend = _owner_of_module(root)
         if backend is None:
             continue
+        # the first backend owns the type if none has a kind for it
         owner = owner or backend
         kind = backend.classify(cls)
         if kind is not None:
@@ -467,7 +520,9 @@ def _classify(cls: type) -> Owned | None:
 
 
 def _owner_of_module(root: str) -> Backend | None:
-    """Returns the backend to which a top-level module belongs, and loads it if need be; None if there is none."""
+    """Returns the backend to which a top-level module belongs, and loads it if necessary; None
+    if the module belongs to none."""
+    # a class may name a module that does not exist; nothing is imported because of that
     if root == "builtins" or not _is_imported(root):
         return None
     if root in GUESTS:
@@ -483,15 +538,16 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """Returns the backend on which a guest, a library over several frameworks such as Keras, is running."""
+    """Returns the backend on which a guest, a library over several frameworks such as Keras, is
+    running. Raises `UnsupportedError` if that backend cannot move its models."""
     from importlib import import_module
 
     module, function = GUESTS[guest]
     host = load(getattr(import_module(module), function)())
     if guest not in host.guests:
         raise UnsupportedError(
-            f"{guest} is running on {host.name} here, where xdevice cannot move its models; "
-            f"run it on another framework (KERAS_BACKEND=tensorflow), or place it by {guest}'s own device scope"
+            f"{guest} is running on {host.name}, and xdevice cannot move its models there; run it on another "
+            f"framework (KERAS_BACKEND=tensorflow), or place its models with {guest}'s own device scope"
         )
     return host
 
@@ -500,21 +556,24 @@ def host_of(guest: str) -> Backend:
 
 
 _imported_before_fork: frozenset[str] = frozenset()
-"""The modules that a forked child has from its parent: if an adapter for one is loaded only now, its `after_fork` is
-called."""
+"""In a forked child, the modules that its parent had imported; otherwise empty. If the backend
+of one of them is loaded only in the child, its `after_fork` is called then."""
 
 
 @forks.in_child
 def _after_fork() -> None:
-    """Asks each backend whether it works in this forked child, and drops the fast paths to those that do not."""
+    """Asks each backend whether it works in this forked child. Types of backends that do not
+    are removed from `probes` and `movable`, so `_look_up` refuses them."""
     global _imported_before_fork, _making
-    # a thread of the parent that held the old one is not there to release it
+    # the thread of the parent that may hold the old one cannot release it here
     _making = _thread.RLock()
     _imported_before_fork = frozenset(sys.modules)
     for backend in list_loaded():
         backend.refusal = backend.after_fork()
         if backend.refusal is not None:
             for cls, probe in tuple(probes.items()):
+                # a type that is always on the host is only in `probes`, as a method of its
+                # backend
                 if backend in (movable.get(cls), getattr(probe, "__self__", None)):
                     del probes[cls]
                     movable.pop(cls, None)

@@ -83,12 +83,17 @@ def set_default_device(device: object) -> None:
 
 
 def enter(device: Device) -> None:
+    """Enters `with device:`: checks that the selected backend has the device, and makes it
+    current."""
     backend = selection.current()
     place = backend.require(device)
     push(_entered, Block(place, lambda: backend.scope(place)))
 
 
 def leave(device: Device, error: BaseException | None) -> None:
+    """Leaves `with device:`. `error` is the exception with which the block ends; None if there
+    is none. Raises `ScopeError` as `pop` does."""
+    # `enter` has put `gpu:1` on the stack for `cuda:1`
     pop(_entered, devices.plain(device), error)
 
 
@@ -96,12 +101,14 @@ devices.answers.enter, devices.answers.leave = enter, leave
 
 
 def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
+    """Begins a block, and puts it on the stack if that has succeeded."""
     block.begin()
     stack.set((*stack.get(), block))
 
 
 def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException | None) -> None:
-    """Ends the last block that this thread and task entered with the object `key`, and takes it off the stack.
+    """Ends the last block that this thread and task entered with the object `key`, and takes it
+    off the stack. `error` is the exception with which the block ends; None if there is none.
 
     Raises:
         ScopeError: there is no such block, or its task has waited inside it.
@@ -113,12 +120,13 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
 
 
 class _Threads(_thread._local):
-    """The blocks that each thread has open in its framework: its blocks in the order in which they were entered, and
-    beneath them the device that `set_default_device` has set."""
+    """The blocks that each thread has open in its framework: its blocks in the order in which
+    they were entered, and below them the device that `set_default_device` has set."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []
         self.device: Device | None = None
+        # the framework's context manager that `set_default_device` has entered
         self.native: AbstractContextManager[Any] | None = None
 
 
@@ -126,16 +134,19 @@ _threads = _Threads()
 
 
 class Block:
-    """An entered `with device:` or `with stream:`; `make` returns the framework's own context manager for it."""
+    """One `with device:` or `with stream:`. `key` is the device or the stream, and `make`
+    returns a new context manager of the framework for it."""
 
     def __init__(self, key: Any, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self.key = key
         self.owner = blocks.owner()
         self._make = make
+        # the call of `_undo_at_await` that is scheduled in the event loop; None outside tasks
         self._watch: Any = None
         self._has_waited = False
 
     def begin(self) -> None:
+        """Enters the block, and prepares to undo it if its task waits inside."""
         self._put_on()
         _threads.open.append(self)
         # only tasks can wait inside a block
@@ -161,18 +172,22 @@ class Block:
             )
 
     def _put_on(self) -> None:
+        """Enters a new context manager of the framework, because one cannot be entered
+        twice."""
         self._native = self._make()
         self._native.__enter__()
 
     def _undo(self) -> None:
-        """Leaves the framework's context manager of this block. Those that were entered after it are left first and
-        entered again afterwards. No exception is passed to them: contextlib would write into it, and a frozen dataclass
-        refuses that."""
+        """Leaves the framework's context manager of this block. Those that were entered after
+        it are left first, and entered again afterwards."""
+        # no exception is passed to `__exit__`: contextlib would set attributes of it, which
+        # fails for an exception that is a frozen dataclass
         place = _threads.open.index(self)
         # blocks of generators may end before those that were entered later
         above = _threads.open[place + 1 :]
         for block in reversed(above):
             block._native.__exit__(None, None, None)
+        # even if the framework raises an error, the block is over
         try:
             self._native.__exit__(None, None, None)
         finally:
@@ -181,5 +196,7 @@ class Block:
                 block._put_on()
 
     def _undo_at_await(self) -> None:
+        """Called by the event loop if the task waits inside the block: undoes it before another
+        task runs."""
         self._has_waited = True
         self._undo()

@@ -1,5 +1,5 @@
-"""Which backend is used if no tensor decides: the one chosen by `use_backend`, by `set_backend` or by XDEVICE_BACKEND,
-else one whose framework is imported or installed."""
+"""Which backend is used if no tensor decides that: the one chosen by `use_backend`, by
+`set_backend` or by XDEVICE_BACKEND; otherwise one whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 VARIABLE: Final = "XDEVICE_BACKEND"
 
 
+# the backend of the innermost open block of `use_backend`, and all open blocks
 _scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
 _entered: ContextVar[tuple[_Used, ...]] = ContextVar("xdevice_use", default=())
+# the backend that `set_backend` was given
 _default: Backend | None = None
 _resolved: Backend | None = None
 """The backend that was chosen by XDEVICE_BACKEND, or else by what is imported and installed."""
 _resolved_from: Any = None
 """The value of XDEVICE_BACKEND when `_resolved` was chosen."""
 
-# os.environ.get takes 0.8 us, most of what try_gpu may cost; the dictionary behind it 0.05
+# os.environ.get takes 0.8 us, most of the time that try_gpu may take; the dict behind it takes
+# 0.05 us
 _environ: Any = getattr(os.environ, "_data", os.environ)
 _encoded: Any = getattr(os.environ, "encodekey", str)
 _KEY: Any = _encoded(VARIABLE)
@@ -43,7 +46,7 @@ def current() -> Backend:
     only one whose framework is imported, else the first one that is installed."""
     backend = _scope.get() or _default
     if backend is None:
-        # also if the variable was changed since, which gives a warning
+        # a variable that has changed since gives a warning in `_resolve`
         if _resolved is None or _resolved_from != _environ.get(_KEY):
             return _resolve()
         backend = _resolved
@@ -53,7 +56,7 @@ def current() -> Backend:
 
 
 def names_virtual_gpus() -> bool:
-    """Whether XDEVICE_VIRTUAL_GPUS is set now."""
+    """Whether XDEVICE_VIRTUAL_GPUS is now set to a text that is not empty."""
     return bool(_environ.get(_VIRTUAL_KEY))
 
 
@@ -76,18 +79,21 @@ def restore_default(before: Backend | None) -> None:
 
 
 def _resolve() -> Backend:
-    """Chooses a backend by XDEVICE_BACKEND, or else by what is imported and installed. A choice is kept; a variable
-    that was changed afterwards gives a warning."""
+    """Returns the backend that XDEVICE_BACKEND names, or else the one that `_prefer` names. If
+    a backend was chosen before, returns that one again, and warns that the variable has
+    changed."""
     global _resolved, _resolved_from
-    # a second framework in the middle of a program would mix tensors of two
+    # changing the backend in the middle of a program would mix the tensors of two frameworks
     if _resolved is not None:
         _resolved_from = _environ.get(_KEY)
         warnings.warn(
             f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))} after {_resolved.name} was chosen, "
-            f"which stays; call xdevice.set_backend() to change the backend of a running process",
+            f"which stays in use; call xdevice.set_backend() to change the backend of a running process",
             RuntimeWarning,
+            # the line that called the function of xdevice that called `current`
             stacklevel=4,
         )
+        # raises the error if the backend cannot work in a forked child
         return registry.load(_resolved.name)
     _resolved = _from_variable() or registry.load(_prefer())
     _resolved_from = _environ.get(_KEY)
@@ -95,7 +101,8 @@ def _resolve() -> Backend:
 
 
 def _from_variable() -> Backend | None:
-    """Returns the backend that XDEVICE_BACKEND names; None if it is not set."""
+    """Returns the backend that XDEVICE_BACKEND names; None if the variable is not set or empty.
+    Raises what `registry.load` raises."""
     name = os.environ.get(VARIABLE, "").strip()
     if not name:
         return None
@@ -103,14 +110,15 @@ def _from_variable() -> Backend | None:
         backend = registry.load(name)
     except BackendNotFoundError as error:
         raise BackendNotFoundError(f"{VARIABLE}={name}: {error}") from None
-    # the choice, not the loading, changes settings of the framework
+    # some settings are changed only if the backend is chosen, such as MXNet's NumPy semantics
     backend.on_choice()
     return backend
 
 
 def hand_over(module: str, framework: Known) -> None:
-    """Loads the backend of a module that the program is importing. If environment variables ask something of every
-    framework, also loads the backends of the frameworks that the module has imported.
+    """Loads the backend of a module that the program is importing. If environment variables
+    request virtual GPUs, blocking mode or float64, also loads the backends of the frameworks
+    that the module imports.
 
     Raises:
         XDeviceError: as `registry.load` does.
@@ -120,6 +128,7 @@ def hand_over(module: str, framework: Known) -> None:
     backend = (
         registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
     )
+    # the variable chooses this backend, as `set_backend` would
     if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
         backend.on_choice()
     # virtual GPUs must be given before a framework is used, and the program may use these next
@@ -131,6 +140,8 @@ def hand_over(module: str, framework: Known) -> None:
 
 
 def _prefer() -> str:
+    """Returns the name of the only framework that the program has imported. If it has imported
+    none or several, returns the first installed one in the order of preference."""
     imported = registry.imported_frameworks()
     # the program has shown which framework it means
     if len(imported) == 1:
@@ -141,6 +152,7 @@ def _prefer() -> str:
 
 
 def _to_native(device: devices.Device) -> Any:
+    """Returns the selected backend's own object for a device: the value of `Device.native`."""
     chosen = current()
     return chosen.to_native(chosen.require(device))
 
@@ -172,9 +184,11 @@ def backend(name: str | Backend | None = None) -> Backend:
         return current()
     from xdevice.contract import Backend
 
+    # by name, because a forked child refuses some backends that its parent has loaded
     if isinstance(name, Backend):
         return registry.load(name.name)
     if not isinstance(name, str):
+        # a module, such as `torch`, has its name in `__name__`
         example = getattr(name, "__name__", "torch")
         raise BackendNotFoundError(
             f"{shown(name)} is not a backend: expected its name, for instance {str(example)!r:.40}"
@@ -215,7 +229,8 @@ class use_backend:
     across an `await`. The backend is loaded when the block is entered.
 
     Raises:
-        ScopeError: the block is left in another thread or asyncio task than entered it; the choice of the latter stays.
+        ScopeError: the block is left in a different thread or asyncio task than the one that
+            entered it. That one keeps the backend.
         BackendNotFoundError, BackendImportError: as with `backend`, on entering.
 
     Example:
@@ -245,8 +260,8 @@ class use_backend:
 
 
 class _Used:
-    """A block of `use_backend` that is open, with the thread and task that entered it, and the backend that it
-    chose."""
+    """An open block of `use_backend`: the object that was entered (`key`), the thread and task
+    that entered it (`owner`), and the backend that it chose."""
 
     def __init__(self, key: use_backend, chosen: Backend) -> None:
         self.key = key

@@ -1,7 +1,8 @@
-"""Asks NVML, NVIDIA's management library, how many GPUs a CUDA program will see, and which ones.
+"""Counts and identifies the GPUs that a CUDA program will see, through NVML, NVIDIA's
+management library.
 
-The CUDA runtime's own count initialises CUDA, and after that no forked child can use CUDA. NVML makes no CUDA context,
-so forked children can still use CUDA.
+To count GPUs, the CUDA runtime initializes CUDA, and after that no forked child can use CUDA.
+NVML creates no CUDA context, so forked children can still use CUDA.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 
 
 def count() -> int | None:
-    """How many GPUs the program sees under CUDA_VISIBLE_DEVICES; None if there is a driver but no NVML to ask."""
+    """Returns how many GPUs the program sees under CUDA_VISIBLE_DEVICES; None if there is a
+    driver, but NVML is missing or fails."""
     uuids = _uuids()
     return (
         None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
@@ -20,15 +22,17 @@ def count() -> int | None:
 
 
 def uuid(index: int) -> str | None:
-    """The unique id of the GPU that the program knows by this index; None if NVML does not tell."""
+    """Returns the unique id of the GPU that has this index in the program; None if it is not
+    known."""
     chosen = visible(_uuids() or (), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return chosen[index] if index < len(chosen) else None
 
 
 @functools.cache
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """The GPUs of the driver that are left by `wanted`, the value of CUDA_VISIBLE_DEVICES: all that it names, in that
-    order, up to the first name that is wrong."""
+    """Returns the unique ids of the GPUs that a program sees, out of those of the driver
+    (`uuids`), if CUDA_VISIBLE_DEVICES is `wanted`: the GPUs that it names, in that order, up to
+    the first wrong name. None means that it is not set."""
     if wanted is None:
         return uuids
     chosen: list[str] = []
@@ -37,14 +41,17 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
         # CUDA ignores everything from the first wrong name on
         if uuid is None:
             break
+        # CUDA sees no GPU at all if one is named twice
         if uuid in chosen:
-            return ()  # CUDA sees no GPU at all if one is named twice
+            return ()
         chosen.append(uuid)
     return tuple(chosen)
 
 
 def _named(uuids: tuple[str, ...], name: str) -> str | None:
-    # a part of a GPU, which counts as one
+    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means: an index,
+    or the beginning of a unique id. Returns None for a wrong name."""
+    # a MIG device, a part of a GPU, counts as a GPU
     if name.startswith("MIG-"):
         return name
     if name.isdecimal():
@@ -55,17 +62,21 @@ def _named(uuids: tuple[str, ...], name: str) -> str | None:
 
 @functools.cache
 def _uuids() -> tuple[str, ...] | None:
-    """The unique ids of all GPUs of the driver; None if there is a driver but no NVML."""
+    """Returns the unique ids of all GPUs of the driver; an empty tuple if there is no driver;
+    None if there is one, but NVML is missing or fails."""
     is_windows = hasattr(ctypes, "WinDLL")
-    # no device file, no GPU: nothing is loaded
+    # without these device files (the last one is WSL's) there is no GPU, and no library is
+    # loaded
     if not is_windows and not any(
         map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
     ):
         return ()
     try:
         nvml = ctypes.CDLL("nvml.dll" if is_windows else "libnvidia-ml.so.1")
+    # on Windows, NVML is a part of the driver, so there is no driver either
     except OSError:
-        return () if is_windows else None  # on Windows, NVML comes with the driver
+        return () if is_windows else None
+    # NVML's functions return 0 for success
     if nvml.nvmlInit_v2():
         return None
     try:
@@ -78,6 +89,8 @@ def _uuids() -> tuple[str, ...] | None:
 
 
 def _uuid(nvml: ctypes.CDLL, index: int) -> str:
+    """Returns the unique id of the driver's GPU with this index."""
+    # 96 is NVML's NVML_DEVICE_UUID_V2_BUFFER_SIZE
     handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
     nvml.nvmlDeviceGetUUID(handle, text, len(text))

@@ -1,22 +1,25 @@
-"""Copies between ordinary host memory and NVIDIA's GPUs, by several threads, through a ring of page-locked buffers.
+"""Copies between ordinary host memory and NVIDIA GPUs, made by several threads through a ring
+of page-locked buffers.
 
-The driver copies ordinary memory with one thread, which also touches each new page for the first time: 2 GB/s to the
-host and 8 to the GPU, on a bus of 55 (docs/explanation/measurements.md). Here several threads copy one chunk each
-between the caller's memory and a slot of the ring (a buffer of 4 MB), which the GPU reads or writes at the speed of the
-bus.
+The driver copies ordinary memory with one thread, which also touches each new page for the
+first time. It reaches 2 GB/s to the host and 8 GB/s to the GPU, on a bus of 55 GB/s
+(docs/explanation/measurements.md). Here each of several threads copies chunks between the
+caller's memory and a slot of the ring (a buffer of 4 MB), which the GPU reads or writes at the
+speed of the bus.
 
 Rules that a change of this module must keep:
 
 - The GPU's part of each copy is queued on the stream that the caller names, so it comes after the work that is on that
   stream, and before work that is put there later. Each slot has an event, after which the GPU no longer uses the slot;
-  the next user of the slot waits for it.
-- Only threads of the ring hold slots: in the caller's thread, Ctrl-C could raise an exception between a copy and the
-  recording of its event. The threads keep the memory on both sides alive until they have done their part, even if the
-  caller no longer waits.
+  the next user of the slot waits for that event.
+- Only threads of the ring use slots: in the caller's thread, Ctrl-C could raise an exception
+  between a copy and the recording of its event. The threads keep the memory on both sides alive
+  until they have done their part, even if the caller no longer waits.
 - `os.fork` must not have to wait for the ring: a forked child begins without one.
-- The ring calls CUDA's driver by ctypes, so that one ring serves all frameworks, without any framework's allocator.
-  Copies that were not measured are left to the framework: on systems other than Linux, on other GPUs, with few cores,
-  and of sizes that gain nothing.
+- The ring calls the CUDA driver through ctypes, so one ring serves all frameworks, without any
+  framework's allocator. Copies that were not measured are left to the framework: on systems
+  other than Linux, on other GPUs, with few cores, and of sizes for which the ring is not
+  faster.
 """
 
 from __future__ import annotations
@@ -30,35 +33,41 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 SLOT: Final = 4 << 20
+"""The bytes of one buffer of the ring."""
 SLOTS: Final = 16
 """How many buffers of `SLOT` bytes the ring has: 64 MB in all."""
 FEW: Final = 64 << 10
-"""Of fewer bytes than this, a copy to the host that follows no stream is made in the caller's thread: by one of the
-ring's 4 bytes took 120 us longer (H200, 2026-11-26)."""
+"""A copy of fewer bytes than this to the host, if it follows no stream, is made in the caller's
+thread. In a thread of the ring, a copy of 4 bytes took 120 us longer (H200, 2026-11-26)."""
 _PER_THREAD: Final = 2
-"""CUDA's handle for the default stream of the calling thread. In the ring's own threads it would mean another
-stream, so copies on it are left to the framework."""
+"""CUDA's handle for the default stream of the calling thread (CU_STREAM_PER_THREAD). In the
+ring's threads it would mean another stream, so copies on it are left to the framework."""
 _THREADS_TO_GPU: Final = 12
+"""How many threads make a copy to the GPU at most."""
 _LEAST_CORES: Final = 4
+"""With fewer cores than this, the ring is not used."""
+# constants of cuda.h: flags of functions, kinds of memory, attributes of pointers
 _PORTABLE: Final = 1
 _NO_TIMING: Final = 2
 _NON_BLOCKING: Final = 1
 _DEVICE_MEMORY: Final = 2
 _MEMORY_TYPE: Final = 2
 _DEVICE_ORDINAL: Final = 9
+# the size of a huge page of Linux, and the advice to use them, from mman.h
 _HUGE_PAGE: Final = 2 << 20
 _MADV_HUGEPAGE: Final = 14
 
 
 class DriverError(Exception):
-    """Raised if a call of CUDA's driver fails. The copy is then left to the framework, which may raise an error of its
-    own."""
+    """A call to the CUDA driver has failed. The copy is then left to the framework, which
+    raises its own error if it fails too."""
 
 
 def is_measured() -> bool:
-    """Whether the ring can be used here. It needs what it was measured with: Linux, enough cores, and a CUDA driver."""
+    """Whether the ring can be used here, with Linux, enough cores, and a CUDA driver. Without
+    these it was not measured."""
     global _driver
-    # asked once: the answer does not change while the process lives
+    # cached, because the result cannot change in one process; False stands for "no driver"
     if _driver is None:
         _driver = _loaded() or False
     return _driver is not False
@@ -67,10 +76,10 @@ def is_measured() -> bool:
 def to_host(
     x: Any, address: int, array: Any, target: int, nbytes: int, stream: int | None
 ) -> bool:
-    """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory of `array`, after the
-    work on `stream`, or at once if that is None. The copy is complete on return. Returns False if the framework must
-    make it."""
-    # the threads would take longer than the copy
+    """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory
+    of `array`: after the work on `stream`, or at once if that is None. Returns True when the
+    copy is complete, and False if the framework must make it."""
+    # waking up a thread would take longer than the copy
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
     _advise(target, nbytes)
@@ -80,22 +89,26 @@ def to_host(
 def to_gpu(
     array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None
 ) -> bool:
-    """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the memory of `x`. On return
-    the source has been read, and the copy goes on as work on `stream`; if that is None, the copy is complete. Returns
-    False if the framework must make the copy."""
+    """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the
+    memory of `x`. Returns True when the source has been read; the copy then goes on as work on
+    `stream`, or is complete if that is None. Returns False if the framework must make the
+    copy."""
     return _done(_ToGpu((x, array), address, source, nbytes, stream))
 
 
 def pinned_bytes() -> int:
-    """The bytes of page-locked memory that this process keeps for the ring; 0 if there is no ring."""
+    """Returns how many bytes of page-locked memory this process keeps for the ring; 0 if there
+    is no ring."""
+    # read once, because another thread may free it meanwhile
     ring = _ring
     return 0 if ring is None else SLOT * SLOTS
 
 
 def free() -> None:
-    """Waits for the copies under way, and returns the ring's memory to the system. The next copy makes a new ring."""
+    """Waits for the copies under way, and releases the ring's memory. The next copy makes a new
+    ring."""
     global _ring
-    # `free` waits for copies under way, so none may begin while it runs
+    # from here on, no copy can begin on this ring
     with _making:
         ring, _ring = _ring, None
     if ring is not None:
@@ -103,7 +116,8 @@ def free() -> None:
 
 
 def _loaded() -> ctypes.CDLL | None:
-    # the ring was measured with this many cores and more, on Linux
+    """Returns the library of the CUDA driver; None if the ring cannot be used here."""
+    # the cores that this process may use, which can be fewer than the machine has
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < _LEAST_CORES:
         return None
     try:
@@ -113,28 +127,31 @@ def _loaded() -> ctypes.CDLL | None:
 
 
 def _call(name: str, *arguments: Any) -> None:
+    """Calls a function of the driver. Raises `DriverError` if it fails."""
     status = getattr(_driver, name)(*arguments)
+    # 0 is success
     if status:
-        raise DriverError(f"{name} gave {status}")
+        raise DriverError(f"{name} returned {status}")
 
 
 def _asked(name: str, kind: Any, *arguments: Any) -> Any:
-    """Calls a function of the driver that writes its result to its first argument, and returns that result, of type
-    `kind`."""
+    """Calls a function of the driver that writes its result to its first argument, and returns
+    that result, an object of the ctypes type `kind`."""
     result = kind()
     _call(name, ctypes.byref(result), *arguments)
     return result
 
 
 def _done(copy: _Copy) -> bool:
-    """Makes a copy by the ring. Returns whether it could; if not, the framework copies, and reports the error if there
-    is one."""
+    """Makes a copy through the ring. Returns False if it could not; the framework then makes
+    the copy, and raises the error if that fails too."""
     global _ring
     if copy.stream == _PER_THREAD:
         return False
     try:
         copy.place = _place_of(copy.address)
-        with _making:  # so that no other thread frees the ring before the copy begins
+        # under the lock, so that no other thread frees the ring before the copy has begun
+        with _making:
             _ring = _ring or _Ring(copy.place)
             _ring.begin(copy)
         copy.wait()
@@ -144,10 +161,12 @@ def _done(copy: _Copy) -> bool:
 
 
 def _few_to_host(address: int, target: int, nbytes: int) -> bool:
-    """Copies a few bytes in the caller's thread. Returns whether it could."""
+    """Copies a few bytes to the host, in the caller's thread. Returns False if that has
+    failed."""
     host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
     try:
-        # the stream brings its context along; one that is made current, Ctrl-C could leave so
+        # a stream brings its context along; after Ctrl-C, a context that was made current here
+        # might stay so
         stream = _place_of(address).quick
         _call("cuMemcpyDtoHAsync_v2", host, gpu, size, stream)
         _call("cuStreamSynchronize", stream)
@@ -157,7 +176,8 @@ def _few_to_host(address: int, target: int, nbytes: int) -> bool:
 
 
 def _place_of(address: int) -> _Place:
-    """Returns the GPU in whose memory an address is. Raises `DriverError` for the memory of the host."""
+    """Returns the GPU in whose memory an address is. Raises `DriverError` for any other memory,
+    such as the host's."""
     pointer = ctypes.c_uint64(address)
     if (
         # managed and host memory are left to the framework
@@ -167,15 +187,16 @@ def _place_of(address: int) -> _Place:
         raise DriverError("not the memory of a GPU")
     index = _asked("cuPointerGetAttribute", ctypes.c_int, _DEVICE_ORDINAL, pointer).value
     with _making:
-        # contexts and streams are made once for each GPU, and kept
+        # made once for each GPU, because its context and streams are never released
         if index not in _places:
             _places[index] = _Place(index)
         return _places[index]
 
 
 class _Place:
-    """A GPU: its CUDA context, which the runtimes of all frameworks share, a stream for copies that name no stream, and
-    one for those of a few bytes, so that they do not wait for large ones."""
+    """A GPU: its primary CUDA context, which the CUDA runtimes of all frameworks share; a
+    stream for copies that name none (`stream`); and one for copies of a few bytes (`quick`),
+    which so do not wait for large ones."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
@@ -186,7 +207,7 @@ class _Place:
 
 
 class _Current:
-    """A block in which the GPU's CUDA context is current on this thread."""
+    """A block in which the CUDA context of a GPU is the current one of this thread."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place
@@ -199,15 +220,18 @@ class _Current:
 
 
 class _Slot:
+    """One buffer of the ring, at this address."""
+
     def __init__(self, address: int) -> None:
         self.address = address
+        # one event for each GPU that has used the slot, and the one that was recorded last
         self._events: dict[_Place, Any] = {}
         self._last: Any = None
 
     def mark(self, place: _Place, stream: Any) -> None:
-        """Records an event in the stream: once the GPU reaches it, the slot is free again. The GPU's context must be
-        current."""
-        # an event belongs to one GPU's context
+        """Records an event in a stream of the GPU: when the GPU reaches it, the slot is free
+        again. The GPU's context must be current."""
+        # an event belongs to the context of one GPU
         if place not in self._events:
             self._events[place] = _asked("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
         _call("cuEventRecord", self._events[place], stream)
@@ -219,32 +243,42 @@ class _Slot:
             _call("cuEventSynchronize", self._last)
 
     def free(self) -> None:
+        """Waits until the GPU no longer uses the slot, and destroys its events."""
         self.wait()
         for event in self._events.values():
             _call("cuEventDestroy_v2", event)
 
 
 class _Copy:
-    """One copy, which is made chunk by chunk by several threads of the ring."""
+    """One copy, which several threads of the ring make chunk by chunk. `address` is on the GPU
+    and `host` in host memory; `owners` are the two objects whose memory that is, which are kept
+    alive meanwhile."""
 
     threads = SLOTS
+    """How many threads make a copy at most."""
 
     def __init__(
         self, owners: tuple[Any, Any], address: int, host: int, nbytes: int, stream: int | None
     ) -> None:
         self.address = address
+        # the GPU, a `_Place`; set before the copy begins
         self.place: Any = None
         self.host = host
         self.nbytes = nbytes
         self.stream = stream
         self.owners: Any = owners
+        # of the thread that has failed, if one has
         self.error: BaseException | None = None
-        self._starts = deque(range(0, nbytes, SLOT))  # popleft is atomic
+        # the offsets of the chunks that nobody has begun; several threads can pop from a deque
+        self._starts = deque(range(0, nbytes, SLOT))
+        # each thread puts a None into it at its end
         self._ended: SimpleQueue[None] = SimpleQueue()
+        # how many threads make the copy; set by `_Ring.begin`
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Runs in a thread of the ring: copies chunks until none is left. An error is kept for `wait` to raise."""
+        """Copies chunks until none is left. Runs in each thread of the ring that takes part. An
+        error is stored, and raised by `wait`."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -254,6 +288,7 @@ class _Copy:
                     self.end()
         except BaseException as error:
             self.error = error
+        # even after an error, because `wait` waits for each thread
         finally:
             self._ended.put(None)
 
@@ -264,49 +299,61 @@ class _Copy:
                 start = self._starts.popleft()
             except IndexError:
                 return
-            # waits until another thread has put one back
+            # if all slots are in use, waits until another thread puts one back
             slot = slots.get()
             try:
                 self.step(slot, start, min(SLOT, self.nbytes - start), stream)
-            # also after an error, or the slot would be lost for ever
+            # even after an error, because the slot would otherwise be lost
             finally:
                 slots.put(slot)
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        """Copies the chunk of `nbytes` bytes that begins at the offset `start`, through a slot
+        and on a stream."""
         raise NotImplementedError
 
     def end(self) -> None:
         """Called in each thread after its last chunk, even if that chunk has failed."""
 
     def wait(self) -> None:
-        """Waits in the caller's thread until all threads have done their part. Raises the error of the copy, if any."""
+        """Waits, in the caller's thread, until all threads have done their part. Raises the
+        error of the copy, if there is one."""
         try:
             for _ in range(self.parts):
                 self._ended.get()
+        # Ctrl-C: nobody needs the chunks that have not begun
         except BaseException:
-            self._starts.clear()  # Ctrl-C: nobody waits for the rest
+            self._starts.clear()
             raise
-        self.owners = None  # the threads may still hold this object for a moment
+        # the threads may refer to this object for a moment longer, which must not keep the
+        # memory alive
+        self.owners = None
         if self.error is not None:
             raise self.error
 
 
 class _ToHost(_Copy):
+    """A copy from the GPU to the host."""
+
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
-        # the copy before may still be reading it
+        # an earlier copy to the GPU may still read the slot
         slot.wait()
         _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
               ctypes.c_size_t(nbytes), stream)  # fmt: skip
         slot.mark(self.place, stream)
+        # until the chunk is in the slot
         slot.wait()
-        # `ctypes` gives Python's lock away during the call, so the threads copy at the same time
+        # ctypes releases Python's lock during the call, so the threads copy at the same time
         ctypes.memmove(self.host + start, slot.address, nbytes)
 
 
 class _ToGpu(_Copy):
+    """A copy from the host to the GPU."""
+
     threads = _THREADS_TO_GPU
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        # an earlier copy to the GPU may still read the slot
         slot.wait()
         ctypes.memmove(slot.address, self.host + start, nbytes)
         _call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(self.address + start), ctypes.c_void_p(slot.address),
@@ -314,23 +361,29 @@ class _ToGpu(_Copy):
         slot.mark(self.place, stream)
 
     def end(self) -> None:
-        # no stream orders the copy before the next use of the memory, so it must be done
+        # without a stream of the caller, nothing else would make the next use of the memory
+        # wait for the copy
         if self.stream is None:
             _call("cuStreamSynchronize", self.place.stream)
 
 
 class _Ring:
+    """The page-locked memory, divided into slots, and the threads that copy through it. `place`
+    is the GPU in whose context the memory is allocated; all GPUs can use it."""
+
     def __init__(self, place: _Place) -> None:
         with _Current(place):
-            # page-locked for all GPUs
+            # `_PORTABLE`: page-locked for all GPUs
             self._memory = _asked(
                 "cuMemHostAlloc", ctypes.c_void_p, ctypes.c_size_t(SLOT * SLOTS), _PORTABLE
             )
         self._place = place
         self._all = [_Slot(self._memory.value + SLOT * number) for number in range(SLOTS)]
+        # the slots that no thread is using
         self._slots: SimpleQueue[_Slot] = SimpleQueue()
         for slot in self._all:
             self._slots.put(slot)
+        # each copy once for each thread that is to make it; None ends a thread
         self._copies: SimpleQueue[_Copy | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name="xdevice-ring", daemon=True)
@@ -340,22 +393,25 @@ class _Ring:
             thread.start()
 
     def begin(self, copy: _Copy) -> None:
-        # not more threads than there are chunks
+        """Starts a copy. `copy.wait` waits for it."""
+        # not more threads than there are chunks; `-(-a // b)` rounds up
         copy.parts = min(copy.threads, len(self._threads), -(-copy.nbytes // SLOT))
         for _ in range(copy.parts):
             self._copies.put(copy)
 
     def _work(self) -> None:
+        """The loop of each thread."""
         while True:
             copy = self._copies.get()
             if copy is None:
                 return
             copy.run(self._slots)
-            del copy  # the name would keep the memory on both sides alive
+            # until the next copy, this name would keep the memory on both sides alive
+            del copy
 
     def free(self) -> None:
+        """Ends the threads, after the copies that have begun, and releases the memory."""
         for _ in self._threads:
-            # one for each thread, to end it
             self._copies.put(None)
         for thread in self._threads:
             thread.join()
@@ -365,17 +421,21 @@ class _Ring:
             _call("cuMemFreeHost", self._memory)
 
 
+# None: not looked for yet; False: there is none
 _driver: Any = None
 _ring: _Ring | None = None
+# the GPUs that were used, by the driver's index
 _places: dict[int, _Place] = {}
+# held while a ring or a place is made, and while a copy begins
 _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """Asks the system for huge pages in the new memory, as NumPy does: the first write to each page is slow, and there
-    are 512 times fewer of them."""
+    """Asks the system for huge pages in new memory, as NumPy does: the first write to each page
+    is slow, and there are 512 times fewer huge pages than ordinary ones."""
+    # the first multiple of the page size from `target` on
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
-    # whole huge pages only: the advice must not reach into memory of others
+    # only whole pages, because the memory around belongs to others
     length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
     if length > 0:
         ctypes.CDLL(None).madvise(
@@ -384,13 +444,15 @@ def _advise(target: int, nbytes: int) -> None:
 
 
 def _after_fork() -> None:
+    """Called in a forked child: the next copy makes a new ring."""
     global _ring, _making
-    # kept alive: their destructors would call the driver, which does not work in a forked child
+    # kept alive: their destructors could call the driver, which does not work in a forked child
     _left_to_the_parent.append((_ring, dict(_places)))
     _ring, _making = None, threading.Lock()
     _places.clear()
 
 
+# the rings and places of the parents of this process
 _left_to_the_parent: list[Any] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

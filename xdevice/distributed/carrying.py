@@ -1,8 +1,9 @@
-"""Takes one tensor through an engine: converts it to the engine's framework and back, and computes what engines do not:
-means, weights, sums of 16-bit floats.
+"""Takes one tensor through an engine: converts it to the engine's framework and back, and adds
+operations that engines lack: means, weights, and sums of 16-bit floats.
 
-A tensor that can be written in place receives the result, without a copy if the engine's framework can use its memory;
-for any other a new tensor is made. Nothing here asks the other ranks: they have already voted on the call.
+A tensor that can be written in place receives the result, without a copy if the engine's
+framework can use its memory. For any other tensor a new one is made. Nothing here is voted on,
+because the ranks have already voted on the call.
 """
 
 from __future__ import annotations
@@ -42,23 +43,26 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 OPS: Final = ("sum", "mean", "max", "min")
+"""The operations by which tensors are reduced."""
 _MOST: Final = sys.float_info.max
+"""The largest weight."""
 MOST: Final = 25 * 2**20
 """The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP has the same size."""
 MOST_IN_FIRST: Final = 2**20
-"""The most bytes in the first bucket of each kind, which is small so that it travels early."""
+"""The most bytes in the first bucket of each kind, which is small so that it is sent early."""
 _SMALL: Final = 2**16
-"""The most bytes of a tensor that travels with others in one call of `all_reduce` or `broadcast`."""
+"""The most bytes of a tensor that is sent together with others in one call of `all_reduce` or
+`broadcast`."""
 _JOINED: Final = (*FLOATS, "int32", "int64")
-"""The dtypes that the backends of all engines join."""
+"""The dtypes of tensors that every engine's backend can join to one vector."""
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """The dtype in which floats of each 16-bit dtype are summed."""
 
 
 def check_op(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`."""
+    """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`, one of `OPS`."""
     dtype = dtype_of(operand)
-    # a maximum needs an order, a sum does not; so each has its own dtypes
+    # a maximum needs an order, which complex numbers lack, and a sum does not
     if op in ("max", "min"):
         if dtype.startswith("complex"):
             raise DTypeError(
@@ -73,7 +77,8 @@ def check_op(operand: Operand, op: str) -> None:
 
 
 def require_dtype(operand: Operand, op: str | None) -> None:
-    """Raises `DTypeError` if no engine takes tensors of this dtype, or if it cannot be reduced by `op`."""
+    """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`, or, with None, if no
+    engine can send it."""
     if op is not None:
         check_op(operand, op)
     elif (dtype := dtype_of(operand)) in SHORT_FLOATS:
@@ -83,32 +88,39 @@ def require_dtype(operand: Operand, op: str | None) -> None:
 
 
 def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) -> None:
-    """Raises an error if no engine could take this tensor from a process whose device is `own_device()`. That function
-    is called only for a tensor on a GPU: it may need a framework that a program on the CPU has not imported."""
+    """Raises an error if no engine can take this tensor: if it is symbolic or sparse, or on a
+    GPU other than `own_device()`, the device of this process. `verb` is the name of the
+    collective, for the error."""
     if operand.kind != "model":
         refuse_symbol(operand)
         refuse_sparse(operand, verb)
     x = read(operand)
-    operand.backend.detached(x)  # raises for the stand-ins for tensors inside torch.func.grad
+    # raises an error inside `torch.func.grad`, where other objects take the place of tensors
+    operand.backend.detached(x)
     place = operand.backend.device_of(x)
+    # `own_device` is not called for a tensor on the CPU, because it may import a framework that
+    # the program has not imported
     if place.kind != "cpu" and place is not (device := own_device()):
         raise DeviceMismatchError(
-            f"{operand.name} is on {place}, and this process works on {device}, as world.device says; move it"
+            f"{operand.name} is on {place}, but this process works on {device} (world.device); move it there"
         )
 
 
 class Bucket(NamedTuple):
-    """The numbers of gradients that travel together."""
+    """The gradients that are sent together, in one vector."""
 
     dtype: str
     indices: list[int]
-    """Which of the gradients, as indices into the list of all."""
+    """The places of the gradients in the list of all gradients."""
 
 
 def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
-    """The `operands` with these indices in buckets of one dtype, backend and device each, the same on all ranks. The
-    last tensors come first, because a backward pass computes their gradients first."""
+    """Returns the buckets for the `operands` with these indices. Each bucket has one dtype,
+    backend and device, and the buckets are the same on all ranks. The last operands come first,
+    because a backward pass computes their gradients first."""
     buckets: list[Bucket] = []
+    # for each kind, the bucket that is not full yet, its bytes, and the most bytes that it may
+    # have
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
     for i in reversed(indices):
         operand = operands[i]
@@ -128,19 +140,23 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
 
 
 def _is_small(operand: Operand) -> bool:
+    """Whether a tensor is sent together with others, in one vector."""
     return dtype_of(operand) in _JOINED and 0 < bytes_of(operand) <= _SMALL
 
 
 def _is_empty(operand: Operand) -> bool:
-    """Whether a tensor has no elements: no engine is given such a tensor, because several crash or hang."""
+    """Whether a tensor has no elements. No engine gets such a tensor, because several engines
+    crash or hang on it."""
     return 0 in shape_of(operand)
 
 
 def _as(y: Any, dtype: str) -> Any:
+    """Returns a tensor of any framework in another dtype."""
     return array_namespace(y).astype(y, dtype)
 
 
 def _reshaped(y: Any, shape: tuple[int, ...]) -> Any:
+    """Returns a tensor of any framework in another shape."""
     return array_namespace(y).reshape(y, shape)
 
 
@@ -152,17 +168,27 @@ class Weight(NamedTuple):
 
 
 def weight_of(value: Any) -> float:
+    """Returns the argument `weight` of a collective as a float. Raises `ArgumentError` if it is
+    not a finite number of 0 or more."""
     # the comparison with the largest float refuses infinity, and NaN, which compares as False
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
         raise ArgumentError(
-            f"weight must be a number that is not negative, such as the number of samples, not {shown(value)}"
+            f"weight must be a finite number of 0 or more, such as the number of samples, not {shown(value)}"
         )
     return float(value)
 
 
 class Carrier:
-    """An engine, together with the backend whose tensors it takes. It runs one collective on one tensor of any backend.
-    A `Session` makes it."""
+    """Runs collectives on tensors of any backend: an engine, together with the backend whose
+    tensors it takes. A `Session` makes it.
+
+    Args:
+        backend: the backend of the engine's framework.
+        engine: the engine.
+        size: the number of ranks.
+        device: the device of this process.
+        copying: runs a function without arguments that makes a copy, and returns its result.
+    """
 
     def __init__(
         self,
@@ -178,17 +204,21 @@ class Carrier:
         self.device = device
         self._copying = copying
         self._admitted: set[tuple[str, Any, str, str | None]] = set()
+        """The keys of `require_dtype` that have passed the check."""
 
     def require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
-        """Raises if the engine cannot take this tensor's dtype for the method `verb`."""
-        # the answer depends on nothing else, and a training step asks for the same few dtypes again and again
+        """Raises `DTypeError` or `UnsupportedError` if the engine's method `verb` cannot take
+        this tensor's dtype. `op` is the operation of a method that reduces, or None."""
+        # the answer depends on these four only, and each training step needs the same few
+        # answers
         key = operand.backend.name, read(operand).dtype, verb, op
         if key not in self._admitted:
             self._require_dtype(operand, verb, op)
             self._admitted.add(key)
 
     def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
-        """Raises if the engine, or the framework whose tensors it takes, lacks this dtype for the method `verb`."""
+        """Does the check of `require_dtype`: of what all engines lack, of the engine's
+        framework, and of the engine."""
         require_dtype(operand, op)
         dtype, target = dtype_of(operand), self.backend
         reason = (
@@ -201,7 +231,7 @@ class Carrier:
                 f"{operand.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
                 "engine: xdevice.distributed.processes(engine=...), or another dtype"
             )
-        # a broadcast sends the bits as they are; only a reduction widens them
+        # a reduction casts 16-bit floats first; other methods send the bits as they are
         sent_as = _WIDE.get(dtype, dtype) if op else dtype
         why = self.engine.refusal(verb, "sum" if op == "mean" else op, sent_as)
         if why is not None:
@@ -211,7 +241,7 @@ class Carrier:
                 "xdevice.distributed.processes(engine=...), or another dtype"
             )
 
-    # verbs
+    # the collectives, on one or several operands
 
     def one_by_one_or_packed(
         self,
@@ -219,9 +249,14 @@ class Carrier:
         one: Callable[[Operand], Any],
         packed: Callable[[Any, str], Any],
     ) -> dict[int, Any]:
-        """The results for operands by their `id`. `one` computes them one by one. For many small ones `packed` does,
-        which takes a vector of several and its dtype, because a call of an engine takes 0.2 to 2 ms, however small its
-        tensor is."""
+        """Runs a collective on several operands, and returns the results by the `id` of the
+        operands' values.
+
+        `one` gets an operand, and returns its result. If there are several small operands,
+        `packed` gets a vector with the elements of several, and its dtype, and returns the
+        vector of the results. A call of an engine takes 0.2 to 2 ms, however small its tensor
+        is.
+        """
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
         new = {}
         # a single small tensor gains nothing from being packed
@@ -232,6 +267,8 @@ class Carrier:
         return new | {id(operand.value): one(operand) for operand in rest}
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
+        """Returns the sum, mean, max or min (`op`) of an operand over the ranks: the caller's
+        tensor with the result in it, or a new tensor if the caller's cannot be written."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -239,33 +276,37 @@ class Carrier:
         return self._store(operand, y, is_shared, total)
 
     def reduce_scatter(self, operand: Operand, op: str) -> Any:
+        """Returns this rank's part of the reduction of an operand, along the first axis, as a
+        new tensor."""
         y, is_shared = self._as_writable(operand)
         if _is_empty(operand):
             lengths = [shape_of(operand)[0] // self.size] * self.size
             return self._to_framework(self.backend.split(y, lengths)[0], operand.backend)
-        # the engine may write into y, and this verb must leave the caller's tensor as it is
+        # the engine may write into `y`, but this collective must not change the caller's tensor
         if is_shared:
             y = self.backend.copy(y, self.backend.device_of(y))
         part = self.reduce(y, dtype_of(operand), op, None, "reduce_scatter")
         return self._to_framework(part, operand.backend)
 
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
-        """Starts the mean of `y` over the ranks, and returns a function that waits for it and returns it; an engine
-        that does one thing at a time computes it then. `y` is as in `reduce`."""
-        # several engines crash or hang on tensors without elements, and there is nothing to average
+        """Starts the mean of `y` over the ranks, and returns a function that waits for the mean
+        and returns it. An engine that can do only one thing at a time computes the mean in that
+        function. `y` is as in `reduce`."""
+        # no engine gets a tensor without elements, because several crash or hang on it
         if 0 in y.shape:
             return lambda: y
         engine, divisor = self.engine, weight.total if weight is not None else self.size
         y = self._summand(y, dtype, weight)
-        # None from an engine that cannot work in the background: then the mean is computed when it is waited for
+        # `start_mean` of an engine that cannot work in the background returns None
         wait = engine.start_mean(y, divisor) or (
             lambda: engine.over(engine.all_reduce(y, "sum"), divisor)
         )
         return (lambda: _as(wait(), dtype)) if dtype in _WIDE else wait
 
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
-        """The sum, mean, max or min of `y` over the ranks. `y` is a tensor of the engine's framework, and may be
-        overwritten."""
+        """Returns the sum, mean, max or min (`op`) of `y` over the ranks. `y` is a tensor of
+        the engine's framework, and may be overwritten. `dtype` is the name of its dtype, and
+        `verb` that of the engine's method, which reduces."""
         engine = self.engine
         y = self._summand(y, dtype, weight)
         if op in ("max", "min") and dtype in FLOATS:
@@ -273,20 +314,25 @@ class Carrier:
         else:
             result = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
-            # once, after the sum: to divide the part of each rank would round as often as there are ranks
+            # after the sum, so that it is rounded once: dividing on each rank would round once
+            # for each rank
             result = engine.over(result, weight.total if weight is not None else self.size)
         return _as(result, dtype) if dtype in _WIDE else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
+        """Returns `y` as the engine reduces it: 16-bit floats as float32, and times this rank's
+        weight."""
         wide = _WIDE.get(dtype)
-        # a sum of 16-bit floats would be rounded at each rank, in an order that engines choose
+        # a sum of 16-bit floats would be rounded once for each rank, in an order that depends
+        # on the engine
         if wide is not None:
             y = _as(y, wide)
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
-        """The max or min over the ranks, NaN if any rank has NaN, as NumPy's are. This takes two reductions, because
-        engines lose NaN in some orders of ranks: gloo's max of 0, NaN and 2 on three ranks is 0."""
+        """Returns the max or min of `y` over the ranks, which is NaN if any rank has NaN, as in
+        NumPy. `reduce` is the engine's method. It is called twice, because engines lose NaN in
+        some orders of ranks: gloo's max of 0, NaN and 2 on three ranks is 0."""
         xp = array_namespace(y)
         is_nan = xp.isnan(y)
         has_nan = reduce(xp.astype(is_nan, y.dtype), "max")
@@ -294,19 +340,26 @@ class Carrier:
         return xp.where(has_nan > 0, xp.full_like(extreme, float("nan")), extreme)
 
     def _multiply(self, y: Any, dtype: str, own: float) -> Any:
-        if own == 0:  # the mean of no samples is NaN in many frameworks, and NaN times 0 too
+        """Returns `y` times the weight of this rank."""
+        # `y` may be NaN, as the mean of no samples is in many frameworks, and NaN times 0 is
+        # NaN
+        if own == 0:
             return self.backend.full(tuple(y.shape), 0.0, self.backend.device_of(y), dtype)
         return self.engine.times(y, own)
 
     def broadcast(self, operand: Operand, root: int) -> Any:
+        """Returns the values of the rank `root`, in the caller's tensor or in a new one, like
+        `all_reduce`."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
         return self._store(operand, y, is_shared, self.engine.broadcast(y, root))
 
     def all_gather(self, operand: Operand, lengths: list[int] | None) -> Any:
-        """Returns the tensors of all ranks, joined along the first axis. `lengths` are those of that axis by rank, if
-        they may differ: shorter tensors travel padded, because engines take one shape only."""
+        """Returns the tensors of all ranks, joined along the first axis, as a new tensor.
+        `lengths` has the length of that axis on each rank; it is None if the lengths are equal.
+        Shorter tensors are padded before they are sent, because engines need one shape on all
+        ranks."""
         y = self.read_only(operand)
         if lengths is None:
             parts = self._gathered(y)
@@ -314,6 +367,7 @@ class Carrier:
             longest = max(lengths)
             parts = self._gathered(self._pad(y, dtype_of(operand), longest))
             pairs = zip(parts, lengths, strict=True)
+            # without the padding
             parts = [
                 self.backend.split(part, [n, longest - n])[0] if n < longest else part
                 for part, n in pairs
@@ -321,9 +375,12 @@ class Carrier:
         return self._to_framework(self.backend.join(parts), operand.backend)
 
     def _gathered(self, y: Any) -> list[Any]:
+        """Returns the `y` of all ranks, which has the same shape on each. Tensors without
+        elements are not sent."""
         return [y] * self.size if 0 in y.shape else self.engine.all_gather(y)
 
     def _pad(self, y: Any, dtype: str, longest: int) -> Any:
+        """Returns `y` with zeros appended, so that its first axis has the length `longest`."""
         length, *rest = y.shape
         if length == longest:
             return y
@@ -331,60 +388,67 @@ class Carrier:
         return self.backend.join([y, more])
 
     def send(self, operands: list[Operand], to: int) -> None:
+        """Sends operands to the rank `to`, one after the other."""
         for operand in operands:
             if not _is_empty(operand):
                 self.engine.send(self.read_only(operand), to)
 
     def recv(self, operand: Operand, source: int) -> Any:
+        """Returns the values that the rank `source` sends, in the caller's tensor or in a new
+        one, like `all_reduce`."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
         return self._store(operand, y, is_shared, self.engine.recv(y, source))
 
-    # in and out
+    # converting tensors to the engine's framework and back
 
     def read_only(self, operand: Operand) -> Any:
-        """The operand, the caller's tensor, as a tensor of the engine's framework. The two may share memory, so the
-        result must not be written."""
+        """Returns the caller's tensor as a tensor of the engine's framework. The two may share
+        memory, so the result must not be written."""
         x = read(operand)
-        # the framework may still be computing the values, and the engine reads the memory at once
+        # waits, because the framework may still be computing the values, and the engine reads
+        # the memory at once
         operand.backend.finish(x)
         return convert(x, self.backend)
 
     def _as_writable(self, operand: Operand) -> tuple[Any, bool]:
-        """The operand, the caller's tensor, as a tensor of the engine's framework that may be written, and whether the
-        two share memory."""
+        """Returns the caller's tensor as a tensor of the engine's framework that may be
+        written, and whether the two share memory."""
         backend, x = operand.backend, read(operand)
         backend.finish(x)
         plain = backend.detached(x)
-        # a NumPy array that is read-only, or a tensor of JAX, whose tensors are never written
+        # such as a JAX array, or a read-only NumPy array
         if not backend.can_write(plain):
             return self._copy_of(plain), False
         if backend is self.backend:
             return plain, True
         try:
             return convert(plain, self.backend, copy=False), True
-        # the two frameworks cannot share this memory, by its layout or its device
+        # the two frameworks cannot share this memory, because of its layout or its device
         except SharingError:
             return self._copy_of(plain), False
 
     def _copy_of(self, x: Any) -> Any:
+        """Returns a copy of a tensor of any framework as a tensor of the engine's framework."""
         return self._copying(lambda: convert(x, self.backend, copy=True))
 
     def _store(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
-        """Returns the result of a collective to the caller: the caller's tensor with the new values in it, or a new
-        tensor if the caller's cannot be written. `y` and `is_shared` are what `_as_writable` returned, and `new` is
-        the engine's result."""
+        """Returns the result of a collective: the caller's tensor with the new values in it, or
+        a new tensor if the caller's cannot be written. `_as_writable` has returned `y` and
+        `is_shared`, and the engine has returned `new`."""
         if is_shared:
+            # the engine may have written into `y`, and so into the caller's tensor, already
             if new is not y:
                 self.backend.write(y, new)
             return operand.value
         return self.place(operand, new)
 
     def pack(self, operands: list[Operand]) -> Any:
-        """The elements of the operands as one new vector of the engine's framework."""
+        """Returns the elements of the operands, one operand after the other, as one new vector
+        of the engine's framework."""
         own = self._native_values(operands)
-        # in one call of the engine's framework, if it has one for many tensors
+        # the engine may do that in one call of its framework
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
             return packed
@@ -394,8 +458,8 @@ class Carrier:
         )
 
     def unpack(self, vector: Any, operands: list[Operand]) -> bool:
-        """Writes the elements of a vector of the engine into the operands, if the engine can do so in one call. Returns
-        whether it has."""
+        """Writes the elements of a vector of the engine's framework into the operands, if the
+        engine can do so in one call. Returns False if nothing was written."""
         own = self._native_values(operands)
         return (
             own is not None
@@ -404,8 +468,9 @@ class Carrier:
         )
 
     def place_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:
-        """Writes the elements of a vector of the engine into the operands. Returns them by their `id`: the operand
-        itself, or a new tensor if it cannot be written."""
+        """Writes the elements of a vector of the engine's framework into the operands. Returns,
+        by the `id` of each operand's value, that value, or a new tensor if it cannot be
+        written."""
         if self.unpack(new, operands):
             return {id(operand.value): operand.value for operand in operands}
         parts = self.backend.split(new, [prod(shape_of(operand)) for operand in operands])
@@ -415,7 +480,8 @@ class Carrier:
         }
 
     def _native_values(self, operands: list[Operand]) -> list[Any] | None:
-        """The operands, if all are tensors of the engine's framework."""
+        """Returns the values of the operands if all of them are tensors of the engine's
+        framework, and otherwise None."""
         if any(
             operand.backend is not self.backend or operand.kind == "model"
             for operand in operands
@@ -424,8 +490,9 @@ class Carrier:
         return [operand.value for operand in operands]
 
     def place(self, operand: Operand, new: Any) -> Any:
-        """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If
-        the operand cannot be written, returns `new`, converted to the operand's framework."""
+        """Writes `new`, a tensor of the engine's framework, into the caller's tensor, and
+        returns the caller's tensor. If that cannot be written, returns `new`, converted to its
+        framework."""
         back = self._to_framework(new, operand.backend)
         if operand.kind != "model" and not operand.backend.can_write(
             operand.backend.detached(operand.value)
@@ -435,4 +502,6 @@ class Carrier:
         return operand.value
 
     def _to_framework(self, new: Any, backend: Backend) -> Any:
+        """Returns a tensor of the engine's framework as a tensor of `backend`. The two may
+        share memory."""
         return new if backend is self.backend else convert(new, backend)

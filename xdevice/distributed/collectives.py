@@ -1,7 +1,8 @@
 """The collectives on containers of tensors: each checks its argument, votes with the other ranks on the call, calls the
 engine, and rebuilds the container around the results.
 
-The whole argument is checked before the other ranks are told anything. In a world of one, it is checked and returned.
+The whole argument is checked before anything is sent to the other ranks. In a world of one, it
+is checked and returned.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ if TYPE_CHECKING:
     from .session import Session
 
 _checked: dict[tuple[type, Any, str], Backend] = {}
-"""The types of tensors, dtypes and operations that have passed the checks of a collective in a world of one rank, with
-their backend. Little is checked again, because in such a world the checks would take most of the time. So a verb costs
-a microsecond or two."""
+"""The backend of each type of tensor, dtype and operation that has passed the checks of a
+collective in a world of one. Most checks are left out then, because in such a world they would
+take most of the time. So a collective costs a microsecond or two."""
 _NO_OP: Final = "none"
-"""The operation of those verbs that compute nothing."""
+"""The operation, in `_checked`, of those collectives that compute nothing."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
-    """Checks what `World.all_reduce` was given, votes on it, and reduces each tensor; many small ones in one call of
-    the engine."""
+    """Does the work of `World.all_reduce`: checks the arguments, votes on them, and reduces
+    each tensor, many small ones in one call of the engine."""
     _require_op("all_reduce", op)
+    # a world of one returns its argument
     if (
         session.is_free
         and _is_checked(session, x, op)
@@ -53,16 +55,18 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     ):
         return x
     own = None if weight is None else carrying.weight_of(weight)
-    # a sum, maximum or minimum has no place for a weight
+    # a sum, maximum or minimum has no weights
     if own is not None and op != "mean":
-        raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
+        raise ArgumentError(f"a weight is allowed with op='mean' only, and op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
     session.ready("all_reduce", operands, op)
-    # a result that is written into one tensor would change the other before it is sent
+    # otherwise the result for one of two tensors that share memory would change the other
+    # before it is sent
     if len(operands) > 1:
         refuse_overlaps(operands)
     if session.size == 1:
+        # refuses a weight of 0, as several ranks do
         session.agree(str, own)
         _remember(x, op)
         return x
@@ -87,13 +91,14 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
 
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
-    """Checks what `World.broadcast` was given, votes on it, and sends each variable and tensor; many small ones in one
-    call of the engine."""
+    """Does the work of `World.broadcast`: checks the arguments, votes on them, and sends each
+    variable and tensor, many small ones in one call of the engine."""
     session.require_rank(root, "root")
     if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = _sort(leaves_in(x, "x", "broadcast"))
+    # raises the error for a container without tensors
     if not operands:
         tensors_in(x, "x", "broadcast")
     require_built(operands)
@@ -104,7 +109,8 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return x
     carrier, unique = session.carrier, _each_once(parts)
 
-    # optimizers: their tensors are sent, and their numbers, such as the learning rate, are compared
+    # the tensors of an optimizer are sent, and its numbers, such as the learning rate, are
+    # compared
     settings = "".join(
         f"; {operand.name} {text}"
         for operand in operands
@@ -125,14 +131,16 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
-    """Checks what `World.all_gather` was given, votes on it, and gathers the tensors one by one."""
+    """Does the work of `World.all_gather`: checks the arguments, votes on them, and gathers the
+    tensors one by one."""
     if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", "all_gather"))
     session.ready("all_gather", operands)
     if session.size == 1:
-        # a 0-d tensor becomes a vector with a number for each rank, so also with a single rank
+        # a 0-d tensor becomes a vector with a number for each rank, even if there is only one
+        # rank
         numbers = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
         return _replaced(
@@ -164,15 +172,16 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
 def _exchange_lengths(
     session: Session, call: str, operands: list[Operand]
 ) -> list[list[int] | None]:
-    """For each tensor, the lengths of its first axis on all ranks, which are exchanged in the vote; None for a 0-d
-    tensor."""
+    """Votes on a call, and exchanges the lengths of first axes in the vote. Returns, for each
+    tensor, the length of its first axis on each rank; None for a 0-d tensor."""
     own = [shape_of(operand)[:1] for operand in operands]
     rows = [json.loads(text) for text in session.vote(call, json.dumps(own))]
     return [[row[i][0] for row in rows] if own[i] else None for i in range(len(operands))]
 
 
 def reduce_scatter(session: Session, x: Any, op: str) -> Any:
-    """Checks what `World.reduce_scatter` was given, votes on it, and reduces the tensors one by one."""
+    """Does the work of `World.reduce_scatter`: checks the arguments, votes on them, and reduces
+    the tensors one by one."""
     _require_op("reduce_scatter", op)
     if session.is_free and _is_checked(session, x, op):
         return x
@@ -181,7 +190,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     for operand in operands:
         carrying.check_op(operand, op)
         length = length_of([operand])
-        # reduce_scatter gives each rank an equal part; engines do not take parts of different lengths
+        # each rank gets an equal part, because engines do not take parts of different lengths
         if length % session.size:
             raise ShapeError(
                 f"{operand.name} has {length} along its first axis, which {session.size} ranks do not divide evenly"
@@ -205,19 +214,23 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
 
 
 def send(session: Session, x: Any, to: int) -> None:
+    """Does the work of `World.send`."""
     _pair(session, "send", x, to, "to")
 
 
 def recv(session: Session, like: Any, source: int) -> Any:
+    """Does the work of `World.recv`, and returns the tensors with the values that were
+    received."""
     return _pair(session, "recv", like, source, "source")
 
 
 def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
-    """`send` or `recv`, by `verb`. Only the two ranks vote, and always: a tensor that only one of them expects would
-    leave it waiting."""
+    """Sends or receives the tensors in `x`: `verb` is "send" or "recv", `other` the rank at the
+    other end, and `name` the argument that names it. Returns None after "send", and the tensors
+    with the received values after "recv"."""
     session.require_rank(other, name)
     if other == session.rank:
-        raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
+        raise ArgumentError(f"{name} is {other}, which is this rank; {verb} needs another rank")
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", verb))
     session.ready(verb, operands)
@@ -227,9 +240,10 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     def call() -> str:
         return f"{verb} with rank {other}: {what}"
 
-    # no `agree`: the other ranks of the world take no part in this call
+    # without `agree`, because the other ranks of the world take no part in this call
     with session.alone(verb):
-        # always, even with check=False: a rank whose partner expects another tensor would hang in the engine
+        # the two ranks vote even with check=False: a rank whose partner expects another tensor
+        # would hang in the engine
         session.line.pair(verb, other, what)
         if verb == "send":
             session.call("send", call, lambda: carrier.send(operands, other), operands)
@@ -244,18 +258,19 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
 
 
 def split_batch(session: Session, x: Any, even: bool) -> Any:
-    """This rank's part of each tensor. Nothing is sent, and so nothing is voted on."""
+    """Does the work of `World.split_batch`: returns this rank's part of each tensor. Nothing is
+    sent, so there is no vote."""
     if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
-    # not `ready`: nothing is sent, so the engine's dtypes and the other threads do not matter
+    # not `ready`, which checks what an engine needs
     session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
-    # a tensor that the container holds twice must stay one tensor
+    # a tensor that is in the container twice stays one tensor
     unique = _each_once(operands)
     parts = {id(one.value): one.backend.split(one.value, sizes)[session.rank] for one in unique}
     return _replaced(x, operands, parts)
@@ -265,25 +280,34 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
 
 
 def _require_op(verb: str, op: str) -> None:
+    """Raises `ArgumentError` if `op` is not the name of an operation by which tensors are
+    reduced."""
     if op not in OPS:
-        raise ArgumentError(f"{verb} makes one of {', '.join(OPS)}, not {shown(op)}")
+        raise ArgumentError(
+            f"the op of {verb} must be one of {', '.join(OPS)}, not {shown(op)}"
+        )
 
 
 def _summands(x: Any) -> list[Operand]:
+    """Returns the tensors in `x`, a tensor or a container. Raises an error if there are none,
+    or if one cannot be reduced."""
     owner = registry.kind_of(type(x))
+    # the usual case, without a walk through a container
     if owner is not None and owner.kind == "tensor":
         return [Operand("x", x, *owner)]
     operands = summands_in(x, "x", "this rank")
+    # raises the error for a container without tensors
     if not operands:
         tensors_in(x, "x", "all_reduce")
     return operands
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """The operands to send for one operand: the variables of a model, each once, including those of layers that it
-    holds and does not list; for a tensor, the operand itself."""
+    """Returns the operands to send for one operand: for a model its variables, each once,
+    including those of layers that the framework does not list; for a tensor the operand
+    itself."""
     backend = operand.backend
-    # TensorFlow's variables are models with a tensor of their own
+    # a variable of TensorFlow counts as a model, and consists of one tensor
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
     models = unlisted.WholeModel(backend, operand.value).models
@@ -303,17 +327,19 @@ def _variables(operand: Operand) -> list[Operand]:
 
 
 def _sort(operands: list[Operand]) -> list[Operand]:
-    """The tensors and models to send, sorted by their paths, because two ranks may have filled a dict in different
-    orders."""
+    """Returns operands sorted by their paths in the container, because two ranks may have
+    filled a dict in different orders."""
     return sorted(operands, key=lambda operand: operand.name) if len(operands) > 1 else operands
 
 
 def _each_once(operands: list[Operand]) -> list[Operand]:
+    """Returns the operands without those whose value occurs a second time."""
     return list({id(operand.value): operand for operand in operands}.values())
 
 
 def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
-    """`x` with new values in the places of some operands, by the `id` of the old ones; `x` itself if there are none."""
+    """Returns `x` with new values in the places of some of its operands: `new` has them by the
+    `id` of the old values. Returns `x` itself if there are no new values."""
     if not new:
         return x
     return rebuilt(
@@ -321,25 +347,30 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
     )
 
 
-# a world of one
+# collectives in a world of one process, without the full checks
 
 
 def _is_checked(session: Session, x: Any, op: str) -> bool:
-    """Whether a world of one can return `x` without the full checks: another tensor of its type and dtype has passed
-    them, and `x` itself is dense, has a first axis, and is on the CPU or on the device of the session."""
+    """Whether a world of one can return `x` without the full checks: a tensor of its type and
+    dtype has passed them, and `x` itself is dense, has a first axis, and is on the CPU or on
+    the device of the session."""
     backend = _checked.get((type(x), getattr(x, "dtype", None), op))
     if backend is None or not backend.is_dense(x) or not len(x.shape):
         return False
+    # raises an error inside `torch.func.grad`, where other objects take the place of tensors
     backend.detached(x)
     device = backend.device_of(x)
     return device.kind == "cpu" or device is session.device
 
 
 def _remember(x: Any, op: str) -> None:
+    """Notes that `x` has passed the full checks for `op`, if it is a tensor and not a
+    container."""
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
         _checked[type(x), x.dtype, op] = owner.backend
 
 
 def _is_plain(weight: object) -> bool:
+    """Whether a weight is a finite number above 0, which every rank accepts."""
     return type(weight) in (int, float) and 0 < weight < float("inf")  # type: ignore[operator]

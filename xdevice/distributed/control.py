@@ -1,8 +1,10 @@
 """The control connection: over it the ranks vote on each call before its tensors travel, and learn that a rank has
 failed.
 
-Every rank has two connections to rank 0's hub, "vote" and "pulse"; rank 0's own are socket pairs. This file has the
-frames, the handshake and a rank's side of them (`Line`); `hub` has rank 0's side. Tensors never travel here.
+Every rank has two connections to rank 0's hub, "vote" and "pulse"; rank 0's own are socket
+pairs. This module has the frames (messages with a kind and a text), the handshake, and a rank's
+side of the connections (`Line`). The module `hub` has rank 0's side. Tensors are never sent
+here.
 
     a rank (Line)                                                     rank 0 (Hub)
 
@@ -63,18 +65,20 @@ if TYPE_CHECKING:
     from .launchers import Launch
 
 TOKEN: Final = "XDEVICE_TOKEN"
+"""The environment variable with the secret that all processes of a run share."""
 
+# the kinds of frames, in the order of the drawing
 GREETING, HELLO, REFUSED, WELCOME, JOINED = b"H", b"h", b"R", b"K", b"J"
 VOTE, PAIR, SLOW, DONE, FAILED = b"V", b"P", b"S", b"D", b"F"
 GO, MISMATCH, CLOSED, ALIVE, ASK, ANSWER = b"G", b"M", b"E", b".", b"p", b"a"
 
 LEAVE: Final = "leave the block"
-"""The text of the vote by which a rank says that it leaves the block of `processes` without an error."""
+"""The text of a rank's vote when it leaves the block of `processes` without an error."""
 GOODBYE: Final = "end the world"
-"""The text of the vote by which a rank says that its engine is closed. It is the last one."""
+"""The text of a rank's last vote, when its engine is closed."""
 
 PROTOCOL: Final = "xdevice control 1 "
-"""The text before the nonce in a greeting: a sender of any other text is not a hub."""
+"""The text before the nonce in a greeting. A server that sends any other text is not a hub."""
 MOST: Final = 64 * 2**20
 """The most bytes that a frame may have."""
 MOST_BEFORE: Final = 4096
@@ -84,15 +88,18 @@ _EXPLAINED: Final = 1.5
 _LONGEST: Final = 300
 """The most characters of a call that the message of a mismatch repeats."""
 _HEAD: Final = struct.Struct("!Ic")
+"""The first bytes of a frame: the length of the text in bytes, and the kind."""
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()
+"""The connections of this process, which a forked child closes."""
 
 
-# frames
+# one end of a connection, which sends and receives frames
 
 
 class Conn:
-    """One end of a socket connection that never blocks: it buffers outgoing frames until they can be sent, and incoming
-    ones until they are complete."""
+    """One end of a socket connection that never blocks: it keeps outgoing frames until they can
+    be sent, and incoming frames until they are complete. A frame with more than `most` bytes
+    closes it."""
 
     def __init__(self, sock: socket.socket, most: int = MOST) -> None:
         sock.setblocking(False)
@@ -101,6 +108,7 @@ class Conn:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.most = most
+        # bytes that are still to be sent
         self.out = bytearray()
         self.is_open = True
         self._in = bytearray()
@@ -110,10 +118,12 @@ class Conn:
         return self.sock.fileno()
 
     def send(self, kind: bytes, text: str = "") -> None:
-        """Sends a frame; bytes that the socket does not take now are kept for `flush`. Never raises: a lost connection
-        shows in `frames`."""
+        """Sends a frame. Bytes that the socket does not take now are kept for `flush`. Never
+        raises an error: `frames` notices that a connection is lost."""
+        # a text may contain half of a surrogate pair, which UTF-8 cannot encode
         body = text.encode("utf-8", "backslashreplace")
         frame = _HEAD.pack(len(body), kind) + body
+        # behind the frames that wait already
         if self.out:
             self.out += frame
             return
@@ -128,6 +138,7 @@ class Conn:
             self.out += memoryview(frame)[sent:]
 
     def flush(self) -> None:
+        """Sends as many of the kept bytes as the socket takes now."""
         while self.out:
             try:
                 sent = self.sock.send(self.out)
@@ -157,10 +168,12 @@ class Conn:
                 break
         while len(self._in) >= _HEAD.size:
             length, kind = _HEAD.unpack_from(self._in)
-            # not a frame of this protocol, or an attempt to fill the memory: the connection is given up
+            # not a frame of this protocol, or an attempt to fill the memory: the caller closes
+            # the connection
             if length > self.most:
                 self.is_open = False
                 return
+            # the rest of this frame has not arrived yet
             if len(self._in) < _HEAD.size + length:
                 return
             body = bytes(self._in[_HEAD.size : _HEAD.size + length])
@@ -179,14 +192,15 @@ class Conn:
             self.is_open = False
 
     def is_delivered(self) -> bool:
-        """Whether the other machine's system has acknowledged everything sent; it keeps that until the program reads
-        it."""
+        """Whether the other side's system has acknowledged all bytes, which it then keeps until
+        the program reads them. Returns False if this system cannot tell."""
         if self.out:
             return False
         try:
             import fcntl
             import termios
 
+            # TIOCOUTQ gives the number of bytes that are not acknowledged
             return (
                 int.from_bytes(
                     fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder
@@ -199,15 +213,16 @@ class Conn:
 
 @forks.in_child
 def _after_fork() -> None:
-    """Closes all connections in a forked child: open in the child, they would hide the parent's death from the other
-    ranks."""
+    """Closes all connections in a forked child. If they stayed open there, the other ranks
+    would not notice the death of the parent."""
     for conn in list(_open):
         conn.close()
 
 
 class Clock:
-    """A clock that does not run while this process is stopped or its machine sleeps. With an ordinary clock, the other
-    ranks would seem late afterwards."""
+    """A clock that does not run while this process is stopped or its machine sleeps: otherwise
+    the other ranks would seem late afterwards. Between two calls of `tick` it advances by at
+    most `step` seconds."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -215,6 +230,7 @@ class Clock:
         self._last = time.monotonic()
 
     def tick(self) -> float:
+        """Advances the clock, and returns its time in seconds."""
         now = time.monotonic()
         # a longer gap than a step means that this process was stopped, and could not have answered anyone
         self.now += min(now - self._last, self._step)
@@ -223,8 +239,10 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """The seconds between two questions of the hub to a rank that others wait for."""
-    # eight questions within the timeout, so that a single lost beat never decides
+    """Returns the beat: the seconds after which the hub repeats its question to a rank that
+    other ranks wait for. `timeout` is the number of seconds after which a rank counts as
+    late."""
+    # at least eight questions within the timeout, so that one slow answer does not decide
     return min(0.25, timeout / 8)
 
 
@@ -232,8 +250,16 @@ def beat_of(timeout: float) -> float:
 
 
 class Line:
-    """A rank's two connections to the hub, the thread in rank 0 that hears all ranks. Made by `hub.join`. `started`
-    counts the collectives that this rank has begun."""
+    """A rank's side of its two connections to the hub, the thread in rank 0 that receives the
+    messages of all ranks. `hub.join` makes it.
+
+    Args:
+        vote: the socket of the connection for votes.
+        pulse: the socket of the connection for questions about signs of life.
+        host: the address at which the other ranks reach this process.
+        timeout: the seconds after which a rank counts as late.
+        hub: the hub's thread if this is rank 0, and otherwise None.
+    """
 
     def __init__(
         self,
@@ -244,26 +270,29 @@ class Line:
         hub: threading.Thread | None,
     ) -> None:
         self.host = host
-        """The address at which the other ranks reach this process."""
         self.started = 0
+        """How many collectives this rank has begun."""
         self.is_first_busy = False
         """Whether this rank is rank 0 and runs a block of `World.first`, which may take any time."""
         self.is_in_engine = False
         """Whether this rank is in a call of the engine that takes long, and has told the hub so."""
         self.failure: PeerError | CollectiveMismatchError | None = None
-        """The error that every verb raises from now on."""
+        """The error that has closed the world, which every collective raises; None as long as
+        the world is open."""
         self.lost: Callable[[], None] = lambda: None
-        """Called in a thread of its own when the hub has ended."""
+        """A function to call when the hub has ended. It is called in the thread of
+        `_answer`."""
         self.liveness = Liveness()
         self.hub = hub
         self._vote = Conn(vote)
         self._timeout = timeout
         self._beat = beat_of(timeout)
         self._clock = Clock(4 * self._beat)
+        # the time of the last frame from the hub
         self._last_frame = 0.0
         self._lock = threading.RLock()
-        """Held by the thread that reads the connection: the program's thread, or, while the engine starts, the
-        engine's."""
+        """Held by the thread that reads the connection for votes: the program's thread, or,
+        while the engine starts, the engine's thread."""
         self._poll = _poller(self._vote)
         self._pulse = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -272,27 +301,30 @@ class Line:
 
     def wait_for_all(self, join_timeout: float) -> None:
         """Waits until the hub says that all ranks have joined. Raises `PeerError` if one has not joined in time."""
-        # the hub sends no ALIVE before all have joined, so that its silence is no sign of a failure yet
+        # the hub sends no ALIVE before all ranks have joined, so until then its silence is no
+        # sign of a failure
         self._timeout += join_timeout
         self._last_frame = self._clock.tick()
         while not any(kind == JOINED for kind, _ in self._frames(self._beat)):
             pass
         self._timeout -= join_timeout
 
-    # sending
+    # sending to the hub
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Tells the hub what this rank is about to call, and waits until all ranks have said the same. Returns the
-        payloads of all ranks, by rank, or an empty list if no rank sent one.
+        """Sends the hub a text for the collective that this rank is about to call, and waits
+        until all ranks have sent the same text. Returns the payloads of all ranks, in their
+        order, or an empty list if no rank sent one.
 
         Raises:
-            PeerError: a rank has failed or does not arrive. CollectiveMismatchError: a rank calls something else.
+            PeerError: a rank has failed, or is late.
+            CollectiveMismatchError: a rank calls something else.
         """
         return self._ask(VOTE, call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
-        """Votes with one other rank on a transfer between the two: `verb` is "send" or "recv", `what` the dtypes and
-        shapes."""
+        """Votes with the rank `other` on a transfer between the two ranks: `verb` is "send" or
+        "recv", and `what` a text with dtypes and shapes. Raises the errors of `vote`."""
         self._ask(
             PAIR,
             f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}",
@@ -300,13 +332,16 @@ class Line:
         )
 
     def exchange(self, text: str) -> list[str]:
-        """Sends every rank this rank's text. Returns the texts of all ranks, by rank."""
+        """Sends every rank a text, and returns the texts of all ranks, in their order. All
+        ranks must call it."""
+        # as JSON, because an empty payload counts as none
         return [json.loads(payload) for payload in self.vote("exchange", json.dumps(text))]
 
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
-        """Sends a call to the hub, and waits for its GO. Returns the payloads that came with it; raises if the calls
-        differ."""
-        # a closed world answers nothing more
+        """Sends a call to the hub in a frame of this kind, VOTE or PAIR, and waits for the
+        hub's GO. Returns the payloads that came with the GO. Raises `CollectiveMismatchError`
+        if the calls differ, and `PeerError` if a rank fails."""
+        # a closed world answers nothing any more
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -324,20 +359,25 @@ class Line:
                         )
 
     def fail(self, why: str, text: str) -> None:
-        """Tells the hub, and so all ranks, that this rank has failed."""
+        """Tells the hub, and so all ranks, that this rank has failed. `why` is one word,
+        "raised", and `text` the message of the error. Does nothing in a world that has failed
+        already."""
         if self.failure is None:
-            # the process may end right after this: the frame is to be out by then
+            # waits for up to a second until the frame is sent, because the process may end
+            # right after this
             self._vote.send(FAILED, json.dumps({"why": why, "text": text}))
             until = time.monotonic() + 1
             while self._vote.out and time.monotonic() < until:
                 self._poll(0.05)
                 self._vote.flush()
 
-    # receiving
+    # receiving from the hub
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """The messages that the hub sends within `seconds`. Raises if one of them closes the world after a failure, or
-        if the hub is gone or silent."""
+        """Waits for frames of the hub for up to `seconds`, and returns those that have arrived,
+        as kinds and texts. Raises `PeerError` if a frame closes the world after a failure, or
+        if the hub is gone or silent, and `CollectiveMismatchError` if calls that were not voted
+        on differ."""
         ready = self._poll(seconds)
         now = self._clock.tick()
         # rank 0 sends ALIVE at each beat, so one beat more than the timeout is silence
@@ -355,10 +395,12 @@ class Line:
         for kind, text in frames:
             if kind == CLOSED:
                 error = self.end(_error(json.loads(text)))
+                # this call raises the mismatch, which says more, and the next call raises
+                # `error`
                 if any(kind == MISMATCH for kind, _ in frames):
-                    break  # this call raises the mismatch, which says more; the next call raises `error`
+                    break
                 raise error
-        # a GO may be the last frame before the hub ends as it should
+        # a GO may be the last frame before the hub ends normally
         if not self._vote.is_open and not any(kind == GO for kind, _ in frames):
             raise self.end(
                 PeerError(
@@ -383,23 +425,33 @@ class Line:
         describe_call: Callable[[], tuple[str, float]],
         is_counted: bool,
     ) -> None:
-        """Waits until the engine is done, or raises when a rank fails. `done(seconds)` waits at most that long and
-        returns whether the engine is done. `describe_call()` returns the text of the call and the seconds that it may
-        take; only slow calls need it."""
-        if done(0.1):  # a call that ends soon costs no message and no text
+        """Waits until a call of the engine has ended. Raises `PeerError` if a rank fails
+        meanwhile.
+
+        Args:
+            done: waits for at most that many seconds, and returns whether the call has ended.
+            describe_call: returns the text of the call, and the seconds that it may take. Only
+                slow calls need it.
+            is_counted: whether all ranks make this call, so that it has a number.
+        """
+        # a call that ends soon costs no message and no text
+        if done(0.1):
             return
         call, seconds = describe_call()
         begun = self._last_frame = self._clock.tick()
         try:
             while not done(0.1):
+                # the engine is starting, and exchanges addresses in its own thread, which has
+                # its own deadline
                 if not self._lock.acquire(blocking=False):
-                    # a starting engine is exchanging addresses, which has its own deadline
                     begun = self._clock.tick()
                     continue
                 try:
                     now = self._clock.tick()
+                    # before SLOW the hub does not know that this rank waits, and sends it no
+                    # ALIVE
                     if not self.is_in_engine:
-                        self._last_frame = now  # the hub does not know that this rank waits, and sends it no ALIVE
+                        self._last_frame = now
                     self._frames(0)
                     if not self.is_in_engine and now - begun > self._beat:
                         self.is_in_engine = True
@@ -415,18 +467,22 @@ class Line:
             self.is_in_engine = False
 
     def raise_reason(self) -> None:
-        """Called after an engine's error: waits 1.5 s for the hub to name a rank whose failure is the reason, and
-        raises that failure. Returns normally if the hub names none."""
+        """Raises the failure of another rank if that is the reason for an engine's error: waits
+        up to 1.5 s for the hub to name a failed rank. Returns normally if the hub names
+        none."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._last_frame = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
-        """Runs in a thread: answers the hub's questions on the second connection, whether this process still works."""
+        """Runs in its own thread: answers the hub's questions whether this process still works,
+        on the connection "pulse", until that ends."""
         poll = _poller(self._pulse)
-        with suppress(OSError, ValueError):  # the connection was closed meanwhile
-            # sleeps in the system until the hub asks, so that it costs the program nothing
+        # errors if another thread has closed the connection meanwhile
+        with suppress(OSError, ValueError):
+            # the thread sleeps in the system until the hub asks, so it costs the program
+            # nothing
             while self._pulse.is_open:
                 poll(None)
                 for _ in self._pulse.frames():
@@ -435,6 +491,7 @@ class Line:
                         if self.is_in_engine
                         else self.liveness.has_moved()
                     )
+                    # a block of `World.first` may take any time
                     moved = moved or self.is_first_busy
                     answer = {
                         "moved": moved,
@@ -450,15 +507,18 @@ class Line:
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
-        # wakes the thread in `_answer`, which closes the socket itself: closed here, its number could be another file's
+        # wakes the thread in `_answer`, which closes the socket. If it were closed here,
+        # another file could get its number while that thread still uses it
         with suppress(OSError):
             self._pulse.sock.shutdown(socket.SHUT_RDWR)
         self._pulse.is_open = False
 
 
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
-    """Returns a function that waits until the connection can be read, or written if frames wait to be sent, and says
-    whether it can. The function's argument is the most seconds to wait."""
+    """Returns a function that waits until a connection can be read, or written if frames wait
+    to be sent. Its argument is the most seconds to wait, or None for no limit. It returns False
+    if it has waited in vain."""
+    # Windows has no `poll`
     if not hasattr(select, "poll"):
         return lambda seconds: bool(
             select.select([conn], [conn] if conn.out else [], [], seconds)[0]
@@ -478,16 +538,21 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
 
 
 def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
+    """Returns the error for a frame CLOSED, whose text is the JSON of `message`."""
+    # the calls of the ranks differ, and were not voted on
     if "calls" in message:
         return _mismatch(
             message["calls"],
-            "they were not voted on (check=False), so that the world is closed",
+            "they were not voted on (check=False), so the world is closed",
         )
     return PeerError(message["text"], message["rank"], message["why"])
 
 
 def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
+    """Returns the error for the calls of the ranks, by rank, if they differ. `then` is the end
+    of its text, which says what follows."""
     by_call: dict[str, list[int]] = {}
+    # ranks with the same call are named together
     for rank, call in calls.items():
         by_call.setdefault(call, []).append(int(rank))
     texts = [
@@ -499,19 +564,21 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
 
 
 def _in_a_line(call: str) -> str:
-    """The text of a call without line breaks, which the names of tensors may contain: in a frame, a line break ends the
-    call."""
+    """Returns the text of a call without line breaks, which names of tensors may contain: in a
+    frame, a line break ends the call."""
     return call.replace("\n", "\\n")
 
 
 def _name_ranks(ranks: list[int]) -> str:
+    """Returns a text such as "rank 3" or "ranks 0, 1". It names at most eight."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
 
 
 def _short(call: str, calls: list[str]) -> str:
-    """The text of a call; a long one is cut to its beginning and the first item that differs from the other calls."""
+    """Returns the text of a call for a message. A long text is cut to its beginning and to the
+    first item that differs between `calls`, the texts of all ranks."""
     if len(call) <= _LONGEST:
         return call
     items = [one.split("; ") for one in calls]
@@ -524,8 +591,9 @@ def _short(call: str, calls: list[str]) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """A text for an error, for the other ranks: its type and message, and the file and line that raised it."""
-    # the last frame of a traceback is where the error was raised
+    """Returns a text for an error, for the other ranks: its type, its message, and the file and
+    line that raised it."""
+    # the error was raised in the last frame of its traceback
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
@@ -534,57 +602,66 @@ def describe(error: BaseException) -> str:
     )
     try:
         text = str(error)[:2000]
-    except Exception as unsaid:  # an error whose str() fails must be reported nevertheless
-        text = f"its text cannot be had: {type(unsaid).__name__}"
+    # an error whose `str` fails must be reported all the same
+    except Exception as unsaid:
+        text = f"its text could not be read: {type(unsaid).__name__}"
     return f"{type(error).__name__}: {text}{place}"
 
 
-# the handshake: either side proves that it knows the token, without sending it
+# the handshake: each side proves that it knows the token, without sending it
 
 
 PROVEN: Final = ("rank", "line", "run", "world", "size", "nonce")
-"""The facts that a rank gives about itself in its HELLO, and proves by the token, in this order."""
+"""The facts about a rank in its HELLO, in the order in which its proof covers them."""
 
 
 class Terms(NamedTuple):
     """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
 
     key: str
-    """The secret in the variable XDEVICE_TOKEN; empty if none was set, which is allowed if rank 0 listens on
+    """The secret in the variable XDEVICE_TOKEN. It may be empty if rank 0 listens on
     loopback."""
     run: str
+    """The text that identifies the run: see `Launch.run`."""
     world: int
     """The number of this world, from 1: the processes can make several worlds, one after the other."""
     size: int
 
 
 def nonce() -> str:
-    """A random text that the other side has to include in its proof, so that an old proof is worth nothing."""
+    """Returns a new random text. The other side must include it in its proof, so that a proof
+    cannot be used again."""
     return os.urandom(16).hex()
 
 
 def proof(key: str, *parts: object) -> str:
-    """A text that only somebody who knows the key can compute from these parts (an HMAC)."""
+    """Returns a text (an HMAC) that can be computed from these parts only with the key."""
     return hmac.new(key.encode(), json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(claimed: object, key: str, *parts: object) -> bool:
-    # compare_digest takes the same time whatever differs, so that nobody can guess a proof digit by digit
+    """Whether `claimed`, which the other side has sent, is the `proof` for this key and these
+    parts."""
+    # `compare_digest` takes the same time whatever differs, so nobody can guess a proof digit
+    # by digit
     return isinstance(claimed, str) and hmac.compare_digest(
         claimed.encode("utf-8", "replace"), proof(key, *parts).encode()
     )
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The JSON object in the text of a frame; {} if the text is anything else."""
+    """Returns the JSON object in the text of a frame; {} if the text is anything else."""
     try:
         message = json.loads(text)
+    # RecursionError for a text with deeply nested lists
     except (ValueError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}
 
 
 def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
+    """Returns the addresses of a host and port, as `socket.getaddrinfo` gives them; with
+    `passive`, those to listen on. Raises `LaunchError` if the host's name is not known."""
     try:
         return socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if passive else 0
@@ -596,8 +673,14 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
 
 
 def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    """Connects a rank other than 0 to the hub, on whichever of the launch's ports it listens. Tries for `join_timeout`
-    seconds, because rank 0 may start later."""
+    """Connects a rank other than 0 to the hub, and returns its line. Tries all of the launch's
+    ports, because the hub listens on one of them, for `join_timeout` seconds, because rank 0
+    may start later.
+
+    Raises:
+        PeerError: no hub of this run has answered in that time.
+        LaunchError: the hub refuses this process.
+    """
     until = time.monotonic() + join_timeout
     while True:
         for port in place.ports():
@@ -621,14 +704,18 @@ def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> L
 
 
 def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """Opens a connection to this run's hub; returns None if the hub does not listen on this port."""
+    """Opens a connection to this run's hub, and makes the handshake. `line` is the name of the
+    connection, "vote" or "pulse". Returns None if the hub does not listen on this port. Raises
+    `LaunchError` if it refuses this process."""
     try:
         # the first address, which is also the first that rank 0 tries to listen on
         family, kind, protocol, _, address = addresses(place.host, port)[0]
         sock = socket.socket(family, kind, protocol)
+    # the host's name may become known later, and the caller tries again
     except (LaunchError, OSError):
-        return None  # the host's name may become known later: the caller tries again
-    sock.settimeout(5)  # another program may listen there, which accepts and never answers
+        return None
+    # another program may listen on this port, and never answer
+    sock.settimeout(5)
     try:
         sock.connect(address)
         refusal = _greet(sock, place, terms, line)
@@ -638,12 +725,15 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
     if refusal is None:
         return sock
     sock.close()
+    # the hub of another run
     if refusal.get("why") == "run":
         return None
     if refusal.get("why") == "token":
-        text = f"refuses this process: its {TOKEN} is another one, or its run is"
+        text = f"refuses this process: its {TOKEN} or its run is a different one"
+        # the port is a hash, which another run may have too, with another token: the caller
+        # tries the next port
         if place.port is None and is_loopback(place.host):
-            return None  # another run listens at this port, which is a hash: the caller tries the next one
+            return None
     else:
         text = f"refuses this process: {refusal.get('text')}"
     raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
@@ -652,8 +742,10 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
 def _greet(
     sock: socket.socket, place: Launch, terms: Terms, line: str
 ) -> dict[str, Any] | None:
-    """Makes the handshake, in which both sides prove that they belong to this run. Returns None, or the reason why the
-    hub refuses this process."""
+    """Makes the handshake, in which both sides prove that they belong to this run. Returns None
+    if the hub has admitted this process, and otherwise the reason: a dict with the key "why",
+    and in some cases "text". Raises `OSError` or `ValueError` if the other side does not follow
+    the protocol."""
     kind, text = _read(sock)
     # another program's server, such as one that speaks HTTP, listens at this port
     if kind != GREETING or not text.startswith(PROTOCOL):
@@ -674,7 +766,8 @@ def _greet(
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """Reads one frame (a message of the control connection), and no byte of the next."""
+    """Reads one frame from a socket that blocks, and no byte of the next. Returns its kind and
+    its text. Raises `ValueError` if the frame is too long."""
     length, kind = _HEAD.unpack(_exactly(sock, _HEAD.size))
     if length > MOST_BEFORE:
         raise ValueError("another protocol")
@@ -682,6 +775,7 @@ def _read(sock: socket.socket) -> tuple[bytes, str]:
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
+    """Reads exactly `count` bytes. Raises `OSError` if the connection ends before."""
     data = b""
     while len(data) < count:
         more = sock.recv(count - len(data))

@@ -1,5 +1,5 @@
-"""Chooses the engine that moves tensors between processes (NCCL, gloo, ...), the one asked for or the best that all
-ranks have, and starts it."""
+"""Chooses and starts the engine that moves tensors between processes (NCCL, gloo, ...): the one
+that the user names, or the best that all ranks have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def candidates(request: str, own: Backend, device: Device) -> list[str]:
-    """The names of the engines that this process could start, the best first, such as "torch:gloo".
+    """Returns the names of the engines that this process could start, such as "torch:gloo", the
+    best first. `own` is the backend in use, and `device` the device of this process.
 
     `request` may be "auto", a framework ("torch") or an engine ("torch:gloo"). On the host, "auto" prefers PyTorch's
     gloo if PyTorch is installed: at 64 MB it was measured 2 to 5 times as fast as the engines of JAX, TensorFlow and
@@ -28,10 +29,12 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
     up after 30 s. On GPUs, and without PyTorch, "auto" prefers the engine of `own`, the framework in use.
 
     Raises:
-        LaunchError: "auto" finds no engine. BackendNotFoundError, UnsupportedError: the engine asked for is not here.
+        LaunchError: "auto" finds no engine.
+        BackendNotFoundError, UnsupportedError: the engine in `request` does not exist here.
     """
     if request == "auto":
         return _automatic(own, device)
+    # "torch:gloo", or "torch" for the best engine of PyTorch
     name, _, kind = request.partition(":")
     backend = registry.load(name)
     engines = _fitting([f"{backend.name}:{one}" for one in backend.engines()], own, device)
@@ -50,7 +53,8 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
 
 
 def _automatic(own: Backend, device: Device) -> list[str]:
-    """The engines that `engine='auto'` may take, the best first; `candidates` says why in this order."""
+    """Returns the names of the engines that `engine='auto'` may choose, the best first. The
+    docstring of `candidates` gives the reasons for the order."""
     names = [own.name]
     if own.name != "torch" and registry.is_installed("torch"):
         # on GPUs, PyTorch's gloo would copy through the host, so it comes second
@@ -59,15 +63,16 @@ def _automatic(own: Backend, device: Device) -> list[str]:
     names = _fitting(names, own, device)
     if not names:
         raise LaunchError(
-            f"nothing here moves tensors of {own.name} between processes: install PyTorch, "
-            "as pip install 'xdevice-dl[torch]' does, whose gloo does so for every framework"
+            f"no engine here moves tensors of {own.name} between processes; install PyTorch, "
+            "whose gloo does so for every framework: pip install 'xdevice-dl[torch]'"
         )
     return names
 
 
 def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
-    """The engines of `names` that take tensors on the device: NCCL those on real GPUs, any other those in host memory,
-    where those of virtual GPUs are too. PyTorch's gloo also takes those on GPUs, by a copy."""
+    """Returns those of the engines `names` that take tensors on the device. NCCL takes tensors
+    on real GPUs; the others take tensors in host memory, which includes virtual GPUs. PyTorch's
+    gloo takes both, because it copies."""
     is_on_gpu = device.kind == "gpu" and not own.virtual
     return [
         name for name in names if name.endswith(":nccl") == is_on_gpu or name == "torch:gloo"
@@ -75,10 +80,12 @@ def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
 
 
 def agree(lists: list[str]) -> str:
-    """The engine that all ranks use: the first in rank 0's list that every rank has. `lists` has a JSON list for each
-    rank."""
+    """Returns the name of the engine that all ranks use: the first in rank 0's list that every
+    rank has. `lists` has, for each rank, a JSON list of the names that `candidates` returned
+    there. Raises `LaunchError` if there is none."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
-    for name in rows[0]:  # the order of one rank, so that all choose the same
+    # in the order of one rank, so that all ranks choose the same engine
+    for name in rows[0]:
         if all(name in row for row in rows):
             return name
     texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
@@ -88,19 +95,23 @@ def agree(lists: list[str]) -> str:
 
 
 def gpu_of(device: Device) -> str:
-    """A JSON text that identifies the GPU of this process by its UUID. The ranks exchange it for `require_gpu_each`."""
+    """Returns a JSON text with the device of this process and the UUID of its GPU; null if the
+    GPU has none, or if the device is a CPU. The ranks exchange these texts for
+    `require_gpu_each`."""
     return json.dumps(
         [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
     )
 
 
 def require_gpu_each(engine: str, gpus: list[str]) -> None:
-    """Raises `LaunchError` if two processes share a GPU: otherwise PyTorch's NCCL would fail, and JAX's would wait for
-    ever."""
+    """Raises `LaunchError` if two processes share a GPU: PyTorch's NCCL would fail then, and
+    JAX's would wait for ever. `gpus` has the text that `gpu_of` returned on each rank, and
+    `engine` is the engine's name."""
+    # the first rank with each UUID
     ranks: dict[str, int] = {}
     for rank, text in enumerate(gpus):
         device, uuid = json.loads(text)
-        # without a UUID, two GPUs cannot be told apart, and nobody is refused
+        # GPUs without a UUID cannot be told apart, so they are not refused
         first = ranks.setdefault(uuid, rank) if uuid else rank
         if first != rank:
             raise LaunchError(
@@ -119,8 +130,9 @@ def start(name: str, group: Group) -> tuple[Backend, Engine]:
 
 
 def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
-    """Returns the argument `value`; if it is None, the environment variable `name`, parsed by `read`; if that is not
-    set, `default`."""
+    """Returns the argument `value`; if that is None, the value of the environment variable
+    `name`, parsed by `read`; if that is not set, `default`. Raises `SettingError` if `read`
+    cannot parse it; `what` says what was expected."""
 
     if value is not None:
         return value
@@ -129,11 +141,16 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
         return default
     try:
         return read(text)
+    # KeyError, because `read` may look the text up in a dict
     except (ValueError, KeyError):
         raise SettingError(f"{name} is {shown(text)}; it should be {what}") from None
 
 
 def require_seconds(value: object, name: str) -> float:
+    """Returns the argument `name` of `processes` as a float. Raises `ArgumentError` if it is
+    not a number of seconds above 0."""
+    # the limit, 116 days, also refuses infinity, which the system's functions for waiting do
+    # not take
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
         raise ArgumentError(f"{name} must be a number of seconds above 0, not {shown(value)}")
     return float(value)

@@ -23,12 +23,15 @@ PATIENCE: Final = 5
 itself."""
 
 _armed_in: int | None = None
+"""The id of the process in which `arm` was called; None if it was not called."""
 _status: int | None = None
+"""The exit status that the program has chosen by `sys.exit`, if the error that ended its world
+was a SystemExit."""
 
 
 def arm(error: BaseException | None) -> None:
-    """Makes this process end without exit hooks (`atexit`). Called after a rank has failed; `error` is the exception
-    that leaves the block of `processes`, or None."""
+    """Makes this process end without exit hooks (`atexit`) when it ends. It is called after a
+    rank has failed. `error` is the exception that leaves the block of `processes`, or None."""
     global _armed_in, _status
     # the program has chosen its exit status
     if isinstance(error, SystemExit):
@@ -42,29 +45,35 @@ def arm(error: BaseException | None) -> None:
     def uncaught(
         kind: type[BaseException], value: BaseException, where: TracebackType | None
     ) -> Any:
+        # prints the traceback
         previous(kind, value, where)
         # an interactive session goes on after an error
         if _armed_in == os.getpid() and not sys.flags.interactive and not hasattr(sys, "ps1"):
+            # 130 is the status of a program that Ctrl-C has ended: 128 + SIGINT
             _exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     sys.excepthook = uncaught
-    atexit.register(_at_exit)  # the last to be registered is the first to be called
+    # Python calls the function that was registered last first
+    atexit.register(_at_exit)
 
 
 def _at_exit() -> None:
+    """Ends the process with the program's status, before the exit hooks of other packages. If
+    the program has chosen no status, gives these hooks `PATIENCE` seconds."""
     if _armed_in != os.getpid():
         return
     # `sys.exit` goes past `sys.excepthook`, so the status has to be applied here
     if _status is not None:
         _exit(_status)
     if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
-        # the default action ends the process, even if Python hangs
+        # the default action of SIGALRM ends the process even if Python hangs
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(PATIENCE)
 
 
 def _exit(status: int) -> None:
-    # `os._exit` flushes nothing
+    """Ends the process at once with this exit status, without exit hooks."""
+    # `os._exit` itself flushes nothing
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

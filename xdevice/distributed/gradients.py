@@ -1,10 +1,12 @@
-"""Averages gradients over the ranks. `average_gradients` takes gradients that are there already; `averaging` sends them
-while others are still computed. Many small gradients are sent as a few long vectors, called buckets, each of one dtype.
+"""Averages gradients over the ranks. `average_gradients` takes gradients that exist already;
+`averaging` sends the first gradients while the pass computes the next. Many small gradients are
+sent as a few long vectors, called buckets, each of one dtype.
 
-In `averaging` the ranks vote twice: before the block on the parameters, and after it on which of them have no gradient.
-A rank that raises in between tells the others over the control connection. Gradients that the framework does not report
-during the pass are sent after it. Every bucket is sent whole, on all ranks and in the same order, with zeros for
-gradients that are None; so the engine stays usable if the second vote fails.
+In `averaging` the ranks vote twice: before the block on the parameters, and after it on the
+parameters without a gradient. A rank that raises an error in between tells the others over the
+control connection. Gradients that the framework does not report during the pass are sent after
+it. Every bucket is sent whole, on all ranks and in the same order, with zeros for gradients
+that are None. So the engine stays usable if the second vote fails.
 
 A training step does this for each of some hundred parameters, so the facts about a model are kept in a `Plan`.
 """
@@ -40,13 +42,14 @@ if TYPE_CHECKING:
     from .session import Session
 
 _COMPARED: Final = "weights"
-"""The key in the plans of a model which says that its weights were compared."""
+"""The key in `Session.plans[model]` that exists if the ranks have compared the weights of the
+model."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
-    """Checks what `World.average_gradients` was given, votes on it, sends the gradients in buckets, and writes the
-    means."""
-    # before the vote, like the argument of every verb: a wrong weight must change nothing on any rank
+    """Does the work of `World.average_gradients`: checks the arguments, votes on them, sends
+    the gradients in buckets, and writes the means."""
+    # before the vote, because a wrong weight must change nothing on any rank
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model_or_gradients)
     rows = (
@@ -56,21 +59,22 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     )
     operands = [operand for _, operand in rows if operand is not None]
     session.ready("average_gradients")
-    # a gradient that is in several places travels once
+    # a gradient that is in several places is sent once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
         session.require(unique, "average_gradients", "mean")
         plan = Plan(unique)
     else:
         plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
-    # a world of one has nothing to average; it checks its arguments as two would
+    # a world of one has nothing to average, but checks its arguments as a larger world does
     if session.size == 1:
         session.agree(str, own)
         return model_or_gradients
     carrier = session.carrier
 
     def call() -> str:
-        # the plan has each gradient once; the vote must also compare which gradients are one tensor
+        # the plan has each gradient once, but the ranks must also agree on which gradients are
+        # the same tensor
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         # a rank that lacks a gradient would send one bucket fewer, so the ranks vote on which are None
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
@@ -80,7 +84,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
 
     def job() -> dict[int, Any]:
-        # all buckets are started before the first is waited for, so that they travel while others are packed
+        # all buckets are started before the first wait, so that some are sent while others are
+        # packed
         sent = []
         for bucket in plan.buckets:
             gradients = [unique[i] for i in bucket.indices]
@@ -90,14 +95,15 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
             means.update(carrier.place_all(gradients, wait()))
         return means
 
-    # from here on the other ranks are involved: an error closes the world on all of them
+    # from here on the other ranks take part, so an error closes the world on all of them
     with session.alone("average_gradients"):
         total = session.agree(call, own)
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
-        # a model that keeps a different gradient from the one it was given would go on training without the other ranks
+        # a mean in a new tensor would not reach the model, which would go on training without
+        # the other ranks
         _require_written(unique, means, "pass the gradients, and use the result")
         return model_or_gradients
     return rebuilt(
@@ -106,7 +112,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
 
 def network_backend(x: Any) -> Backend | None:
-    """The backend of the model `x`; None if `x` is no model, or a model that is one variable."""
+    """Returns the backend of the model `x`; None if `x` is not a model, or if it is a single
+    variable of TensorFlow, which counts as a model elsewhere."""
     owner = registry.kind_of(type(x))
     if owner is None or owner.kind != "model" or owner.backend.tensor_of(x) is not None:
         return None
@@ -114,7 +121,9 @@ def network_backend(x: Any) -> Backend | None:
 
 
 def _rows_of(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
-    """The names and gradients of a model's trained parameters, in its order; None if a parameter has no gradient."""
+    """Returns the names and gradients of a model's trained parameters, in the model's order,
+    with None for a parameter without a gradient. Raises `NotATensorError` if no parameter is
+    trained."""
     rows = [
         (name, None if gradient is None else Operand(name, gradient, backend, "tensor"))
         for name, _, gradient in backend.gradients(model)
@@ -125,8 +134,9 @@ def _rows_of(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
 
 
 def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
-    """The gradients in a container, with their paths as names, sorted by them, because two ranks may have filled a dict
-    in different orders."""
+    """Returns the gradients in a container, with their paths as names, and None for a missing
+    gradient. They are sorted by the names, because two ranks may have filled a dict in
+    different orders. Raises `NotATensorError` if there are none."""
     name = "gradients" if registry.kind_of(type(x)) is None else "gradient"
     pairs = sorted(
         (name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients")
@@ -139,7 +149,10 @@ def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
 
 
 def _as_operand(name: str, value: Any) -> Operand:
+    """Returns the operand for a gradient, or for a parameter. Raises `NotATensorError` if
+    `value` is not a tensor."""
     owner = registry.kind_of(type(value))
+    # a model that is not a single variable
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(
             f"{name} is {shown(value)} of type {type(value).__qualname__}, expected a gradient: a tensor or None"
@@ -148,15 +161,17 @@ def _as_operand(name: str, value: Any) -> Operand:
 
 
 class Plan:
-    """Into which buckets gradients go, by their numbers, and the text for them, on which the ranks vote. It does not
-    keep the gradients, which would be a second copy of them after they are set to None."""
+    """Which gradients go into which bucket, and the text that describes them in a vote. The
+    gradients themselves are not kept, because they would then stay in memory after the program
+    has set them to None. So a gradient is given by its number, its place in the list of all."""
 
     def __init__(self, operands: list[Operand]) -> None:
         self.arrange(operands, [])
 
     def arrange(self, operands: list[Operand], missing: list[int]) -> None:
-        """Sorts gradients like `operands` into buckets. Those that were missing in the step before come last, because a
-        bucket waits for all before it."""
+        """Sorts gradients with the dtypes and shapes of `operands` into buckets. `missing` has
+        the numbers of those that were missing in the step before. They come last, because a
+        bucket waits for all buckets before it."""
         self.missing = missing
         others = [i for i in range(len(operands)) if i not in set(missing)]
         self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
@@ -169,16 +184,19 @@ class Plan:
 
 
 def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
+    """Returns the facts about a tensor that decide how it is sent."""
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
 def _plan(
     session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]
 ) -> Plan:
-    """The plan for a model's parameters or gradients: that of the step before, if they are what they were then."""
-    # a layer that was frozen, moved or resized since the last step changes these facts
+    """Returns the plan for `operands`, the parameters or gradients of a model: that of the step
+    before, if their dtypes, shapes and devices have not changed. `verb` is "averaging" or
+    "average_gradients". Raises an error if one of them cannot be averaged."""
+    # they change if a layer was frozen, moved or resized since the last step
     facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
-    # by the model, weakly: a model that is gone takes its plans along
+    # the dict holds the model weakly, so its plans disappear with the model
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
         session.require(operands, "all_reduce", "mean")
@@ -189,13 +207,15 @@ def _plan(
 
 
 def _first_weights(session: Session, backend: Backend, model: Any) -> str:
-    """A checksum of a model's trained parameters, for the first vote on the model: ranks that begin with other weights
-    train apart, whatever gradients they share. "" in later votes."""
+    """Returns a text with a checksum of a model's trained parameters for the first vote on the
+    model, and "" for later votes. Ranks that begin with different weights would train different
+    models, even with the same gradients."""
     if _COMPARED in session.plans.get(model, {}):
         return ""
     checksum = 0
     for _, variable, _ in backend.gradients(model):
-        # a checksum finds different weights well enough, and is short enough for a vote
+        # a checksum of 32 bits is enough to notice different weights, and short enough for a
+        # vote
         checksum = zlib.crc32(creation.to_numpy(variable).tobytes(), checksum)
     return (
         f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
@@ -205,14 +225,15 @@ def _first_weights(session: Session, backend: Backend, model: Any) -> str:
 def _start(
     carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None
 ) -> Callable[[], Any]:
-    """Starts to average the gradients of a bucket over the ranks. Returns a function that waits for their means, and
-    returns these in one vector."""
+    """Starts to average the gradients of a bucket over the ranks. Returns a function that waits
+    for the means, and returns them in one vector."""
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
 
 
 def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: str) -> None:
-    """Raises an error if a mean is in a new tensor: the model would keep its own gradient, and the ranks would
-    diverge."""
+    """Raises `ArgumentError` if a mean is in a new tensor: the model would keep its old
+    gradient, and the ranks would diverge. `placed` has the means by the `id` of the gradients,
+    and `instead` says what the program can do."""
     for operand in gradients:
         if placed[id(operand.value)] is not operand.value:
             raise ArgumentError(f"the gradient of {operand.name} cannot be written; {instead}")
@@ -223,8 +244,8 @@ def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: 
 
 @contextmanager
 def averaging(session: Session, model: Any, weight: float | None) -> Iterator[None]:
-    """The block of `World.averaging`: votes, has the framework report each gradient of the pass, and sends each bucket
-    once it is full."""
+    """Does the work of `World.averaging`, a block: votes, has the framework report each
+    gradient of the backward pass, and sends each bucket when it is full."""
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model)
     if backend is None:
@@ -234,7 +255,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
         raise NotATensorError(
-            f"no parameter of {shown(model)} is trained, so that it will have no gradient"
+            f"no parameter of {shown(model)} is trained, so it will have no gradient"
         )
     session.ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
@@ -243,20 +264,21 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         weights = _first_weights(session, backend, model)
         return f"averaging{_weighted(own)}: {plan.text}{weights}"
 
-    # raised after the block of `alone`, because every rank raises it and the world stays open
+    # an error that every rank raises: it is raised after the block of `alone`, so that the
+    # world stays open
     refused: Exception | None = None
     with session.alone("averaging"):
         total = session.agree(call, own)
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, total)
-        with session.inside("averaging(), whose gradients may be on their way"):
+        with session.inside("averaging(), whose gradients are being sent"):
             end = backend.watch_gradients(
                 [parameter.value for parameter in parameters], sending.ready
             )
             try:
                 yield
             except BaseException:
-                # a framework may have replaced the error of the hook by one of its own
+                # a framework may have replaced the error of `sending.ready` with its own
                 if sending.error is not None:
                     raise sending.error from None
                 raise
@@ -268,6 +290,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 
 
 def _weighted(own: float | None) -> str:
+    """Returns the text in a vote for a call with a weight; "" if there is no weight."""
     return (
         ""
         if own is None
@@ -283,17 +306,18 @@ def _end(
     call: Callable[[], str],
     weighted: str,
 ) -> Exception | None:
-    """Sends the gradients that the pass has left, and votes on which parameters have no gradient before any is written.
-    Returns an error that all ranks are to raise."""
+    """Ends a block of `averaging`: sends the remaining gradients, votes on which parameters
+    have no gradient, and then writes the means. Returns None, or an error that all ranks must
+    raise. `weighted` is the text of `_weighted`."""
     plan, parameters = sending.plan, sending.parameters
     missing = sending.fill_up(list(backend.gradients(model)))
     refused = sending.refused
     if changed := sending.first_changed():
         refused = ArgumentError(
-            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
-            "the ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
+            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so the "
+            "ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
         )
-    # after the pass it is known which parameters have no gradient
+    # names, for the vote, the parameters that have no gradient after the pass
     nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:
         session.agree(
@@ -301,41 +325,56 @@ def _end(
                 f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}"
             )
         )
-    # the buckets on their way are waited for even so, or the engine would mix them with the next call's
+    # waits for the buckets that are being sent all the same, or the engine would confuse them
+    # with those of the next call
     except CollectiveMismatchError:
         session.call("all_reduce", call, sending.drop, parameters)
         raise
     session.call(
         "all_reduce", call, sending.finish if refused is None else sending.drop, parameters
     )
-    # all ranks have just voted on the same missing ones, so all rearrange alike
+    # all ranks have just agreed on the missing gradients, so all rearrange their buckets in the
+    # same way
     if session.options.check and refused is None and missing != plan.missing:
         plan.arrange(parameters, missing)
     return refused
 
 
 class _Sending:
-    """The gradients of one backward pass that are being sent, by the numbers of their parameters."""
+    """Sends the gradients of one backward pass. Each gradient has the number of its parameter.
+
+    Args:
+        session: this process's session.
+        plan: the buckets.
+        parameters: the trained parameters of the model.
+        weight: the weight of this rank, or None for equal weights.
+    """
 
     def __init__(
         self, session: Session, plan: Plan, parameters: list[Operand], weight: Weight | None
     ) -> None:
         self.session, self.plan, self.parameters = session, plan, parameters
         self.error: BaseException | None = None
-        """The error that `ready` has raised. Paddle raises a SystemError in its place."""
+        """The error that `ready` has raised. Paddle replaces it with a SystemError."""
         self.refused: XDeviceError | None = None
-        """The error of a gradient that cannot be averaged. It is raised after the pass, when all ranks know of it."""
+        """The error for a gradient that cannot be averaged. It is raised after the pass, when
+        all ranks know of it."""
         self._weight = weight
         self._lacking = [len(bucket.indices) for bucket in plan.buckets]
+        """How many gradients each bucket still lacks."""
         self._gradients: dict[int, Any] = {}
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
+        """The gradients of each bucket that was started, and the function that waits for their
+        means."""
         self._times_written = [_times_written(parameter) for parameter in parameters]
         self._times_sent: dict[int, int | None] = {}
+        """How often each gradient had been written when it was taken."""
         # PyTorch runs a backward pass in a thread for each device
         self._lock = threading.Lock()
 
     def ready(self, i: int, gradient: Any) -> None:
-        """Takes a gradient during the backward pass, in any thread, and starts the buckets whose turn it is."""
+        """Takes the gradient with the number `i` during the backward pass, and starts the
+        buckets that are full, in their order. The framework may call it in any thread."""
         with self._lock:
             try:
                 self._take(i, gradient)
@@ -345,13 +384,15 @@ class _Sending:
                 raise
 
     def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
-        """Takes the gradients that the framework has not reported, from the names, variables and gradients of the
-        model. Returns the numbers of the parameters that have none."""
-        # every gradient has come, or the step is lost already
+        """Takes the gradients that the framework has not reported. `rows` has the names,
+        variables and gradients of the model. Returns the numbers of the parameters without a
+        gradient; nothing if the step is refused already."""
+        # every gradient was reported, or no mean will be written
         if not any(self._lacking) or self.refused is not None:
             return []
         parameters = self.parameters
-        # by identity: other variables under the same names would be averaged with the wrong ones
+        # by identity, because gradients of other variables with the same names must not be
+        # averaged with these
         if [id(variable) for _, variable, _ in rows] != [
             id(parameter.value) for parameter in parameters
         ]:
@@ -364,12 +405,13 @@ class _Sending:
         return [i for i in range(len(parameters)) if i not in self._gradients]
 
     def first_changed(self) -> str:
-        """The name of the first parameter, or gradient that is being sent, that was written since; "" if there is none,
-        or if the framework does not count writes."""
+        """Returns the name of the first parameter that was written since the block began, or
+        gradient that was written since it was taken. Returns "" if there is none, or if the
+        framework does not count writes."""
         for i, parameter in enumerate(self.parameters):
             if _times_written(parameter) != self._times_written[i]:
                 return parameter.name
-        # also the gradients that travel: the engine would overwrite what the program has written
+        # the gradients too, because their means would overwrite what the program has written
         for i, count in self._times_sent.items():
             name, _, backend, _ = self.parameters[i]
             if backend.times_written(self._gradients[i]) != count:
@@ -384,19 +426,21 @@ class _Sending:
             _require_written(gradients, placed, "use average_gradients")
 
     def drop(self) -> None:
-        """Waits for the means and forgets them."""
+        """Waits for the means, and writes nothing. All ranks must wait, because all have
+        started the same buckets."""
         self._start(only_full=False)
         for _, wait in self._sent:
             wait()
 
     def _take(self, i: int, gradient: Any) -> None:
-        """Notes a gradient that is there. One that cannot be averaged is kept as an error for after the pass: raised
-        here, it would end this rank alone."""
+        """Takes the gradient with the number `i`. If it cannot be averaged, stores the error in
+        `refused` until after the pass, because an error that is raised here would end this rank
+        only. Raises `ScopeError` if the gradient comes a second time."""
         if i in self._gradients:
             raise ScopeError(
-                f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first may be "
-                "on its way: run one backward pass in the block, and those whose gradients add up to it before the "
-                "block"
+                f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first may "
+                "already have been sent: run one backward pass in the block, and earlier passes whose gradients are "
+                "accumulated before it"
             )
         try:
             self._require_alike(i, gradient)
@@ -408,11 +452,12 @@ class _Sending:
         self._lacking[self.plan.bucket_numbers[i]] -= 1
 
     def _require_alike(self, i: int, gradient: Any) -> None:
-        """Raises if the gradient is not dense, or not like its parameter."""
+        """Raises an error if a gradient is None or not dense, or if it has another dtype, shape
+        or device than its parameter."""
         name, parameter, backend, _ = self.parameters[i]
         if gradient is None:
             raise ArgumentError(
-                f"a hook has taken the gradient of {name} away in averaging(); clear gradients after it"
+                f"a hook has removed the gradient of {name} in the block of averaging(); clear gradients after it"
             )
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
@@ -423,13 +468,15 @@ class _Sending:
         )
         raise ArgumentError(
             f"the gradient of {name} is {own}, on {backend.device_of(gradient)}, expected {expected} on "
-            f"{backend.device_of(parameter)}, as the parameter; use average_gradients"
+            f"{backend.device_of(parameter)}, like the parameter; use average_gradients"
         )
 
     def _start(self, only_full: bool) -> None:
-        """Starts all remaining buckets, or only the first ones that lack no gradient."""
+        """Starts all remaining buckets in their order; with `only_full`, only as far as the
+        first bucket that still lacks a gradient."""
         buckets = self.plan.buckets if self.session.size > 1 else []
-        # in the plan's order on every rank, since engines match calls by their order
+        # in the order of the plan on every rank, because engines match the calls of the ranks
+        # by their order
         while len(self._sent) < len(buckets) and not (
             only_full and self._lacking[len(self._sent)]
         ):
@@ -440,7 +487,7 @@ class _Sending:
             )
 
     def _gradient(self, i: int) -> Operand:
-        """The gradient of a parameter, or zeros if it has none."""
+        """Returns the gradient of a parameter, or zeros if it has none."""
         parameter = self.parameters[i]
         gradient = self._gradients.get(i)
         if gradient is None:
@@ -452,5 +499,7 @@ class _Sending:
 
 
 def _times_written(parameter: Operand) -> int | None:
+    """Returns how often a parameter has been written in place; None if the framework does not
+    count writes."""
     count: int | None = parameter.backend.times_written(parameter.value)
     return count

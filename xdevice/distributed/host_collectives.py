@@ -1,5 +1,6 @@
-"""The collectives that need no engine, because everything goes over the control connection: `barrier` and `first`, the
-indices of a data set, and small values of Python's own types. They wait for no device."""
+"""The collectives that need no engine, because they send everything over the control
+connection: `barrier`, `first`, `split_range`, which gives each rank indices of a data set, and
+`all_gather_object`, for small values of Python's own types. They do not wait for devices."""
 
 from __future__ import annotations
 
@@ -19,32 +20,38 @@ if TYPE_CHECKING:
     from .session import Session
 
 _SIDE: Final = "first(), where the ranks run one after another"
+"""The name of the block of `first`, for the error of a collective that is called in the
+block."""
 _MOST: Final = 16 * 2**20
-"""The most bytes that the values of all ranks may have together: they come in one message of the control connection."""
+"""The most bytes that the values of all ranks may have together: one message of the control
+connection has them all."""
 
 
 def barrier(session: Session) -> None:
+    """Does the work of `World.barrier`."""
     session.ready("barrier")
     if session.size > 1:
         with session.alone("barrier"):
-            session.line.vote("barrier")  # the hub answers when all ranks have voted
+            # the hub answers when all ranks have voted
+            session.line.vote("barrier")
 
 
 @contextmanager
 def first(session: Session) -> Iterator[bool]:
-    """Takes two votes. In the second, the other ranks wait until rank 0 has left its block. Rank 0 votes then, with its
-    error if it has raised one."""
+    """Does the work of `World.first`, by one vote. Rank 0 runs its block, and votes when it has
+    left it, with the text of its error if it has raised one. The other ranks vote at once, and
+    so wait for rank 0 before they run their blocks."""
     session.ready("first")
     if session.size == 1:
         with session.inside(_SIDE):
             yield True
         return
     line = session.line
-    # the others wait here, in the vote, until rank 0 has left its block
+    # the other ranks wait here, in the vote, until rank 0 has left its block
     if session.rank != 0:
         with session.alone("first"):
             error = line.vote("first")
-        # rank 0 votes with the text of its error, or with none
+        # the payload of rank 0 is the text of its error, or empty
         if error and error[0]:
             raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
     # rank 0 may take any time in its block, so it counts as working
@@ -55,7 +62,7 @@ def first(session: Session) -> Iterator[bool]:
     except BaseException as error:
         line.is_first_busy = False
         if session.rank == 0 and isinstance(error, Exception):
-            # another rank may have ended by this error already: here it is raised itself
+            # another rank may have failed meanwhile, but this rank raises its own error
             with suppress(PeerError):
                 line.vote("first", describe(error))
         raise
@@ -67,8 +74,9 @@ def first(session: Session) -> Iterator[bool]:
 def split_range(
     session: Session, count: int, pad: bool, seed: int | None
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Cuts the indices, or a permutation of them that each rank draws from the same seed. The vote is on the arguments
-    alone."""
+    """Does the work of `World.split_range`: returns this rank's part of the indices, or of a
+    permutation of them that each rank draws from the same seed. The ranks vote on the arguments
+    only."""
     _require_whole("count", count)
     if type(pad) is not bool:
         raise ArgumentError(f"pad must be True or False, not {shown(pad)}")
@@ -78,7 +86,8 @@ def split_range(
     with session.alone("split_range"):
         session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
     rank, size = session.rank, session.size
-    # the longest share, rounded up, and how many ranks have one
+    # the length of the longest part, which is the quotient rounded up, and how many ranks have
+    # such a part
     most, longer = -(-count // size), count % size or size
     start = rank * most if pad else rank * (count // size) + min(rank, count % size)
     stop = start + (most if pad or rank < longer else most - 1)
@@ -94,19 +103,22 @@ def split_range(
 
 
 def _require_whole(name: str, value: object) -> None:
+    """Raises `ArgumentError` if the argument `name` is not an int of 0 or more."""
+    # by `type`, because bool is a subclass of int
     if type(value) is not int or value < 0:
         raise ArgumentError(f"{name} must be an int of 0 or more, not {shown(value)}")
 
 
 def all_gather_object(session: Session, value: Any) -> list[Any]:
-    """The values travel as the payloads of one vote, since they are small and the hub passes payloads on in any
-    case."""
+    """Does the work of `World.all_gather_object`: returns the values of all ranks. Each rank
+    sends its value as the payload of a vote, because the hub passes the payloads of all ranks
+    on."""
     _require_json(value, "value")
     text = json.dumps(value)
     # every rank receives the values of all ranks
     if len(text) * session.size > _MOST:
         raise ArgumentError(
-            f"value has {len(text)} bytes as JSON, and those of {session.size} ranks may have {_MOST} together; put "
+            f"value has {len(text)} bytes as JSON, and all {session.size} ranks together may have {_MOST}; put "
             "numbers into a tensor and call all_gather"
         )
     session.ready("all_gather_object")
@@ -118,8 +130,9 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
 
 
 def _require_json(value: object, name: str) -> None:
-    """Raises `ArgumentError` for a value that would come back from JSON as a different one, as a tuple comes back as a
-    list."""
+    """Raises `ArgumentError` for a value that JSON would change, such as a tuple, which it
+    turns into a list. `name` says where the value is, such as "value[0]"."""
+    # by `type`, because JSON would return a plain value for one of a subclass
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:
@@ -128,8 +141,8 @@ def _require_json(value: object, name: str) -> None:
         return
     if type(value) is not dict:
         raise ArgumentError(
-            f"{name} is a {type(value).__qualname__}, and JSON keeps None, bool, int, float, str, list and dict; for "
-            "tensors there are broadcast and all_gather"
+            f"{name} is a {type(value).__qualname__}, and JSON keeps only None, bool, int, float, str, list and dict; "
+            "use broadcast or all_gather for tensors"
         )
     for key, one in value.items():
         if type(key) is not str:

@@ -1,8 +1,10 @@
 """Rank 0's side of the control connection: the hub compares the calls of all ranks, and notices a rank that fails.
 
-The hub is one thread, which holds no tensor and never blocks. All ranks, rank 0 too, tell it what they are about to
-call, and it answers when all have said the same. When a rank has failed, it tells all ranks. While ranks wait for
-another rank, the hub asks that one whether its process still works. `control` draws the protocol.
+The hub is one thread, which holds no tensor and never blocks. Each rank, including rank 0,
+sends it a text for the collective that it is about to call, and the hub answers when all texts
+are the same. When a rank has failed, the hub tells all ranks. While ranks wait for another
+rank, the hub asks that rank whether its process still works. The docstring of `control` draws
+the protocol.
 """
 
 from __future__ import annotations
@@ -55,32 +57,36 @@ if TYPE_CHECKING:
     from .launchers import Launch
 
 _HANDSHAKE: Final = 10.0
-"""Seconds within which a new connection must have completed the handshake."""
+"""The seconds within which a new connection must complete the handshake."""
 _LINGER: Final = 2.0
-"""Seconds for which the hub's thread goes on at most after the world has ended, so that all ranks can read its last
-frames."""
+"""The most seconds for which the hub's thread goes on after the world has ended, so that all
+ranks can read its last frames."""
 _log: Final = logging.getLogger("xdevice")
 
 
 _listeners: dict[tuple[str, int | None, str], socket.socket] = {}
-"""The sockets that rank 0 listens on. They are kept until the process ends, because the next world of this process
-uses them too."""
+"""The sockets that rank 0 listens on, by host, port and run. They are kept until the process
+ends, because the next world of this process uses them too."""
 _worlds = 0
+"""How many worlds this process has joined."""
 
 
 def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     """Opens the control connection of this process, and waits until all ranks have joined.
+    Returns this rank's side of the connection. `timeout` is the seconds after which a rank
+    counts as late, and `join_timeout` the seconds within which all ranks must join.
 
     Raises:
-        PeerError: a process has not joined in time. LaunchError: rank 0's address is not loopback and no token is set,
-            or the hub refuses this process.
+        PeerError: a process has not joined in time.
+        LaunchError: rank 0's address is not loopback and no token is set, or the hub refuses
+            this process.
     """
     global _worlds
     token = (os.environ.get(TOKEN) or "").strip()
     if not token and not is_loopback(place.host):
         raise LaunchError(
-            f"rank 0 is on {place.host}, beyond this machine: set {TOKEN} to a secret, the same for all processes, for "
-            "instance of python -c 'import secrets; print(secrets.token_hex())'"
+            f"rank 0 is on {place.host}, not on loopback: set {TOKEN} to the same secret in all processes, for "
+            "example to the output of python -c 'import secrets; print(secrets.token_hex())'"
         )
     _worlds += 1
     terms = Terms(token, place.run, _worlds, place.size)
@@ -98,7 +104,8 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
 
 
 def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    # two connections for each rank, and the program's own files
+    """Starts the hub in rank 0, and returns rank 0's own line to it."""
+    # two connections for each rank, and 256 for the program's own files
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
@@ -109,7 +116,9 @@ def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def _allow_files(count: int) -> None:
-    """Raises this process's limit of open files to `count`, because rank 0 needs two connections for each rank."""
+    """Makes sure that this process may open `count` files, because rank 0 needs two connections
+    for each rank: raises the system's soft limit if necessary. Raises `LaunchError` if the hard
+    limit is lower."""
     try:
         import resource
     except ImportError:  # Windows
@@ -119,20 +128,23 @@ def _allow_files(count: int) -> None:
         return
     if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
         raise LaunchError(
-            f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}"
+            f"rank 0 may open {hard} files here, and needs {count} to connect to all ranks: ulimit -Hn {count}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 @forks.in_child
 def _after_fork() -> None:
-    """Closes the listening sockets in a forked child: they would keep the port in use if the child outlived rank 0."""
+    """Closes the listening sockets in a forked child. If it outlived rank 0, they would keep
+    the port in use."""
     for listener in _listeners.values():
         listener.close()
     _listeners.clear()
 
 
 def _listener(place: Launch, terms: Terms) -> socket.socket:
+    """Returns the socket that rank 0 listens on, which is opened for the first world of this
+    process."""
     key = place.host, place.port, place.run
     if key not in _listeners:
         _listeners[key] = _bind(place, terms)
@@ -140,7 +152,8 @@ def _listener(place: Launch, terms: Terms) -> socket.socket:
 
 
 def _bind(place: Launch, terms: Terms) -> socket.socket:
-    """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free."""
+    """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free.
+    Raises `LaunchError` if none is free."""
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -152,13 +165,14 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
                 if os.name == "posix":
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
-                # all ranks may connect at once
+                # a long queue, because all ranks may connect at the same time
                 sock.listen(1024)
                 return sock
             except OSError as error:
                 refused = error
                 sock.close()
-        # raises if another rank 0 of this run listens on the port
+        # the port is taken. If another rank 0 of this run has it, this call raises an error,
+        # because that one refuses this process
         control.connect(place, port, terms, "vote")
     raise LaunchError(
         f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
@@ -175,8 +189,12 @@ class Pending(NamedTuple):
     kind: bytes
     """VOTE, PAIR or SLOW."""
     number: int
+    """How many collectives the rank had begun before; -1 for a slow `send` or `recv`."""
     call: str
+    """The text that describes the call, which must be the same on all ranks."""
     payload: str
+    """The text that the hub passes on to all ranks; for SLOW, the seconds that the call may
+    take."""
 
 
 class Peer:
@@ -188,20 +206,24 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.still_since: float | None = None
-        """The time since which nothing has moved in this rank, or in its engine while it is in a call of it; None while
-        no other rank waits for it."""
+        """The time since which nothing has moved in this rank, or in its engine during a slow
+        call of the engine; None while no other rank waits for it."""
         self.answered = 0.0
         """The time of its last answer to a question of the hub, or of the first question."""
         self.at = ""
+        """The line of the program that its last answer named."""
         self.pid = ""
+        """The host name and id of its process; "" for rank 0, and before the handshake."""
 
     @property
     def has_joined(self) -> bool:
+        """Whether both of its connections are open."""
         return self.vote is not None and self.pulse is not None
 
 
 class Stranger:
-    """A connection whose other side has not yet proved in the handshake that it belongs to this run."""
+    """A connection whose other side has not yet proved in the handshake that it belongs to this
+    run. It must do so before the time `until`."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -210,20 +232,23 @@ class Stranger:
 
 
 class Calls:
-    """The calls that wait in the hub. Most are compared by counts, so that large worlds stay fast."""
+    """The calls that wait in the hub. They are counted, so that calls can be compared without a
+    loop over all ranks, which would make large worlds slow."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, Peer] = {}
         """The ranks whose call the hub has not answered yet."""
         self.slow: set[int] = set()
-        """Those of the waiting ranks that have reported a call of the engine that takes long."""
+        """The waiting ranks that have reported a slow call of the engine."""
         self.left: Peer | None = None
+        """The rank that was the last to vote that it leaves the block; None if no rank has."""
         self._unvoted: Counter[tuple[int, str]] = Counter()
         """How many of the slow ranks are in each call, by its number and text."""
         self._voting: Counter[int] = Counter()
         """How many ranks wait in a vote, by the number of the call."""
 
     def add(self, peer: Peer, pending: Pending) -> None:
+        """Adds the call of a rank, which replaces the rank's earlier call."""
         self.settle(peer)
         peer.pending, peer.still_since = pending, None
         self.waiting[peer.rank] = peer
@@ -234,7 +259,8 @@ class Calls:
             self.left = peer
 
     def settle(self, peer: Peer) -> None:
-        """Forgets the call of a rank, once the hub has answered the call or the call has ended by itself."""
+        """Removes the call of a rank, when the hub has answered the call or the call has ended
+        without an answer."""
         if peer.pending is not None:
             self._count(peer.pending, -1)
         peer.pending = None
@@ -242,8 +268,8 @@ class Calls:
         self.slow.discard(peer.rank)
 
     def _count(self, pending: Pending, change: int) -> None:
-        """Adds `change` to the number of ranks that are in a call, which tells without a loop whether ranks differ."""
-        # a send or recv, voted on or in the engine: it concerns two ranks only, and has no number that all ranks share
+        """Adds `change`, 1 or -1, to the number of ranks that are in a call."""
+        # a `send` or `recv` concerns two ranks only, and has no number that all ranks share
         if pending.kind == PAIR or pending.number < 0:
             return
         is_vote = pending.kind == VOTE
@@ -254,13 +280,14 @@ class Calls:
             del counts[key]
 
     def has_begun_all(self, started: int) -> bool:
-        """Whether a rank that has begun so many calls has begun all those in which the other ranks are, so that they do
-        not wait for it."""
+        """Whether a rank that has begun `started` calls has begun every call in which other
+        ranks are, so that they do not wait for this rank."""
         latest = max((number for number, _ in self._unvoted), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
     def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
-        """The rank that has left the block, and a rank with its call that needs it; None if there are none."""
+        """Returns a rank that has left the block, another rank that needs it for a call, and
+        the text of that call; None if no rank that has left is needed."""
         left = self.left
         if left is None or left.pending is None:
             return None
@@ -268,8 +295,10 @@ class Calls:
             pending = peer.pending
             if pending is None or pending.call == LEAVE:
                 continue
+            # all ranks began this call before the one left
             if pending.kind == SLOW and pending.number <= left.pending.number:
-                continue  # this call began on all ranks before the one left
+                continue
+            # a `send` or `recv` with a third rank
             if pending.kind == PAIR and int(pending.payload.split(" ", 2)[1]) != left.rank:
                 continue
             return left.rank, peer.rank, pending.call
@@ -279,15 +308,23 @@ class Calls:
         """Whether a rank is in a call of the engine on which there was no vote (`check=False`), and another rank makes
         a different call."""
         numbers = {number for number, _ in self._unvoted}
-        # a rank votes on a call, and another rank has begun that number with a call that needs no vote, or is past it
+        # one rank votes on a call, and another has begun a call with that number, or a later
+        # one, without a vote
         votes_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
         has_two_texts_for_a_number = len(numbers) < len(self._unvoted)
         return votes_behind or has_two_texts_for_a_number
 
 
 class Hub(threading.Thread):
-    """The hub's thread, in rank 0. It is started when the ranks connect, and ends when they have left or one has
-    failed."""
+    """The hub's thread, in rank 0. It is started before the other ranks connect, and ends when
+    all ranks have left or one has failed.
+
+    Args:
+        listener: the socket that the other ranks connect to.
+        terms: the values that a process must prove before it can join.
+        timeout: the seconds after which a rank counts as late.
+        join_timeout: the seconds within which all ranks must join.
+    """
 
     def __init__(
         self, listener: socket.socket | None, terms: Terms, timeout: float, join_timeout: float
@@ -307,27 +344,31 @@ class Hub(threading.Thread):
         self._connected = 0
         """How many connections of ranks there are: two for each rank."""
         self._refused = 0
-        """How many processes were refused because they did not prove that they know the token."""
+        """How many processes were refused because they did not prove that they have the
+        token."""
         self._calls = Calls()
         self._all_here = 0.0
-        """The time since which all ranks are in a call, at least one of them in a slow call of the engine."""
+        """The time since which all ranks have been in a call, at least one of them in a slow
+        call of the engine."""
         self._waiting_since: float | None = None
+        """The time since which some rank has been waiting; None if none waits."""
         self._log_after = timeout
+        """The seconds of waiting after which the next warning is logged."""
 
     def attach(self, vote: socket.socket, pulse: socket.socket) -> None:
-        """Adds rank 0, which is in the hub's own process and needs no handshake. Called before the thread is
-        started."""
+        """Adds rank 0 by the hub's ends of its two connections. It needs no handshake, because
+        it is in the hub's own process. To be called before the thread is started."""
         peer = self.peers[0]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._connected += 2
         self._register(peer.vote, lambda: self._read_calls(peer))
         self._register(peer.pulse, lambda: self._read_answers(peer))
 
-    # the loop
+    # the loop of the thread, and the connections
 
     def run(self) -> None:
-        """The thread: serves the ranks until the world ends. An error in the hub itself ends it too, because otherwise
-        all ranks would wait for ever."""
+        """Runs the thread: serves the ranks until the world ends. An error in the hub itself
+        ends the world too, because otherwise all ranks would wait for ever."""
         try:
             self._serve()
         except Exception as error:
@@ -340,7 +381,8 @@ class Hub(threading.Thread):
         self._linger()
 
     def _serve(self) -> None:
-        """The loop: waits for frames, reads them, and at each beat looks for ranks that are late, silent or missing."""
+        """Runs the loop of the thread: waits for frames, reads them, and at each beat looks for
+        ranks that are late, silent or missing."""
         begun = self._clock.tick()
         if self._listener is not None:
             self._listener.setblocking(False)
@@ -364,32 +406,41 @@ class Hub(threading.Thread):
                 self._watch(now)
 
     def _needs_time(self) -> bool:
+        """Whether something may happen without a frame: a rank, or a new connection, may be
+        late."""
         return not self._joined or bool(self._calls.waiting) or bool(self._strangers)
 
     def _register(self, conn: Conn, on_frame: Callable[[], None]) -> None:
+        """Has the loop call `on_frame` whenever the connection can be read."""
         self._selector.register(conn, selectors.EVENT_READ, on_frame)
 
     def _send(self, conn: Conn | None, kind: bytes, text: str = "") -> None:
+        """Sends a frame on a connection, or does nothing if the connection is closed."""
         if conn is None or not conn.is_open:
             return
         conn.send(kind, text)
+        # the socket has not taken all: the loop also waits until it can be written
         if conn.out:
             key = self._selector.get_key(conn)
             self._selector.modify(conn, selectors.EVENT_READ | selectors.EVENT_WRITE, key.data)
 
     def _flush(self, conn: Conn) -> None:
+        """Sends more of the bytes that the socket has not taken before."""
         conn.flush()
+        # the loop no longer waits until it can be written
         if not conn.out and conn.is_open:
             self._selector.modify(conn, selectors.EVENT_READ, self._selector.get_key(conn).data)
 
     def _close(self, conn: Conn) -> None:
+        """Closes a connection, and has the loop forget it."""
+        # negative if it is closed already
         if conn.sock.fileno() >= 0:
             self._selector.unregister(conn)
         conn.close()
 
     def _linger(self) -> None:
-        """Waits until every rank has received its last frame or has gone, two seconds at most, and closes all
-        connections."""
+        """Waits until every rank has received its last frame or is gone, for at most two
+        seconds, and then closes all connections."""
         until = time.monotonic() + _LINGER
         conns = [
             peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open
@@ -401,6 +452,7 @@ class Hub(threading.Thread):
             # often, because no event tells that a frame has been acknowledged
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
+                # the listening socket, and connections that get no last frame
                 if not isinstance(conn, Conn) or conn not in conns:
                     self._selector.unregister(key.fileobj)
                     continue
@@ -408,6 +460,8 @@ class Hub(threading.Thread):
                     self._flush(conn)
                     if not conn.out:
                         conn.finish()
+                # late frames of the ranks are dropped; `frames` notices the end of the
+                # connection
                 for _ in conn.frames():
                     pass
                 if not conn.is_open:
@@ -421,14 +475,16 @@ class Hub(threading.Thread):
                     either.close()
         self._selector.close()
 
-    # joining
+    # processes that join
 
     def _accept(self) -> None:
-        """Takes a new connection, and greets it with the nonce that its proof has to include."""
+        """Accepts a new connection, and sends it a greeting with the nonce that its proof must
+        include."""
         if self._listener is None:
             return
         try:
             sock, _ = self._listener.accept()
+        # the other side has given up already
         except OSError:
             return
         stranger = Stranger(Conn(sock, control.MOST_BEFORE), self._clock.now + _HANDSHAKE)
@@ -437,15 +493,16 @@ class Hub(threading.Thread):
         self._send(stranger.conn, GREETING, control.PROTOCOL + stranger.nonce)
 
     def _read_hello(self, stranger: Stranger) -> None:
-        """Reads what a new connection says about itself, and admits or refuses it."""
+        """Reads the HELLO of a new connection, and admits or refuses it. Closes a connection
+        whose other side is gone."""
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = control.parse(text) if kind == HELLO else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
             except (ValueError, RecursionError):
-                # the proof covers values as JSON, and one is nested too deeply to be written: nothing is proven, as
-                # with a wrong token
+                # the proof is computed from JSON, and a value in the HELLO is nested too deeply
+                # for that: nothing is proven, as with a wrong token
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))
@@ -459,8 +516,9 @@ class Hub(threading.Thread):
             self._close(stranger.conn)
 
     def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
-        """Ends the world at once if a process of this run cannot join it, because then it will never be complete. A
-        process that does not know the token may be a stranger's, so it ends nothing."""
+        """Ends the world at once if a process of this run cannot join it, because it will never
+        be complete then. `refusal` is the result of `_refusal`. A process without the token may
+        belong to somebody else, so the world goes on, and a warning is logged."""
         if self._joined:
             return
         if refusal["why"] == "said":
@@ -471,12 +529,13 @@ class Hub(threading.Thread):
         elif refusal["why"] == "token":
             self._refused += 1
             _log.warning(
-                "xdevice: rank 0 has refused a process: its XDEVICE_TOKEN is another one, or its run is"
+                "xdevice: rank 0 has refused a process: its XDEVICE_TOKEN or its run is a different one"
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
-        """Why a process cannot be the rank that it says it is, for REFUSED; None if it can. The proof comes first: a
-        stranger learns nothing else."""
+        """Returns why a process cannot join as the rank in its HELLO, as a dict for the frame
+        REFUSED; None if it can. The proof is checked first, so that a process without the token
+        learns nothing else."""
         terms = self.terms
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
@@ -489,21 +548,24 @@ class Hub(threading.Thread):
         if size != terms.size or not 0 <= rank < terms.size:
             return {
                 "why": "said",
-                "text": f"it is rank {rank} of {size}, and here are {terms.size} processes",
+                "text": f"it is rank {rank} of {size}, but this world has {terms.size} processes",
             }
         peer = self.peers[rank]
-        # a child that a rank starts has the variables of the rank, and would pass for it
+        # a process that a rank starts inherits the rank's environment variables, and could take
+        # its place
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
-            text = f"another process is rank {rank} already; each needs a rank of its own, also one that a rank starts"
+            text = f"another process is rank {rank} already; each process needs its own rank, even a rank's child"
             return {"why": "said", "text": text}
         return None
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
-        """Makes a connection one of a rank's two, and proves to it that this is the hub of its run."""
+        """Makes a new connection one of a rank's two connections, and sends the rank the proof
+        that this is the hub of its run."""
         peer = self.peers[hello["rank"]]
-        conn.most = control.MOST  # only now: a stranger could fill the memory
+        # only now, because a process that does not belong to this run could fill the memory
+        conn.most = control.MOST
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
@@ -517,6 +579,7 @@ class Hub(threading.Thread):
         self._tell_if_all_joined()
 
     def _tell_if_all_joined(self) -> None:
+        """Sends JOINED to all ranks as soon as all connections are open."""
         if self._joined or self._connected < 2 * len(self.peers):
             return
         self._joined = True
@@ -524,6 +587,7 @@ class Hub(threading.Thread):
             self._send(peer.vote, JOINED)
 
     def _drop_strangers(self, now: float) -> None:
+        """Closes the connections that have not completed the handshake in time."""
         for stranger in [stranger for stranger in self._strangers if stranger.until < now]:
             self._strangers.remove(stranger)
             self._close(stranger.conn)
@@ -550,7 +614,8 @@ class Hub(threading.Thread):
     # calls, and answers about signs of life
 
     def _read_calls(self, peer: Peer) -> None:
-        """Reads what a rank has sent on "vote": its calls, the end of a slow one, or its failure."""
+        """Reads the frames of a rank on "vote": its calls, the end of a slow call, or its
+        failure. Ends the world if the connection has ended."""
         if peer.vote is None:
             return
         for kind, text in peer.vote.frames():
@@ -563,7 +628,8 @@ class Hub(threading.Thread):
             elif kind == DONE:
                 self._calls.settle(peer)
             else:
-                # two splits only: the payload may contain line breaks, the call cannot
+                # only two splits, because the payload may contain line breaks, and the call
+                # cannot
                 number, call, payload = text.split("\n", 2)
                 self._calls.add(peer, Pending(kind, int(number), call, payload))
                 self._decide(peer)
@@ -571,27 +637,29 @@ class Hub(threading.Thread):
             self._end_died(peer)
 
     def _read_answers(self, peer: Peer) -> None:
-        """Reads a rank's answers on "pulse", and notes when it last worked."""
+        """Reads a rank's answers on "pulse", and notes when it last worked. Ends the world if
+        the connection has ended."""
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
             peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
-            # a rank that has begun every call in which the others wait is not what they wait for: the engine is
+            # if this rank has begun every call in which others wait, they wait for the engine,
+            # and not for this rank
             if answer.get("moved") or (
                 not peer.pending and self._calls.has_begun_all(answer.get("started", 0))
             ):
                 peer.still_since = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._read_calls(
-                peer
-            )  # its other connection may hold the reason why this one was closed
+            # its other connection may have a frame with the reason
+            self._read_calls(peer)
             self._end_died(peer)
 
     def _decide(self, caller: Peer) -> None:
-        """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
-        differ. Raises an error on all ranks if a call can never be matched. Loops over all ranks only after the last
-        call, so that large worlds stay fast."""
+        """Decides what follows from a new call of the rank `caller`. When all ranks have
+        called, tells them to go on, or that their calls differ. Ends the world if a call can
+        never be matched. It loops over all ranks only after the last call, because large worlds
+        would be slow otherwise."""
         pending = caller.pending
         if pending is None:
             return
@@ -604,7 +672,8 @@ class Hub(threading.Thread):
             return
         if pending.kind == PAIR:
             self._decide_pair(caller, pending)
-        # without a vote the engines are at work already, so the mismatch cannot be undone, and the world ends
+        # without a vote the engines are at work already, so the mismatch cannot be undone, and
+        # the world must end
         elif self._calls.do_unvoted_differ():
             self._close_world(
                 {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
@@ -620,27 +689,31 @@ class Hub(threading.Thread):
             self._report_mismatch(self.peers)
 
     def _go(self, is_last: bool) -> None:
+        """Answers the votes of all ranks with GO. `is_last` says that the vote was GOODBYE,
+        which ends the world."""
         payloads = [p.pending.payload for p in self.peers if p.pending]
-        # most votes carry no payload, and cost no JSON then
+        # most votes have no payload, and so need no JSON
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
             self._calls.settle(peer)
             self._send(peer.vote, GO, text)
-        # all ranks have left together, which is no failure
+        # if all ranks have voted LEAVE, no rank waits for one that has left
         self._calls.left = None
         self.ended = is_last
         self._reset_waiting()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
-        """Called for a `send` or `recv`. If the other rank of the pair waits with its part, tells both to go on, or
-        that their tensors differ; if not, the caller waits for it."""
+        """Decides what follows from a `send` or `recv` of the rank `caller`. If the other rank
+        of the pair waits with its part, tells both to go on, or that their tensors differ.
+        Otherwise the caller waits."""
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
         theirs = peer.pending
         if theirs is None or theirs.kind != PAIR:
             return
         their_verb, back, their_what = theirs.payload.split(" ", 2)
-        # the other rank waits for a third one, or both send: its own partner's call will decide that
+        # the other rank waits for a third rank, or both ranks send: a later call, or the
+        # timeout, decides that
         if int(back) != caller.rank or their_verb == verb:
             return
         if what == their_what:
@@ -652,6 +725,8 @@ class Hub(threading.Thread):
             self._report_mismatch([caller, peer])
 
     def _report_mismatch(self, peers: Iterable[Peer]) -> None:
+        """Answers the votes of these ranks with MISMATCH and the calls of all of them. The
+        world stays open."""
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
@@ -662,12 +737,13 @@ class Hub(threading.Thread):
     # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
-        """Called at each beat. Tells the waiting ranks that rank 0 is alive, asks those that they wait for whether they
-        work, and ends the world if one of these has been late or silent for `timeout`."""
+        """Does the work of each beat while ranks wait: tells them that rank 0 is alive, asks
+        the ranks that they wait for whether they work, and ends the world if one of these has
+        been late or silent for `timeout`."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return
-        for peer in waiting:  # an empty frame tells them that rank 0 is alive
+        for peer in waiting:
             self._send(peer.vote, ALIVE)
         if self._waiting_since is None:
             self._waiting_since, self._log_after = now, self.timeout
@@ -676,21 +752,26 @@ class Hub(threading.Thread):
         if absent or not in_engine:
             self._all_here = now
         for peer in absent + in_engine:
-            # the count begins when another rank starts to wait, not when this one last voted
+            # the time counts from when another rank begins to wait, and not from this rank's
+            # last vote
             if peer.still_since is None:
                 peer.still_since = peer.answered = now
-            # a rank in a call of the engine is not late by itself: `_is_stuck` looks at all of them
+            # a rank in a call of the engine is not late by itself: `_is_stuck` considers all
+            # such ranks together
             is_late = not peer.pending and now - peer.still_since > self.timeout
-            # both are measured from the last sign of life, so that a rank that works for hours is never late
+            # both times begin at the last sign of life, so a rank that works for hours is never
+            # late
             if is_late or now - peer.answered > self.timeout:
                 self._end_late(peer, [one for one in waiting if one is not peer], now)
                 return
             self._send(peer.pulse, ASK)
-        # only when all have come: otherwise the engine waits for the absent rank, which is judged above
+        # only if no rank is absent: otherwise the engine waits for the absent rank, which was
+        # considered above
         if in_engine and not absent and self._is_stuck(now, in_engine):
             return
         if now - self._waiting_since > self._log_after and absent:
-            self._log_after *= 2  # logged after 1, 2, 4 ... timeouts
+            # the next warning comes after twice the time
+            self._log_after *= 2
             places = "; ".join(
                 f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4]
             )
@@ -703,8 +784,9 @@ class Hub(threading.Thread):
             )
 
     def _is_stuck(self, now: float, in_engine: list[Peer]) -> bool:
-        """Raises an error on all ranks, which ends the world, if all have called the engine, and nothing has moved in
-        the engine of any of them in the time that the whole call may take. Returns whether it has."""
+        """Whether nothing has moved in the engine on any rank for the time that the whole call
+        may take. If so, ends the world. All ranks must be in a call; `in_engine` are those in a
+        slow call of the engine."""
         first = in_engine[0]
         since = max(
             [
@@ -717,20 +799,21 @@ class Hub(threading.Thread):
         self._end(
             first.rank,
             "late",
-            f"the engine has not done {first.pending.call}, and nothing has moved in it for {now - since:.0f} s on any "
-            f"rank; rank {first.rank} is at {first.at}",
+            f"the engine has not finished {first.pending.call}, and has made no progress for {now - since:.0f} s on "
+            f"any rank; rank {first.rank} is at {first.at}",
         )
         return True
 
     def _reset_waiting(self) -> None:
+        """Starts the times of waiting again, after the hub has answered ranks."""
         self._waiting_since = None
         for peer in self.peers:
             peer.still_since = None
 
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
-        """Ends the world because of a rank that others wait for: "late" if its process still answers, "silent" if
-        not."""
-        # one waiting rank is named as an example; the message counts the others
+        """Ends the world because of the rank `peer`, which the ranks `waiting` wait for: it is
+        "late" if its process still answers, and "silent" if not."""
+        # the message names one waiting rank, and counts the others
         one = waiting[0] if waiting else peer
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
@@ -747,9 +830,10 @@ class Hub(threading.Thread):
                 f"{text} lock, or its machine is out of reach; {calls}{others}",
             )
 
-    # the end
+    # ending the world
 
     def _end_died(self, peer: Peer) -> None:
+        """Ends the world because a connection of this rank has ended."""
         self._end(
             peer.rank,
             "died",
@@ -757,10 +841,13 @@ class Hub(threading.Thread):
         )
 
     def _end(self, rank: int, why: str, text: str) -> None:
+        """Ends the world because of a rank: all ranks raise a `PeerError` with this rank,
+        reason and text."""
         self._close_world({"rank": rank, "why": why, "text": text})
 
     def _close_world(self, reason: dict[str, Any]) -> None:
-        # only the first reason counts: later failures follow from it
+        """Ends the world: sends the reason to all ranks, and stops the loop."""
+        # only the first reason counts, because later failures follow from it
         if self.ended:
             return
         self.ended = True

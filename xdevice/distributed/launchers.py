@@ -18,13 +18,15 @@ from xdevice.errors import LaunchError, SettingError, shown
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20000
 _PORTS: Final = 12768
-"""How many ports rank 0 can choose from. The last is 32767: operating systems assign the ports from 32768 on."""
+"""How many ports rank 0 can choose from. The last is 32767, because Linux gives programs that
+ask for any free port one from 32768 on."""
 _TRIES: Final = 16
+"""How many of these ports rank 0 tries."""
 
 
 class Launch(NamedTuple):
-    """The rank of this process and the address of rank 0, as a launcher's environment variables give them. Made by
-    `place`."""
+    """The rank of this process and the address of rank 0, from the environment variables of a
+    launcher. `place` makes it."""
 
     launcher: str
     """The launcher's name, as `xdevice info` shows it: "torchrun", "srun", "xdevice launch"."""
@@ -35,33 +37,35 @@ class Launch(NamedTuple):
     host: str
     """The host at which the other ranks reach rank 0; "127.0.0.1" if all are on one machine."""
     port: int | None
-    """The port that rank 0 listens on, if an environment variable gives it; otherwise rank 0 tries those of
-    `ports()`."""
+    """The port that rank 0 listens on, if XDEVICE_ADDRESS names it; otherwise None, and rank 0
+    tries those of `ports()`."""
     run: str
     """A text that identifies this run: no other run on the same machines has the same."""
 
     def ports(self) -> list[int]:
-        """The ports that rank 0 tries to listen on, in this order."""
+        """Returns the ports that rank 0 tries to listen on, in this order."""
         if self.port is not None:
             return [self.port]
-        # crc32 is the same in every process, and Python's hash of a text is not
+        # by crc32, which is the same in every process, as Python's own hash of a text is not
         return [
             _FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)
         ]
 
 
 def place() -> Launch | None:
-    """Reads this process's rank from the environment variables of its launcher; None if no launcher has set any.
+    """Returns the rank of this process and the address of rank 0, from the environment
+    variables of the launcher; None if no launcher has set any.
 
-    `XDEVICE_ADDRESS=host:port` overrides the address that any of these launchers gives. If all processes are on one
-    machine, rank 0 listens on loopback whatever address the launcher gives. A port that the launcher names is in use by
-    the launcher, so rank 0 listens on another one, unless `XDEVICE_ADDRESS` names a port. That other port is a hash of
-    the launcher's variables; up to 16 of them are tried.
+    `XDEVICE_ADDRESS=host:port` overrides the address that the launcher gives. If all processes
+    are on one machine, rank 0 listens on loopback whatever address the launcher gives. The
+    launcher itself uses the port that it names, so rank 0 listens on another one unless
+    `XDEVICE_ADDRESS` names a port: on a hash of the launcher's variables, of which up to 16 are
+    tried.
 
     Raises:
-        LaunchError: the variables are incomplete, or contradict each other, or are those of a launcher that is
-            recognised and not served. SettingError: a variable that should hold
-            a number holds something else.
+        LaunchError: the variables are incomplete or contradict each other, or xdevice
+            recognizes the launcher but does not work under it.
+        SettingError: the value of a variable should be a number, and is not.
     """
     for launcher in _LAUNCHERS:
         # a launcher that sets TF_CONFIG may run inside a Slurm job, and takes precedence over it
@@ -80,7 +84,8 @@ def place() -> Launch | None:
 
 
 class _Launcher(NamedTuple):
-    """The environment variables that a launcher sets for each process."""
+    """The names of the environment variables that a launcher sets for each process; "" for one
+    that it does not set."""
 
     name: str
     rank: str
@@ -91,7 +96,8 @@ class _Launcher(NamedTuple):
     run: tuple[str, ...] = ()
     """The variables that distinguish two runs of this launcher."""
     is_served: bool = True
-    """Whether `processes` works under this launcher; if not, it raises, because a world of one would be wrong."""
+    """Whether `processes` works under this launcher. If not, it raises `LaunchError` for
+    several processes, because a world of one would be wrong."""
 
 
 _SRUN: Final = _Launcher(
@@ -145,20 +151,23 @@ _LAUNCHERS: Final = (
     ),
     _SRUN,
 )
-"""The launchers that are recognised. The first whose rank is set counts: a launcher that another one starts comes
-before that one."""
+"""The launchers that are recognized. The first whose rank is set counts, so a launcher comes
+before those that may have started it."""
 
 
 def _started(launcher: _Launcher) -> bool:
-    """Whether the launcher has started this process, alone or as one of several that `processes` serves. Raises if it
-    serves none of this launcher's."""
+    """Whether this launcher has started this process, and `processes` works under it. Raises
+    `LaunchError` if the process is one of several under a launcher under which `processes` does
+    not work, or if only half of the variables are set."""
     if _text(launcher.rank) is None:
         return False
     is_under_srun = _text(_SRUN.size) is not None
+    # this process is the script of a Slurm job, or a shell in one, which srun has not started
     if launcher is _SRUN and not is_under_srun:
-        return False  # this process is a Slurm job's script, or a shell in one: srun has not started it
+        return False
+    # `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank
     if launcher is _MPICH and is_under_srun and _text(launcher.local_rank) is None:
-        return False  # srun --mpi=pmi2 sets PMI_RANK too, but not the local rank
+        return False
     if _text(launcher.size) is None:
         raise LaunchError(
             f"{launcher.rank} is {_text(launcher.rank)}, and {launcher.size} is not set: {launcher.name} sets both"
@@ -170,6 +179,8 @@ def _started(launcher: _Launcher) -> bool:
 
 
 def _not_served(launcher: str, variables: str) -> LaunchError:
+    """Returns the error for a launcher under which `processes` does not work. `variables` is a
+    text that shows how many processes there are."""
     return LaunchError(
         f"{launcher} says that this process is one of several ({variables}), and xdevice does not work under it: start "
         "the program by xdevice launch, torchrun, mpirun or srun, or set XDEVICE_RANK, XDEVICE_SIZE, "
@@ -178,7 +189,8 @@ def _not_served(launcher: str, variables: str) -> LaunchError:
 
 
 def _refuse_cluster() -> None:
-    """Raises if TensorFlow's TF_CONFIG names several tasks. One task, as Vertex AI sets it, is a world of one."""
+    """Raises `LaunchError` if TensorFlow's variable TF_CONFIG names several tasks. One task, as
+    Vertex AI sets it, is a world of one."""
     text = _text("TF_CONFIG")
     if text is None:
         return
@@ -193,10 +205,13 @@ def _refuse_cluster() -> None:
 
 
 def _launch(launcher: _Launcher) -> Launch:
-    """Reads the variables of the launcher that has started this process, checks them, and says where rank 0 is."""
+    """Returns the rank of this process and the address of rank 0, from the variables of this
+    launcher. Raises `LaunchError` if they contradict each other, or if the address is
+    missing."""
     rank, size = _number(launcher.rank), _number(launcher.size)
     local_rank = _number(launcher.local_rank) if _text(launcher.local_rank) else None
-    if launcher is _SRUN:  # which gives lists of all nodes
+    # srun sets lists of all nodes and of their numbers of processes
+    if launcher is _SRUN:
         host = _first_node(_text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or "")
         local_size = _tasks_here(size)
     else:
@@ -205,7 +220,7 @@ def _launch(launcher: _Launcher) -> Launch:
     _check_numbers(launcher, rank, size, local_rank, local_size)
     address, port = _address()
     run = "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)])
-    # nothing distinguishes two runs of this launcher on one machine, other than the process that started them
+    # only the process that started them distinguishes two runs of this launcher on one machine
     if host is None and address is None:
         run = f"{run}/{_starter(launcher.rank, launcher.size)}"
     host = address or host
@@ -219,7 +234,7 @@ def _launch(launcher: _Launcher) -> Launch:
             "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
         )
     if local_rank is None:
-        # on several machines without a local rank, each is taken to have a single process
+        # on several machines without local ranks, each machine is assumed to have one process
         local_rank = rank if on_this_machine == size else 0
     return Launch(launcher.name, rank, size, local_rank, on_this_machine or 1, host, port, run)
 
@@ -241,12 +256,13 @@ def _check_numbers(
         )
     if local_rank is not None and local_rank >= local_size:
         raise LaunchError(
-            f"{launcher.local_rank} is {local_rank} and {launcher.local_size} is {local_size}: too few"
+            f"{launcher.local_rank} is {local_rank} and {launcher.local_size} is {local_size}: it must be less"
         )
 
 
 def _count_here(size: int, local_size: int | None, host: str | None) -> int:
-    """How many of the processes are on this machine; 0 if that is not known."""
+    """Returns how many of the `size` processes are on this machine; 0 if that is not known.
+    `local_size` is what the launcher says, or None, and `host` the host of rank 0, or None."""
     if local_size is not None:
         return local_size
     is_one_machine = size == 1 or (host is not None and is_loopback(host))
@@ -254,13 +270,15 @@ def _count_here(size: int, local_size: int | None, host: str | None) -> int:
 
 
 def _starter(*names: str) -> int:
-    """The id of the process that started the ranks of this machine: the nearest ancestor whose environment does not
-    have this process's rank; a shell script that runs the program does have it. If the system does not show
-    environments, returns the parent's id."""
+    """Returns the id of the process that started the ranks of this machine: the nearest
+    ancestor in which the variables `names` differ from those of this process. A shell script
+    that runs the program has the same variables. If the system does not show environments,
+    returns the parent's id."""
+    # PMI_FD is a connection that MPICH opens for each process
     own = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while (
-        # process 1 started everything, and says nothing about this run
+        # process 1 is the ancestor of every process, and does not distinguish runs
         pid > 1
         and any(own)
         and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own
@@ -270,7 +288,8 @@ def _starter(*names: str) -> int:
 
 
 def _environment_entry(pid: int | str, name: str) -> bytes | None:
-    """The entry "name=value" in the environment that a process was started with; None if the variable was not set."""
+    """Returns the entry "name=value" in the environment that a process was started with; None
+    if the variable was not set, or if the system does not show it. `pid` may be "self"."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return next(
             (one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())),
@@ -280,6 +299,7 @@ def _environment_entry(pid: int | str, name: str) -> bytes | None:
 
 
 def _parent_of(pid: int) -> int:
+    """Returns the id of a process's parent; 0 if the system does not tell."""
     with (
         suppress(OSError, ValueError),
         open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file,
@@ -290,11 +310,13 @@ def _parent_of(pid: int) -> int:
 
 
 def _address() -> tuple[str | None, int | None]:
-    """The host and port in XDEVICE_ADDRESS, which may leave out the port; None for a missing part."""
+    """Returns the host and the port in XDEVICE_ADDRESS, which may leave out the port; None for
+    a missing part. Raises `LaunchError` if the value is wrong."""
     text = _text("XDEVICE_ADDRESS")
     if text is None:
         return None, None
     host, colon, port = text.rpartition(":")
+    # a host alone: `rpartition` has returned it as the last part
     if not colon:
         host, port = text, ""
     # IPv6 addresses are written in brackets, because they contain colons
@@ -319,11 +341,14 @@ def is_loopback(host: str) -> bool:
 
 
 def _text(name: str) -> str | None:
-    """The environment variable without spaces around it; None if it is empty or not set."""
+    """Returns the value of an environment variable without spaces around it; None if it is
+    empty or not set."""
     return (os.environ.get(name) or "").strip() or None
 
 
 def _number(name: str) -> int:
+    """Returns the value of an environment variable as an int. Raises `SettingError` if it is
+    not an int of 0 or more."""
     text = _text(name) or ""
     # `isdigit` alone accepts digits that `int` refuses, such as superscripts
     if not (text.isascii() and text.isdigit()):
@@ -332,14 +357,17 @@ def _number(name: str) -> int:
 
 
 def _first_node(nodes: str) -> str | None:
-    """The first name in Slurm's list of nodes: a01 for `a[01-03,07],b2`."""
+    """Returns the first name in Slurm's list of nodes, such as "a01" for "a[01-03,07],b2"; None
+    if the list is empty."""
+    # the text before a bracket, the first number in the bracket, and the text after it
     first = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
     return first[1] + (first[2] or "") + (first[3] if first[2] else "") if first else None
 
 
 def _tasks_here(size: int) -> int | None:
-    """How many of srun's processes are on this machine: of node 3, 1 by Slurm's notation `2(x3),1`. None if srun does
-    not tell."""
+    """Returns how many of srun's processes are on this machine; None if srun does not tell.
+    `size` is the number of all processes."""
+    # Slurm writes "2(x3),1" for two processes on each of the nodes 0 to 2, and one on node 3
     text, node = _text(_SRUN.local_size) or "", _text("SLURM_NODEID") or ""
     rows = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     tasks = [int(count) for count, times in rows for _ in range(int(times or 1))]

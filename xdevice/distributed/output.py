@@ -1,4 +1,5 @@
-"""The output that `xdevice launch` prints: that of all ranks, line by line, with the rank in front."""
+"""Shows the output of all ranks for `xdevice launch`, line by line, with the rank in front of
+each line."""
 
 from __future__ import annotations
 
@@ -16,26 +17,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UPDATE: Final = 1.0
-"""A line that a program keeps overwriting, such as a progress bar, is shown again only after this many seconds."""
+"""The seconds after which a line that a program overwrites, such as a progress bar, is shown
+again."""
 _KEPT: Final = 400
-"""How many of the last lines of a rank's standard error are kept, to be shown again at the end."""
+"""How many of the last lines of a rank's standard error are kept, to be shown again if the rank
+fails."""
 _SHOWN: Final = 5
 """How many of the kept lines are shown if there is no traceback among them."""
 _LONGEST: Final = 2**16
-"""The most bytes in a line: output without line breaks, such as a dump of bytes, is shown in pieces of this length."""
+"""The most bytes in a line. Output without line breaks, such as a dump of bytes, is shown in
+pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
-_printing = threading.RLock()  # reentrant, because `write` calls `say`, which writes too
+# reentrant, because `write` may call `say`, which writes too
+_printing = threading.RLock()
 
 
 def say(text: str) -> None:
+    """Prints a line of the launcher itself, to standard error."""
     write(sys.stderr, f"xdevice launch: {text}\n".encode())
 
 
 def write(stream: TextIO | None, lines: bytes) -> None:
-    """Writes whole lines at once, as the bytes that the program wrote. If that fails, the lines are lost, and the
-    program goes on."""
-    if stream is None:  # the launcher was started with this stream closed
+    """Writes whole lines to one of the launcher's streams, as the bytes that the program wrote.
+    If that fails, the lines and all later ones are lost, and the program goes on. Does nothing
+    for None."""
+    # Python has None for a stream that was closed when the launcher started
+    if stream is None:
         return
     with _printing:
         try:
@@ -43,15 +51,17 @@ def write(stream: TextIO | None, lines: bytes) -> None:
             stream.flush()
         except (OSError, ValueError) as error:
             _mute(stream)
-            # a closed pipe, as after `| head`, is what the user wanted, and stderr cannot report its own failure
+            # the user wanted a closed pipe, as after `| head`; and stderr cannot report its own
+            # failure
             if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
                 say(f"the output can no longer be shown, and the ranks go on: {error}")
 
 
 def _mute(stream: TextIO) -> None:
-    """Discards everything that is written from now on: the bytes that the stream still holds would fail again at each
-    write."""
-    # the descriptor is replaced, not the stream, because other code holds the stream
+    """Discards everything that is written to a stream from now on. Otherwise the bytes in its
+    buffer would fail again at each write."""
+    # the file descriptor is replaced, and not the stream, because other code refers to the
+    # stream
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
         os.dup2(nowhere, stream.fileno())
@@ -59,12 +69,13 @@ def _mute(stream: TextIO) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal, or closed, so that a rank must not read from it."""
     return stream is None or stream.closed or stream.isatty()
 
 
 class RankOutput:
-    """Shows what one rank prints: two threads read its standard output and its standard error. With `folder`, both are
-    also written into a file there."""
+    """Shows the output of one rank: two threads read its standard output and its standard
+    error. With `folder`, both are also written to a file in that folder."""
 
     def __init__(
         self, rank: int, process: subprocess.Popen[bytes], folder: Path | None
@@ -78,27 +89,32 @@ class RankOutput:
         ):
             if source is not None:
                 lines = Lines(f"[{rank}] ".encode(), target, kept, self._log)
-                # a thread for each stream: a rank would stop at a full pipe that nobody reads
+                # a thread for each stream, because a rank stops if it writes to a full pipe
                 thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def close(self) -> None:
-        """Waits for the last output of the rank, half a second at most: a process that the rank has left behind may
-        keep the streams open."""
+        """Waits for the last output of the rank, for at most half a second for each stream,
+        because a process that the rank has left behind may keep the streams open. Then closes
+        the file."""
         for thread in self._threads:
             thread.join(0.5)
         if self._log is not None and not any(thread.is_alive() for thread in self._threads):
             self._log.close()
 
     def last_lines(self) -> Sequence[str]:
+        """Returns the last traceback in the rank's standard error; without one, the last five
+        lines."""
         lines = list(self._kept)
-        # the last traceback is the one that ended the process; those before it are its causes or were handled
+        # the last traceback has ended the process; those before it are its causes, or were
+        # handled
         starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
         return lines[starts[-1] :] if starts else lines[-_SHOWN:]
 
 
 def _read(source: IO[bytes], lines: Lines) -> None:
+    """Runs in a thread: passes the output of a rank on to `lines`, until the stream ends."""
     with source:
         while read := os.read(source.fileno(), 65536):
             lines.take(read)
@@ -106,9 +122,11 @@ def _read(source: IO[bytes], lines: Lines) -> None:
 
 
 class _Log:
-    """A file to which the lines that a rank prints are appended, output and errors."""
+    """A file to which the lines of one rank are appended: its standard output and its standard
+    error. If the file cannot be written, the lines are lost, and a message is printed once."""
 
     def __init__(self, path: Path) -> None:
+        # unbuffered, so that the file is complete if the launcher is killed
         self._file = path.open("ab", buffering=0)
         self._is_full = False
 
@@ -127,8 +145,14 @@ class _Log:
 class Lines:
     """Takes a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
 
-    A line that the program overwrites with carriage returns, as progress bars do, is shown once a second, and in its
-    last state. Colours are kept, and reset at the end of the line.
+    A line that the program overwrites with carriage returns, as progress bars do, is shown once
+    a second, and in its last state. Colors are kept, and reset at the end of the line.
+
+    Args:
+        prefix: the bytes in front of each line.
+        target: the stream to write to.
+        kept: receives the lines as texts, if it is given.
+        log: the file that receives the lines too, if it is given.
     """
 
     def __init__(
@@ -139,22 +163,27 @@ class Lines:
         log: _Log | None = None,
     ) -> None:
         self._prefix, self._target, self._kept, self._log = prefix, target, kept, log
+        # the last line, which is not complete yet
         self._rest = b""
+        # when an incomplete line was last shown
         self._updated = 0.0
 
     def take(self, read: bytes) -> None:
-        """Takes the next bytes, shows the lines that are complete, and a line that is being overwritten once a
-        second."""
-        # a read may end in the middle of a line, which waits for the rest
+        """Takes the next bytes, and shows the lines that are complete. Shows a line that is
+        being overwritten once a second."""
+        # the bytes may end in the middle of a line, which then waits for the next bytes
         *lines, self._rest = (self._rest + read).split(b"\n")
         self._show(*map(_last_state, lines))
         if len(self._rest) > _LONGEST:
             self._show(_last_state(self._rest))
             self._rest = b""
+        # the last state that the line was completely written in, and a state that may be
+        # incomplete
         *states, current = self._rest.split(b"\r")
         state = next((state for state in reversed(states) if state), b"")
         if not state:
             return
+        # earlier states are no longer needed
         self._rest = current or state + b"\r"
         now = time.monotonic()
         if now - self._updated >= _UPDATE:
@@ -163,12 +192,12 @@ class Lines:
             self._rest = current
 
     def end(self) -> None:
-        # a program may end without a last line break
+        """Shows the last line, if the program has ended without a line break."""
         if self._rest:
             self._show(_last_state(self._rest))
 
     def _show(self, *lines: bytes) -> None:
-        """Prints the lines with the rank's prefix, and keeps them for the log and for the report of a failure."""
+        """Writes the lines with the prefix to `target`, and without it to `kept` and `log`."""
         if self._kept is not None:
             self._kept.extend(line.decode(errors="replace") for line in lines)
         if self._log is not None:
@@ -179,10 +208,12 @@ class Lines:
 
 
 def _reset(line: bytes) -> bytes:
+    """Returns the sequence that resets a terminal's colors if the line may have changed them,
+    and otherwise b""."""
     return b"\x1b[0m" if b"\x1b[" in line else b""
 
 
 def _last_state(line: bytes) -> bytes:
-    """The text that a terminal shows after a line with carriage returns in it. One before the line break changes
-    nothing."""
+    """Returns what a terminal shows of a line with carriage returns: the last part that is not
+    empty. A carriage return at the end of the line changes nothing."""
     return next((state for state in reversed(line.split(b"\r")) if state), b"")

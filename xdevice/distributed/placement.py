@@ -64,7 +64,7 @@ def local_device() -> Device:
         return CPU
     if rank < count:
         return of("gpu", rank)
-    # the launcher has given each process one GPU of its own, which every process sees as the first
+    # the launcher shows each process only its own GPU, which is the first in each process
     if count == 1 and any(_names_one(os.environ.get(name, "")) for name in _VISIBLE):
         return of("gpu", 0)
     raise DeviceNotFoundError(
@@ -74,7 +74,9 @@ def local_device() -> Device:
 
 
 def _rank(name: str, text: str) -> int:
-    # Paddle lists all the GPUs of a process that has several
+    """Returns the local rank in the environment variable `name`, whose value is `text`. Raises
+    `SettingError` if it is not an int of 0 or more."""
+    # Paddle's variable lists all the GPUs of a process that has several
     first = text.partition(",")[0].strip()
     if not (first.isascii() and first.isdigit()):
         raise SettingError(
@@ -84,4 +86,5 @@ def _rank(name: str, text: str) -> int:
 
 
 def _names_one(visible: str) -> bool:
+    """Whether the value of a variable such as CUDA_VISIBLE_DEVICES names exactly one GPU."""
     return bool(visible) and "," not in visible

@@ -1,5 +1,5 @@
-"""`processes` and `World`: the block in which several processes work together, and the collectives that they call
-there."""
+"""`processes` and `World`: the block in which several processes work together, and the
+collectives that they call in it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _current: World | None = None
+"""The world whose block this process is in."""
 
 
 def processes(
@@ -27,7 +28,7 @@ def processes(
     join_timeout: float | None = None,
     check: bool | None = None,
 ) -> World:
-    """The block in which the processes that a launcher started work together. Without a launcher: a world of one.
+    """Returns the block in which the processes that a launcher started work together; without one, a world of one.
 
     Experimental: it may change in a minor version.
 
@@ -72,13 +73,14 @@ def processes(
         )
     if _current is None:
         return World(options)
+    # a nested block: arguments that are left out are those of the outer block
     around = _current.options
     arguments = (engine, timeout, join_timeout, check)
     if any(
         value is not None and value != own for value, own in zip(arguments, around, strict=True)
     ):
         raise ArgumentError(
-            f"this is inside a block of processes already, with {around}; leave it first"
+            f"this is already inside a block of processes with {around}; leave that block first"
         )
     return _current
 
@@ -98,19 +100,20 @@ def world() -> World:
     """
     if _current is None:
         raise LaunchError(
-            "this process is not in a block of processes: with xdevice.distributed.processes() as world:"
+            "this process is not in a block of processes; open one: with xdevice.distributed.processes() as world:"
         )
     return _current
 
 
 class World:
-    """All processes that work together, seen from one of them. `xdevice.distributed.processes()` returns it.
+    """All processes that work together, from the view of one of them.
+    `xdevice.distributed.processes()` returns it.
 
     Experimental: it may change in a minor version.
 
-    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is
-    `xdevice.distributed.local_device()`, and `engine`, the name of the engine that moves the tensors ("none" in a world
-    of one). On TensorFlow, the block is one of `with device:` too.
+    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which
+    is `xdevice.distributed.local_device()`, and `engine`, the name of the engine that moves the
+    tensors ("none" in a world of one). On TensorFlow, the block also works as `with device:`.
 
     Every rank must call the same methods in the same order, from one thread. The methods take tensors of any backend,
     on `device` or on the host, and containers of them. They raise PeerError if a rank has failed or is late; that
@@ -125,6 +128,7 @@ class World:
         self.rank, self.size = session.rank, session.size
         self.local_rank, self.local_size = session.place.local_rank, session.place.local_size
         self.launcher = session.place.launcher
+        # how many nested blocks of this world the program is in
         self._depth = 0
 
     @property
@@ -170,6 +174,7 @@ class World:
     ) -> None:
         global _current
         self._depth -= 1
+        # only the outermost block leaves the world
         if self._depth == 0:
             _current = None
             self._session.leave(error)
@@ -200,14 +205,15 @@ class World:
         """Gives every rank the values that `x` has on rank `root`. Use the return value.
 
         Args:
-            x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes on each rank. All
-                variables of a model are written in place, running statistics included, and those of layers that it
-                holds in plain lists. So are tensors that can be
-                written; others are returned as new tensors. Numbers and texts in a container are not sent: they must
-                be the same on all ranks, or CollectiveMismatchError is raised. To send a number that only one rank
-                knows, make it a tensor.
-                The numbers of an optimizer that are not among its variables are not sent either: all of a PyTorch
-                optimizer, the rate of a Paddle optimizer and of a Gluon Trainer have to be the same.
+            x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes
+                on each rank. All variables of a model are written in place, including running
+                statistics, and those of layers that it holds in plain lists. So are tensors
+                that can be written; others are returned as new tensors. Numbers and texts in a
+                container are not sent: they must be the same on all ranks, or
+                CollectiveMismatchError is raised. To send a number that only one rank has, make
+                it a tensor. The numbers of an optimizer that are not among its variables must
+                also be the same: all numbers of a PyTorch optimizer, and the learning rate of a
+                Paddle optimizer and of a Gluon Trainer.
             root: the rank that has the values.
 
         Raises:
@@ -251,8 +257,9 @@ class World:
         collectives.send(self._session, x, to)
 
     def recv(self, like: Any, source: int) -> Any:
-        """Receives what the rank `source` passes to `send`. Use the return value: tensors of `like` that can be written
-        in place receive the values and are returned themselves; for others a new tensor is made."""
+        """Receives the tensors that the rank `source` passes to `send`. Use the return value:
+        tensors of `like` that can be written in place receive the values and are returned
+        themselves; for others a new tensor is made."""
         return collectives.recv(self._session, like, source)
 
     def barrier(self) -> None:
@@ -277,19 +284,19 @@ class World:
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Returns this rank's part of the indices 0 to count - 1 of a data set, as a NumPy array of int64.
 
-        All ranks vote on the arguments. Each index is on exactly one rank. They are split in the order of the ranks, as
-        by `split_batch` with `even=False`, so the first ranks may have one more.
+        All ranks vote on the arguments. Each index is on exactly one rank. The indices are split in the order of the
+        ranks, as by `split_batch` with `even=False`, so the first ranks may have one more.
 
         Args:
             count: how many samples the data set has, on every rank.
-            pad: True gives all ranks the same number: after the last index, the first ones come again.
-            seed: shuffles: the indices come in the order that `xdevice.random.permutation(count)` draws under
-                `xdevice.random.seed(seed)`, on every backend. Use another one in each epoch, such as its number.
+            pad: True gives all ranks the same number of indices, by repeating the first ones after the last.
+            seed: shuffles the indices: they come in the order that `xdevice.random.permutation(count)` draws under
+                `xdevice.random.seed(seed)`, on every backend. Use a different seed in each epoch, such as its number.
 
         Raises:
             ArgumentError: `count` or `seed` is not an int of 0 or more.
 
-        Costs a vote and 8 bytes for each index; with a seed, 40 ns and 8 bytes for each of the data set.
+        Costs a vote and 8 bytes for each index; with a seed, 40 ns and 8 bytes for each sample of the data set.
 
         Example:
             >>> with xdevice.distributed.processes() as world:
@@ -299,14 +306,17 @@ class World:
         return host_collectives.split_range(self._session, count, pad, seed)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Returns, on every rank, the values of all ranks, in the order of ranks. `[0]` is what rank 0 broadcasts.
+        """Returns, on every rank, a list of the values of all ranks, in the order of ranks:
+        `[0]` is that of rank 0.
 
         Args:
-            value: None, a bool, an int, a float, a str, or a list or dict (with str as keys) of such. It travels as
-                JSON over the control connection, never pickled, so that receiving it runs no code.
+            value: None, a bool, an int, a float, a str, or a list or dict (with str as keys) of
+                these. It is sent as JSON over the control connection, never pickled, so
+                receiving it runs no code.
 
         Raises:
-            ArgumentError: a value that JSON does not keep, such as a tuple; more than 16 MB over all ranks.
+            ArgumentError: a value that JSON would change, such as a tuple; more than 16 MB over
+                all ranks.
         """
         return host_collectives.all_gather_object(self._session, value)
 
@@ -318,13 +328,15 @@ class World:
                 a container of gradients. Those that can be written are; for others new tensors are made.
             weight: as in `all_reduce`: the number of samples of this rank, if it differs between ranks.
 
-        A gradient that is None on all ranks stays None. If it is None on some only, CollectiveMismatchError names it.
-        Small gradients are sent together, in buckets of one dtype and of 25 MB at most.
+        A gradient that is None on all ranks stays None. If it is None on some ranks only,
+        CollectiveMismatchError names it. Small gradients are sent together, in buckets of one
+        dtype and of 25 MB at most.
 
         Raises:
-            UnsupportedError: a model whose framework does not keep gradients in the model: pass the gradients instead;
-                a trained layer that the model holds in a plain list, where the framework does not list it.
-                NotATensorError, DTypeError, ArgumentError: as in `all_reduce`.
+            UnsupportedError: a model whose framework does not keep gradients in the model: pass
+                the gradients instead; a trained layer that the model holds in a plain list, if
+                the framework does not list it. NotATensorError, DTypeError, ArgumentError: as
+                in `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
 
@@ -333,18 +345,20 @@ class World:
     ) -> AbstractContextManager[None]:
         """The block for one backward pass: afterwards each gradient of the model is the mean over all ranks.
 
-        With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in
-        buckets of 25 MB, with PyTorch and Paddle; with MXNet, and with engines other than PyTorch's, after the pass.
-        They need additional memory of their own size. Gradients that earlier passes have left count too, for instance
-        when several batches are accumulated: do only the last pass in the block.
+        With `with world.averaging(model): loss.backward()` gradients travel while the pass
+        computes the next ones, in buckets of 25 MB, with PyTorch and Paddle; with MXNet, and
+        with engines other than PyTorch's, after the pass. They need additional memory of their
+        own size. Gradients from earlier passes count too, for example if several batches are
+        accumulated: run only the last pass in the block.
 
         Args:
             model: a model that keeps its gradients (torch, paddle, mxnet), with the same parameters on each rank.
             weight: as in `all_reduce`: the number of samples of this rank, if it differs between ranks.
 
-        The ranks vote when the block begins and when it ends. No other collective can be called inside. A gradient that
-        is None on all ranks stays None; if it is None on some only, CollectiveMismatchError names it, and no gradient
-        is changed. An error inside the block closes the world: the other ranks raise PeerError.
+        The ranks vote when the block begins and when it ends. No other collective can be called
+        inside. A gradient that is None on all ranks stays None; if it is None on some ranks
+        only, CollectiveMismatchError names it, and no gradient is changed. An error inside the
+        block closes the world: the other ranks raise PeerError.
 
         Raises:
             NotATensorError: not a model, or no parameter is trained. ScopeError: two backward passes in one block.
@@ -357,9 +371,10 @@ class World:
     def native_group(self) -> None:
         """Makes the framework's own group of these processes: PyTorch's default process group.
 
-        From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask `torch.distributed` work on this
-        world, until its block ends. If the program has called `init_process_group` itself, that group stays. There is
-        no vote on their collectives; but a rank that dies or raises is named on the others.
+        From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask
+        `torch.distributed` work on this world, until its block ends. If the program has called
+        `init_process_group` itself, that group stays. Their collectives are not voted on, but a
+        rank that dies or raises an error is named on the other ranks.
 
         Raises:
             UnsupportedError: the backend in use has no such group (all but PyTorch). LaunchError: the program's own

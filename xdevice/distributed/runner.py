@@ -16,7 +16,8 @@ class Runner(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="xdevice engine", daemon=True)
-        # each is acquired by the side that waits for a job or its end, and released by the other
+        # locks used as signals: one side waits by acquiring, and the other wakes it by
+        # releasing. `_begin` says that there is a job, and `_end` that the job has ended
         self._begin, self._end = threading.Lock(), threading.Lock()
         self._begin.acquire()
         self._end.acquire()
@@ -26,6 +27,8 @@ class Runner(threading.Thread):
         self.start()
 
     def begin(self, job: Callable[[], Any]) -> None:
+        """Starts a job in the thread, and returns at once. The job before it must have
+        ended."""
         self._job = job
         self._begin.release()
 
@@ -34,14 +37,16 @@ class Runner(threading.Thread):
         return self._end.acquire(timeout=seconds)
 
     def result(self) -> Any:
-        """Returns the result of the job that has ended, or raises its error."""
-        # forgotten here: a kept result would keep its tensors alive until the next call
+        """Returns the result of the job that has ended, or raises its error. It may be called
+        once for each job."""
+        # not kept, because it would keep its tensors alive until the next call
         result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error
         return result
 
     def stop(self) -> None:
+        """Ends the thread, and does not wait for that. No job may be running."""
         self._job = None
         self._begin.release()
 
@@ -54,9 +59,9 @@ class Runner(threading.Thread):
                 return
             try:
                 self._result = job()
-            # of any kind, because the program's thread has to raise it
+            # an error of any kind, because `result` raises it in the program's thread
             except BaseException as error:
                 self._error = error
-            # before the end is reported, or this thread would still hold the job's tensors
+            # before the end is reported: the name would keep the job's tensors alive
             del job
             self._end.release()

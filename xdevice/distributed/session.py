@@ -1,7 +1,9 @@
-"""`Session`: joins this process to the other ranks, leaves them at the end, and makes each call of an engine between.
+"""`Session`: joins this process to the other ranks, makes each call of the engine, and leaves
+the ranks at the end.
 
-A collective first tells the other ranks what it is about to do, and waits until all have said the same. Only then is
-the engine called, in a thread of its own, so that the program's thread can stop waiting when a rank fails.
+A collective first tells the other ranks what it is about to do, and waits until all ranks have
+announced the same. Only then is the engine called, in its own thread, so that the program's
+thread can stop waiting when a rank fails.
 """
 
 from __future__ import annotations
@@ -45,14 +47,16 @@ if TYPE_CHECKING:
 NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
 
 _LARGE: Final = 1 << 24
-"""The bytes from which on a copy may take so long that a rank that fails meanwhile would be named late."""
+"""The number of bytes above which a copy may take so long that the failure of another rank
+would be noticed late."""
 _SLOWEST: Final = 10e6
-"""The speed in bytes per second that is expected of the slowest engine: a call may take the time that its bytes need at
-this speed, plus the timeout."""
+"""The speed of the slowest engine, in bytes per second. A call may take the time that its bytes
+need at this speed, plus the timeout."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-"""The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call at the same time. Their
-calls are numbered; those of `send` and `recv` are not."""
+"""The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call
+at the same time. Their calls are numbered, and those of `send` and `recv` are not."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
+"""The place of a process that no launcher has started."""
 
 _failed: BaseException | None = None
 """The error that ended a world of this process. The other ranks have ended too, so there can be no second world."""
@@ -71,7 +75,8 @@ class Options(NamedTuple):
 
 
 class OnAllError(ArgumentError):
-    """An error that every rank raises at the same point. It does not close the world: all ranks can go on together."""
+    """An error that every rank raises in the same call. It does not close the world, because
+    all ranks can go on together."""
 
 
 class Session:
@@ -85,7 +90,8 @@ class Session:
         self.engine = "none"
         self.is_open = False
         self._within = ""
-        """The block in which no collective can be called, and why; empty outside such a block."""
+        """The name of the block in which this process is and in which no collective can be
+        called, for the error; empty outside such a block."""
         self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         """For each model, the facts about its gradients: see `gradients.Plan`."""
         self._has_aborted = False
@@ -93,20 +99,24 @@ class Session:
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
         self._native: NativeGroup | None = None
-        # its text is a function, because only a call that takes long is named to the hub
+        # the call of the engine under way. Its text is a function, because only slow calls need
+        # the text
         self._current_call: tuple[Callable[[], str], list[Operand]] = str, []
-        # not re-entrant: a verb that a hook calls inside another verb must be refused too
+        # not reentrant, because a collective that a hook calls inside another collective must
+        # be refused too
         self._busy = threading.Lock()
         self._verb = ""
         # a forked child inherits this object, but the connections belong to its parent
         self._pid = os.getpid()
-        # asked for on first use: on some frameworks the question starts the GPUs, which an engine may have to start
-        # first
+        # set at the first use, because some frameworks start the GPUs to answer, and an engine
+        # may have to start them
         self._device: Device | None = None
+        # the blocks that the program is in as long as it is in the world
         self._scope = ExitStack()
 
     @property
     def device(self) -> Device:
+        """The device of this process."""
         if self._device is None:
             self._device = local_device()
         return self._device
@@ -114,17 +124,17 @@ class Session:
     # joining and leaving
 
     def join(self) -> None:
-        """Enters the world when its block begins. If an earlier world failed, raises its error again, because the other
-        ranks have ended."""
+        """Enters the world when its block begins. If an earlier world has failed, raises the
+        error of that world again, because the other ranks have ended."""
         if _failed is not None:
             raise _failed
         if self.size > 1:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
-                # if entered earlier, it would start TensorFlow before its engine
+                # after the engine has started, because entering the device starts TensorFlow
                 self._scope.enter_context(self.device)
         elif self.options.engine != "auto":
-            # a world of one refuses the same names as a world of two
+            # a world of one refuses the same names of engines as a larger world
             engines.candidates(self.options.engine, selection.current(), self.device)
         self.is_open = True
 
@@ -134,7 +144,8 @@ class Session:
         self._line = join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.liveness.engine_threads.append(self._runner)
-        # from here on, the end of rank 0 is noticed even while the program waits inside a framework
+        # from now on, the end of rank 0 is noticed even while the program waits inside a
+        # framework
         self._line.lost = self._on_lost_hub
         try:
             self._line.vote(f"processes({self.options})")
@@ -151,16 +162,19 @@ class Session:
             self._carrier = self.call(
                 "", lambda: f"the start of {self.engine}", self._start, []
             )
-        # Ctrl-C too: ranks that wait for this one must hear that it is gone
+        # after Ctrl-C too, because ranks that wait for this one must learn that it is gone
         except BaseException as error:
             self._close_after_failure(error)
             raise
 
     def _start(self) -> Carrier:
+        """Starts the engine that the ranks have agreed on, and returns the object that passes
+        tensors through it."""
         backend, engine = engines.start(self.engine, self._group())
         return Carrier(backend, engine, self.size, self.device, self._run_copy)
 
     def _group(self) -> Group:
+        """Returns the facts about this process that an engine gets when it starts."""
         place, line = self.place, self._line
         return Group(
             place.rank, place.size, place.local_rank, place.local_size, self.device,
@@ -169,7 +183,8 @@ class Session:
         )  # fmt: skip
 
     def start_native_group(self) -> None:
-        """Makes the group of the framework in use, unless this world has made it."""
+        """Does the work of `World.native_group`: makes the framework's own group, unless this
+        world has already made it."""
         backend = selection.current()
         self.ready("native_group")
         # PyTorch has one default group for each process, so a second one would be refused
@@ -194,12 +209,15 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Votes that this rank leaves, and closes the engine; after an error, tells the other ranks instead."""
+        """Votes that this rank leaves, and closes the engine. After an error, tells the other
+        ranks of it instead."""
         native = self._native
+        # a world of one has no connection, but may have the framework's own group
         if self._line is None and native is not None:
             self._native = None
             native.close()
-        # a forked child leaves nothing: the connections are its parent's
+        # in a forked child there is nothing to close, because the connections belong to its
+        # parent
         if self._line is None or os.getpid() != self._pid:
             return
         # NCCL and gloo report a dead peer as a RuntimeError of a socket; the hub knows which rank it was
@@ -218,8 +236,8 @@ class Session:
         self._close()
 
     def _raise_reason(self, error: Exception) -> None:
-        """Raises `PeerError` in place of `error`, if `error` is how the framework's own process group reported the
-        failure of another rank."""
+        """Raises the `PeerError` of another rank in place of `error`, if the hub reports one:
+        the framework's own process group may have raised `error` because of that rank."""
         try:
             self.line.raise_reason()
         except PeerError as reason:
@@ -230,7 +248,7 @@ class Session:
         """Closes the engine and the control connection, after all ranks have left the block without an error."""
         runner, carrier, line = self._runner, self._carrier, self._line
         native, self._native = self._native, None
-        # first, so that a call during the closing is refused as one outside the block
+        # first, so that a call while the engine closes is refused like one outside the block
         self._line = self._carrier = self._runner = None
         if runner is None or carrier is None or line is None:
             return
@@ -242,11 +260,12 @@ class Session:
 
         try:
             runner.begin(close)
-            # an engine that does not close would keep the process from ending, so it is left behind
+            # an engine that does not close in time is left behind, because the process must be
+            # able to end
             if not runner.ends_within(self.options.timeout):
                 exits.arm(None)
                 return
-            # a rank that fails now has done all that the others needed of it
+            # a rank that fails now has already done its part in every collective
             with suppress(PeerError):
                 runner.result()
                 line.vote(GOODBYE)
@@ -255,7 +274,8 @@ class Session:
             line.close()
 
     def _close_after_failure(self, error: BaseException | None) -> None:
-        """Closes the world after a failure of this rank or of another one."""
+        """Closes the world after a failure of this rank or of another one. `error` is the
+        exception of this rank, or None. No later world can be opened."""
         global _failed
         line = self._line
         if line is None:
@@ -268,16 +288,17 @@ class Session:
         _failed = line.failure
 
     def _on_lost_hub(self) -> None:
-        """Called in another thread when the hub has ended. If that is a failure, the program may be waiting for a GPU
-        that waits for means that never arrive."""
+        """Aborts the engine if the hub has ended because of a failure: the program may be
+        waiting for a GPU that waits for other ranks. It is called in another thread."""
         # after the block, the hub's end is the normal end of the world
         if self.is_open:
             self._abort()
 
     def _abort(self) -> None:
+        """Aborts the engine and the framework's own group, once."""
         if self._has_aborted:
             return
-        # set before the engines are told: the hub's thread and the program's may both come here
+        # at once, because the program's thread and another one may both call this
         self._has_aborted = True
         if self._native is not None:
             self._native.abort()
@@ -290,37 +311,42 @@ class Session:
             self.line.fail("raised", text)
             self.line.end(PeerError(text, self.rank, "raised"))
 
-    # before a verb
+    # checks before a collective
 
     @property
     def line(self) -> Line:
+        """The control connection of this process. Raises `LaunchError` in a world that is
+        closed, or of one process."""
         if self._line is None:
             raise LaunchError("this world is closed: its block was left")
         return self._line
 
     @property
     def carrier(self) -> Carrier:
-        """The object that passes tensors through the engine, which a world of one does not have."""
+        """The object that passes tensors through the engine. Raises `LaunchError` in a world
+        that is closed, or of one process, which has no engine."""
         if self._carrier is None:
             raise LaunchError("this world is closed, or of one process: it has no engine")
         return self._carrier
 
     @property
     def is_free(self) -> bool:
-        """Whether this is a world of one in which collectives can be called here."""
+        """Whether this is a world of one, and collectives can be called now."""
         return self.size == 1 and self.is_open and not self._within
 
     def ready(self, verb: str, tensors: Sequence[Operand] = (), op: str | None = None) -> None:
-        """Raises if no collective can be called here, or if the engine cannot take one of the tensors; the other ranks
-        have not been told anything by then."""
+        """Raises an error if the collective `verb` cannot be called now, or if the engine
+        cannot take one of the tensors. `op` is the operation of a collective that reduces, or
+        None. Nothing was sent to the other ranks by then."""
+        # the connections belong to the parent
         if os.getpid() != self._pid:
             raise UnsupportedError(
-                f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
+                f"{verb} in a forked child: rank {self.rank} of this world is process {self._pid}; call it there"
             )
         self.require_open(verb)
         if self._within:
             raise ScopeError(f"{verb} inside {self._within}; call it after the block")
-        # a tensor that is traced is refused as a symbol
+        # without tensors, such as in `barrier`; a traced tensor is refused as a symbol below
         for backend in registry.list_loaded() if not tensors else ():
             if (tracer := backend.tracing()) is not None:
                 raise backend.unsupported(
@@ -330,6 +356,8 @@ class Session:
         self.require(tensors, verb, op)
 
     def require(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
+        """Raises an error if the engine cannot take one of the tensors in the collective
+        `verb`. A world of one, which has no engine, refuses what all engines refuse."""
         for one in tensors:
             if self.size > 1:
                 self.carrier.require_dtype(one, verb, op)
@@ -338,9 +366,12 @@ class Session:
             require_here(one, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:
+        """Raises the error that has closed this world, or `LaunchError` outside the block of
+        this world."""
         line = self._line
         if line is not None and line.failure is not None:
-            # the same error object is raised by every later call, and would collect the frames of all of them
+            # without the old traceback, because each call raises the same object, which would
+            # collect all their frames
             raise line.failure.with_traceback(None)
         if not self.is_open:
             raise LaunchError(
@@ -349,7 +380,7 @@ class Session:
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
-        """The block `what`, in which no collective can be called."""
+        """A block in which no collective can be called. `what` is its name for the error."""
         self._within = what
         try:
             yield
@@ -358,18 +389,19 @@ class Session:
 
     @contextmanager
     def alone(self, verb: str) -> Iterator[None]:
-        """The block in which a collective works; raises `ScopeError` if another thread is in one. An error raised in
-        the block closes the world on all ranks, unless the error came from another rank or all ranks raise it."""
+        """A block in which the collective `verb` works. Raises `ScopeError` if another
+        collective is at work. An error in the block closes the world on all ranks, except an
+        error that came from another rank or that all ranks raise."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
                 f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
                 "ranks; call the verbs of a world from one thread"
             )
-        # only for the message that another thread gets
+        # for the error that another thread gets
         self._verb = verb
         try:
             if self.size > 1:
-                # the thread that is watched for signs of life
+                # this thread is watched for signs of life from now on
                 self.line.liveness.thread = threading.current_thread()
             yield
         # the other ranks know of these already
@@ -382,22 +414,28 @@ class Session:
             self._busy.release()
 
     def require_rank(self, value: object, name: str) -> None:
+        """Raises `ArgumentError` if the argument `name` is not a rank of this world."""
         if type(value) is not int or not 0 <= value < self.size:
             raise ArgumentError(
                 f"{name} must be a rank from 0 to {self.size - 1}, not {shown(value)}"
             )
 
-    # the vote
+    # voting with the other ranks
 
     def vote(self, call: str, payload: str = "") -> list[str]:
+        """Votes as `Line.vote` does, and counts the call as begun."""
         payloads = self.line.vote(call, payload)
         self.line.started += 1
         return payloads
 
     def agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
-        """Votes on the call: tells the other ranks what this rank is about to call, and waits until all have announced
-        the same. With `check=False` and no weight, it only counts the call. If this rank has a weight, `own`, returns
-        it with the sum of all ranks' weights."""
+        """Votes on a collective: sends the other ranks the text that `call` returns, and waits
+        until all ranks have sent the same. With `check=False` and no weight, only counts the
+        call.
+
+        If this rank has a weight, `own`, returns it with the sum of the weights of all ranks,
+        and otherwise None. Raises `OnAllError` if that sum is 0, and the errors of
+        `Line.vote`."""
         if own is not None:
             total = sum(map(float, self.vote(call(), repr(own)))) if self.size > 1 else own
             if total == 0:
@@ -408,14 +446,17 @@ class Session:
         if self.options.check:
             self.vote(call())
         else:
+            # `vote` would count it
             self.line.started += 1
         return None
 
-    # the engine
+    # calling the engine
 
     def agree_and_call(
         self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]
     ) -> Any:
+        """Votes on a collective, and then calls the engine. The arguments and the result are
+        those of `call`."""
         with self.alone(verb):
             self.agree(call)
             return self.call(verb, call, job, tensors)
@@ -423,23 +464,33 @@ class Session:
     def call(
         self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]
     ) -> Any:
-        """Calls the engine by running `job`, and waits until `job` returns or a rank fails. `verb` is the name of the
-        engine's method."""
+        """Calls the engine by running `job`, and returns its result. Raises `PeerError` if a
+        rank fails meanwhile.
+
+        Args:
+            verb: the name of the engine's method; "" for another use of the engine's thread.
+            call: returns the text that describes the call.
+            job: makes the call.
+            tensors: the tensors that are sent, whose bytes decide how long the call may take.
+        """
         if self.size == 1:
             return job()
         self._current_call = call, tensors
         try:
+            # such a method itself waits by `_wait`, in this thread
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
             return self._run_in_engine_thread(job, verb in _COUNTED)
         except PeerError:
             raise
         except Exception:
-            self.line.raise_reason()  # raises instead if another rank's failure is the reason
+            # raises the failure of another rank instead, if that is the reason
+            self.line.raise_reason()
             raise
 
     def _run_in_engine_thread(self, job: Callable[[], Any], is_counted: bool) -> Any:
-        """Runs `job` in the engine's thread, while this one watches the other ranks."""
+        """Runs `job` in the engine's thread, while this thread watches the other ranks, and
+        returns its result. `is_counted` says whether all ranks make this call."""
         runner, line = self._runner, self.line
         if runner is None:
             raise LaunchError("this world is closed: its block was left")
@@ -448,23 +499,27 @@ class Session:
         return runner.result()
 
     def _run_copy(self, job: Callable[[], Any]) -> Any:
-        """Runs `job`, which copies the tensors of the current call: aside if that may take long, as the first touch of
-        a gigabyte of new memory does."""
+        """Runs `job`, which copies the tensors of the current call, and returns its result. A
+        copy that may take long, as the first use of a gigabyte of new memory does, runs in the
+        engine's thread, so that the failure of another rank is noticed meanwhile."""
         is_short = _bytes_of(self._current_call[1]) < _LARGE or self.device.kind != "cpu"
         if is_short or threading.current_thread() is self._runner:
             return job()
         return self._run_in_engine_thread(job, True)
 
     def _describe_call(self) -> tuple[str, float]:
-        """The text of the current call of the engine, and the seconds that it may take."""
+        """Returns the text of the current call of the engine, and the seconds that it may
+        take."""
         call, tensors = self._current_call
         return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
-        """For an engine that works in the program's thread: waits until it is done, or raises when a rank fails.
-        `done(seconds)` waits at most that long, and returns whether the engine is done."""
+        """Waits for an engine that works in the program's thread. `done(seconds)` waits for at
+        most that many seconds, and returns whether the engine is done. Raises `PeerError` if a
+        rank fails meanwhile."""
         self.line.wait(done, self._describe_call, True)
 
 
 def _bytes_of(tensors: list[Operand]) -> int:
+    """Returns the number of bytes of all these tensors together."""
     return sum(map(operands.bytes_of, tensors))

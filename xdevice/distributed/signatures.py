@@ -1,4 +1,5 @@
-"""The texts for the tensors of a collective, on which the ranks vote."""
+"""Texts that describe the tensors of a collective. The ranks compare them in the vote before
+the collective."""
 
 from __future__ import annotations
 
@@ -17,18 +18,22 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 _LONGEST: Final = 60
-"""Numbers and texts of at most this many characters are sent in full, longer ones as a digest."""
+"""Numbers and texts of at most this many characters are sent in full, and longer ones as a
+digest."""
 _MOST: Final = 10_000
-"""The most numbers and texts that are sent one by one; of more, a digest for each thousand."""
+"""The most numbers and texts that are sent individually. If there are more, a digest for each
+thousand is sent."""
 
 
 def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
-    """The text for several tensors, on which the ranks vote before a collective. It says which tensors are the same
-    object, because such a tensor is sent only once."""
+    """Returns the text for several tensors. It says which tensors are the same object, because
+    such a tensor is sent only once. `but_lengths` says for each tensor whether the length of
+    its first axis may differ between ranks."""
     first: dict[int, int] = {}
     texts = []
     for i, one in enumerate(tensors):
-        # a tensor held twice on one rank and two equal tensors on another would send different numbers of tensors
+        # a rank with one tensor in two places and a rank with two equal tensors would send
+        # different numbers of tensors
         is_again = first.setdefault(id(one.value), i) != i
         but_length = bool(but_lengths) and but_lengths[i]
         texts.append(
@@ -39,35 +44,38 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
 
 
 def signature(one: Operand, but_length: bool = False) -> str:
-    """The text for one tensor, on which the ranks vote before a collective: its name, dtype, shape and kind of device.
-    With `but_length` the length of the first axis is left out."""
+    """Returns the text for one tensor: its name, dtype, shape and kind of device, such as
+    "x['a'] float32 [2, 3]". With `but_length` the length of the first axis is left out."""
     lengths = [str(length) for length in shape_of(one)]
     if but_length:
         lengths[0] = "any"
     text = f"{dtype_of(one)} [{', '.join(lengths)}]"
+    # a tensor that is the whole argument is named "x" on every rank
     if one.name != "x":
         text = f"{one.name} {text}"
     device = one.backend.device_of(read(one))
-    # the kind, not the index: each rank has a GPU of its own
+    # not the index, because each rank has its own GPU
     return text if device.kind == "cpu" else f"{text} on {device.kind}"
 
 
 def overlap(parts: list[Operand]) -> str:
-    """A text that names two tensors that share memory, or "". The ranks vote on it, because writing one of the two
-    changes both."""
+    """Returns a text that names two tensors that share memory; "" if there are none. The ranks
+    compare it, because writing one of the two changes both."""
     twins = first_overlap(parts) if len(parts) > 1 else None
     return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
 
 
 def others_text(x: Any) -> str:
-    """A text for the numbers, strings and other objects in a container that are not tensors. They are not sent, so the
-    ranks compare this text in the vote."""
-    # a lone tensor or model has nothing around it
+    """Returns a text for the numbers, strings and other objects in a container that are not
+    tensors; "" if there are none. The ranks compare it, because these objects are not sent and
+    must be the same on all ranks."""
+    # a tensor or model is not a container
     if registry.kind_of(type(x)) is not None:
         return ""
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
     texts = sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others)
-    if len(texts) > _MOST:  # a frame of the control connection has a largest size
+    # because the size of a message of the control connection is limited
+    if len(texts) > _MOST:
         parts = [texts[i : i + _MOST // 10] for i in range(0, len(texts), _MOST // 10)]
         texts = [
             f"{part[0]}, and {len(part) - 1} after it: sha256 {_digest(''.join(part))}"
@@ -77,8 +85,9 @@ def others_text(x: Any) -> str:
 
 
 def _same_everywhere(value: Any) -> str:
-    """A text for an object that is the same on all ranks if the object is the same. For an unknown type it is only the
-    type's name, because the object's `repr` may contain a memory address."""
+    """Returns a text for an object: equal objects have the same text on all ranks. For an
+    unknown type it is only the name of the type, because the object's `repr` may contain a
+    memory address."""
     import numpy as np
 
     if value is None or isinstance(value, Number | str | bytes | np.generic | Enum):
@@ -87,10 +96,13 @@ def _same_everywhere(value: Any) -> str:
 
 
 def _shorten(text: str) -> str:
+    """Returns a short text unchanged, and the beginning, the length and a digest of a long
+    one."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {_digest(text)})"
 
 
 def _digest(text: str) -> str:
+    """Returns the first 16 hexadecimal digits of the text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

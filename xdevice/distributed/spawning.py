@@ -1,8 +1,9 @@
-"""`xdevice launch`: starts the processes of one world on this machine, shows what they print, and ends them.
+"""`xdevice launch`: starts the processes of one world on this machine, shows their output, and
+ends them.
 
-Each rank leads a process group of its own, so that the processes that it has started end with it. A terminal's Ctrl-C
-reaches only the launcher, which passes it on. If the launcher itself is killed, a guard, which is a process of ten
-lines, ends the groups.
+Each rank leads its own process group, so that the processes that it has started end with it. A
+terminal's Ctrl-C reaches only the launcher, which passes it on. If the launcher itself is
+killed, a guard (a small process) ends the groups.
 """
 
 from __future__ import annotations
@@ -30,21 +31,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE: Final = 3.0
-"""Seconds between the signal that asks a process to end, and SIGKILL, which ends it."""
+"""The seconds between the signal that asks a process to end, and SIGKILL, which ends it."""
 _ECHO: Final = 0.25
-"""Seconds after the first failure in which further failures are collected: a rank that failed because of another rank
-may be noticed before that rank."""
+"""The seconds after the first failure in which further failures are collected: a rank that
+failed because of another rank may be noticed before that rank."""
 _DERIVED: Final = "PeerError: "
-"""The text in the error of a rank that ends only because another rank has failed."""
+"""The text in the traceback of a rank that has failed only because another rank failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
+"""Whether this system has process groups, as Windows does not."""
 _SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
+# Windows has no SIGKILL, and its SIGTERM ends a process at once
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
 _NOTHING: Final = 0
-"""Signal 0, which does nothing: sending it only tells whether a process group still has a process."""
+"""Signal 0, which has no effect: sending it only tells whether a process group still has a
+process."""
+# the program of the guard: each line of its input adds or removes a process group. When the
+# input ends while it still has groups, the launcher is gone
 _GUARD: Final = f"""
 import os, signal, sys, time
 def end(number):
@@ -62,25 +68,27 @@ if groups:
 
 
 class Failure(NamedTuple):
-    """A process that has failed; `_Ranks` reports the one that failed first."""
+    """A rank that has failed, for the launcher's report."""
 
     rank: int
     status: int
     """The exit status as `subprocess` gives it: -n if signal n ended the process."""
     last_lines: Sequence[str]
-    """The traceback of the process, or the last lines that the process wrote to standard error."""
+    """The traceback of the process, or without one the last lines of its standard error."""
 
 
 class Nodes(NamedTuple):
-    """The machines of a run, with the same number of ranks each, and which of them this one is."""
+    """The number of machines of a run, each with the same number of ranks, and the number of
+    this one."""
 
     machines: int
     rank: int
+    """The number of this machine, from 0."""
     host: str
-    """Where rank 0 listens."""
+    """The host on which rank 0 listens."""
     port: int | None
-    """The port of rank 0; torch's `MASTER_PORT` is the one after it. None if this is the only machine: then two free
-    ports are taken."""
+    """The port on which rank 0 listens; torch's `MASTER_PORT` is the next one. None if this is
+    the only machine: two free ports are chosen then."""
 
 
 def launch(
@@ -94,21 +102,23 @@ def launch(
     """Runs `command` once for each of the `size` ranks of this machine, and returns the exit status: 0 if all ranks
     ended with 0.
 
-    When a rank fails, the others are ended: SIGTERM to each rank's process group, SIGKILL three seconds later. `launch`
-    returns the status of the rank that failed first, 128 + n if signal n ended it, and shows its traceback last. If the
-    launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on to the ranks, ends them in the same way and
-    returns 128 + n; a second such signal kills the ranks at once.
+    When a rank fails, the others are ended: each rank's process group gets SIGTERM, and SIGKILL
+    three seconds later. `launch` returns the status of the rank that failed first, or 128 + n
+    if signal n ended that rank, and shows its traceback last. If the launcher receives SIGINT,
+    SIGTERM or SIGHUP, it passes the signal on to the ranks, ends them in the same way, and
+    returns 128 + n. A second such signal kills the ranks at once.
 
-    The ranks find each other by `XDEVICE_ADDRESS`, or torch's `MASTER_ADDR` and `MASTER_PORT`; both ports stay reserved
-    until the end. `variables` are added to the environment of each rank. After a failure all ranks are started again,
-    at most `restarts` times. `folder` receives a file for each rank with all that it prints.
+    The ranks find each other by `XDEVICE_ADDRESS`, or by torch's `MASTER_ADDR` and
+    `MASTER_PORT`. Both ports stay reserved until the end. `variables` are added to the
+    environment of each rank. After a failure all ranks are started again, at most `restarts`
+    times. If `folder` is given, each rank gets a file there with its output.
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     secret = {"XDEVICE_TOKEN": new_token()}
     with ExitStack() as stack:
         ports = (
-            # on several machines both ports have to be known beforehand
+            # on several machines all launchers must have the same ports
             [nodes.port, nodes.port + 1]
             if nodes.port
             else [stack.enter_context(reserve(nodes.host)) for _ in "ab"]
@@ -116,12 +126,13 @@ def launch(
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
-            # new for each attempt: events of the last one must not count
+            # a new object for each attempt, because events of the attempt before must not count
             ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
                     environment = {
-                        # in this order, so that variables the user gives win over xdevice's, and the secret over both
+                        # later ones win: the user's `variables` over xdevice's, and the secret
+                        # over both
                         **os.environ,
                         **environment_of(rank, size, nodes, ports),
                         **variables,
@@ -136,8 +147,9 @@ def launch(
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
-    """The environment variables that tell a process its rank, under xdevice's names and torch's. `local` is its number
-    among the `size` ranks of this machine."""
+    """Returns the environment variables of one rank, under the names of xdevice and of torch.
+    `local` is the number of the rank among the `size` ranks of this machine, and `ports` are
+    those of rank 0 and of torch."""
     rank, total = nodes.rank * size + local, nodes.machines * size
     own = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": total, "LOCAL_WORLD_SIZE": size}
@@ -152,47 +164,62 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
 
 
 def _usual(size: int) -> dict[str, str]:
-    """Environment variables with which several processes on one machine run better. Those that are set already are left
-    out."""
+    """Returns environment variables for several processes on one machine. Those that the user
+    has set are left out."""
     usual = {
+        # otherwise output would appear late, and be lost if a rank is killed
         "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
-        "PYTHONHASHSEED": "0",  # else each rank loops over a set of names in its own order, and sums others' values
-        # else each rank starts a thread for every core
+        # prints the line of Python at a segmentation fault
+        "PYTHONFAULTHANDLER": "1",
+        # otherwise each rank loops over a set of names in its own order, and calls collectives
+        # in different orders
+        "PYTHONHASHSEED": "0",
+        # otherwise each rank starts a thread for every core
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
 
 
 def new_token() -> str:
-    """The secret that `XDEVICE_TOKEN` holds, or a new one for the processes of this launch."""
+    """Returns the secret in the variable `XDEVICE_TOKEN`, or a new one if it is not set."""
     return os.environ.get("XDEVICE_TOKEN") or secrets.token_hex(16)
 
 
 @contextmanager
 def reserve(host: str) -> Iterator[int]:
-    """Yields a free port, which no other program is given until the end of the block. A child process can listen on it.
+    """Yields a free port of `host`. Until the end of the block the system gives it to no other
+    program, but a child process can listen on it.
 
-    Linux lets two sockets be bound to one port if both set SO_REUSEADDR, as servers do, and neither listens yet; and it
-    does not give such a port to a program that asks for any free one. On a system that does not allow two such sockets,
-    the port is released before the children start. If another program takes it then, rank 0 raises an error.
+    Linux lets two sockets be bound to one port if both set SO_REUSEADDR, as servers do, and
+    neither listens yet. It does not give such a port to a program that asks for any free port.
+    A system that does not allow two such sockets cannot reserve the port. If another program
+    takes it before rank 0 listens, rank 0 raises an error.
     """
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:
-        if _HAS_GROUPS:  # on Windows the option would let any program listen on the port
+        # on Windows the option would let any program listen on the port
+        if _HAS_GROUPS:
             keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind((host, 0))
         port = keeper.getsockname()[1]
         try:
+            # as rank 0 will do it
             socket.create_server((host, port), family=family).close()
+        # a system that does not allow two sockets: rank 0 must be able to listen
         except OSError:
             keeper.close()
         yield port
 
 
 class _Ranks:
-    """Starts, watches and ends the processes of one `xdevice launch`. Ranks are counted within this machine, and shown
-    by their number among all, which is `first` or more."""
+    """Starts, watches and ends the ranks of this machine in one `xdevice launch`. A rank is
+    given by its number on this machine, and is shown with its number among all ranks.
+
+    Args:
+        guard: the guard's input pipe, or None.
+        first: the number, among all ranks, of the first rank on this machine.
+        folder: the folder for the output of each rank, or None.
+    """
 
     def __init__(self, guard: IO[bytes] | None, first: int, folder: Path | None) -> None:
         self._guard = guard
@@ -201,21 +228,28 @@ class _Ranks:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._outputs: list[output.RankOutput] = []
         self._waiting: list[threading.Thread] = []
+        """The threads that wait for the ranks to end."""
         self._alive: set[int] = set()
         self._failed: dict[int, int] = {}
+        """The exit status of each rank that has failed, in the order in which that was
+        noticed."""
         self._signal = 0
+        """The signal that this process has received; 0 if none."""
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
         """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process
         received."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """A block in which signals are queued as events for `run`. All processes are ended when the block ends."""
+        """A block in which signals to this process are queued as events for `run`. All ranks
+        are ended when the block ends."""
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _SIGNALS}
-        # handlers are restored at the end, because a program may call `launch` as a function
+        # the handlers are restored at the end, because a program may call `launch` as a
+        # function
         for number in before:
-            if before[number] is signal.SIG_IGN:  # by nohup, for example: it stays ignored
+            # a signal that is ignored, for example because of nohup, stays ignored
+            if before[number] is signal.SIG_IGN:
                 continue
             signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
         try:
@@ -228,8 +262,10 @@ class _Ranks:
                 signal.signal(number, handler or signal.SIG_DFL)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
-        """Starts one rank in a process group of its own, and the threads that read its output and wait for its end."""
-        # input that several processes read at once would be split among them, and a terminal stops background readers
+        """Starts one rank in its own process group, and the threads that read its output and
+        wait for its end."""
+        # only one rank may read the input, or it would be split among them; and a terminal
+        # stops a process group in the background that reads from it
         has_input = rank == 0 and not output.is_terminal(sys.stdin)
         process = subprocess.Popen(
             command,
@@ -240,7 +276,8 @@ class _Ranks:
             env=environment,
             start_new_session=_HAS_GROUPS,
         )
-        # at once: if the launcher is killed in the next moment, the guard knows this group
+        # at once, so that the guard ends this group even if the launcher is killed in the next
+        # moment
         self._notify_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
@@ -250,8 +287,11 @@ class _Ranks:
         thread.start()
 
     def _notify_guard(self, line: str) -> None:
+        """Tells the guard to add ("+123") or to remove ("-123") the process group with this
+        number."""
         if self._guard is not None:
-            with suppress(OSError):  # somebody has killed the guard
+            # an error if somebody has killed the guard
+            with suppress(OSError):
                 self._guard.write(f"{line}\n".encode())
 
     def _wait(self, rank: int) -> None:
@@ -259,12 +299,12 @@ class _Ranks:
         group."""
         process = self._processes[rank]
         status = process.wait()
-        # before the clean-up below, which may take seconds while other ranks wait
+        # before the clean-up below, which may take seconds
         self._events.put(("ended", rank, status))
         if not _HAS_GROUPS:
             return
         deadline = time.monotonic() + PATIENCE
-        # for example the workers of a DataLoader, which outlive a rank that was killed
+        # such as the workers of a DataLoader, which outlive a rank that was killed
         is_left = _send(process.pid, signal.SIGTERM)
         while is_left and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -275,19 +315,19 @@ class _Ranks:
         self._notify_guard(f"-{process.pid}")
 
     def run(self) -> int:
-        """Waits until the last process has ended, or ends all of them after a failure or a signal. Returns the exit
-        status."""
-        # one failure or signal is enough to end all
+        """Waits until the last rank has ended, or ends all ranks after a failure or a signal.
+        Returns the exit status of the launcher."""
+        # the first failure or signal ends all ranks
         while self._alive and not self._failed and not self._signal:
             self._take(None)
         if self._signal:
             output.say(
                 f"{signal.Signals(self._signal).name}: passed on; processes that do not end are killed"
             )
-        # the rank to blame may be noticed a little later than one that failed because of it
+        # a rank that failed because of another may be noticed a little before that one
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
-        # whether ranks were still running, which the report says
+        # before the ranks are ended, because the report says whether some were still running
         is_cut_off = bool(self._alive)
         self._end(self._signal or signal.SIGTERM)
         if self._signal:
@@ -304,44 +344,51 @@ class _Ranks:
         return bool(self._signal)
 
     def _take(self, timeout: float | None) -> None:
-        """Waits for the next event, a rank that has ended or a signal, and handles it."""
+        """Waits for the next event, a rank that has ended or a signal, and handles it. Raises
+        `Empty` if none comes within `timeout` seconds; None is no limit."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
             self._signal, is_first = number, not self._signal
-            # the second signal: somebody does not want to wait
+            # at the second signal the user does not want to wait
             if not is_first:
                 self._send_all(_KILL)
             return
         self._alive.discard(number)
         self._outputs[number].close()
-        # after a signal all ranks end with a failure, which is nobody's fault
+        # after a signal all ranks end with a failing status, which is not reported
         if status != 0 and not self._signal:
             self._failed.setdefault(number, status)
 
     def _collect(self, deadline: float) -> None:
+        """Handles events until all ranks have ended or the deadline, by `time.monotonic`, has
+        passed."""
         with suppress(Empty):
             while self._alive:
                 self._take(max(0.0, deadline - time.monotonic()))
 
     def _end(self, number: int) -> None:
-        """Sends all processes the signal `number`, and kills those that have not ended three seconds later."""
-        # a copy, because the ranks that are ended below fail too
+        """Sends all ranks the signal `number`, and kills those that have not ended three
+        seconds later."""
+        # a copy, because ranks that are ended below count as failed too
         failed = dict(self._failed)
         self._send_all(number)
         self._collect(time.monotonic() + PATIENCE)
         self._send_all(_KILL)
         self._collect(time.monotonic() + PATIENCE)
+        # without the ranks that the signal has ended
         if failed:
-            self._failed = failed  # without the processes that the signal has ended
+            self._failed = failed
         for thread in self._waiting:
             thread.join(2 * PATIENCE)
 
     def _send_all(self, number: int) -> None:
+        """Sends a signal to the process groups of all ranks that are running."""
         for rank in self._alive:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
-        """The failure to report: the first one that is not merely a `PeerError` caused by another failure."""
+        """Returns the failure to report: the first that is not a mere `PeerError` because of
+        another failure. Some rank must have failed."""
         failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
@@ -352,30 +399,34 @@ class _Ranks:
             for failure in failures
             if not any(_DERIVED in line for line in failure.last_lines)
         ]
-        # all failed by a PeerError if the rank to blame was on another machine
+        # if the rank to blame is on another machine, all ranks of this one have a PeerError
         return (own or failures)[0]
 
 
 def _send(process: int, number: int) -> bool:
-    """Sends a signal to a process group; returns whether the group had any process."""
+    """Sends a signal to the process group that `process` leads. Returns False if the group has
+    no process any more."""
     try:
         if _HAS_GROUPS:
             os.killpg(process, number)
-        else:  # Windows has no process groups, but this command ends the children too
+        # Windows has no process groups, but this command ends the child processes too
+        else:
             done = subprocess.run(
                 ["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False
             )
             return done.returncode == 0
-    except (ProcessLookupError, PermissionError):  # macOS raises PermissionError for zombies
+    # macOS raises PermissionError for processes that have ended
+    except (ProcessLookupError, PermissionError):
         return False
     return True
 
 
 def _adopt_orphans() -> None:
-    """Makes processes that outlive their rank children of the launcher, so that the launcher learns when they end.
+    """Makes the launcher the new parent of processes that outlive their rank, so that `_bury`
+    can remove them when they have ended.
 
-    Works on Linux only. Elsewhere such processes become children of process 1, and ending the run may take up to three
-    seconds longer.
+    It works on Linux only. Elsewhere such processes become children of process 1, and ending
+    the run may take up to three seconds longer.
     """
     if sys.platform == "linux":
         # Python's os module has no function for it
@@ -383,6 +434,9 @@ def _adopt_orphans() -> None:
 
 
 def _bury(group: int) -> None:
+    """Removes the processes of a group that have ended and are children of this process. Until
+    then the system counts them as members of the group."""
+    # an error if the group has no children of this process
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG) != (0, 0):
             pass
@@ -390,8 +444,9 @@ def _bury(group: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
-    """Starts the guard, a process that ends the ranks' process groups when its input pipe closes. Yields that pipe,
-    through which the launcher tells the guard the groups; None on Windows, which has no process groups."""
+    """A block in which the guard runs, a process that ends the ranks' process groups when its
+    input pipe closes. Yields that pipe, by which the launcher tells the guard the groups; None
+    on Windows, which has no process groups."""
     if not _HAS_GROUPS:
         yield None
         return
@@ -405,6 +460,8 @@ def _guard() -> Iterator[IO[bytes] | None]:
 
 
 def _report(failure: Failure, is_cut_off: bool) -> None:
+    """Prints which rank failed first, and its last lines. `is_cut_off` says whether other ranks
+    were still running."""
     others = "; the others were ended" if is_cut_off else ""
     output.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:

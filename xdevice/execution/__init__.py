@@ -1,1 +1,1 @@
-"""When work runs and how long it takes: streams, waiting, timing, graphs, tasks side by side, and hidden transfers."""
+"""When work runs and how long it takes: streams, events, waiting, blocking mode and timing."""

@@ -52,6 +52,7 @@ class blocking:
         self._entered = Entered("blocking()")
 
     def __enter__(self) -> None:
+        # the backends are looked up when the block is entered, not when the object is made
         chosen = [selection.backend(one) for one in self._backends] or [selection.current()]
         # if a later backend refuses, the stack ends the blocking mode of the backends entered before it
         with ExitStack() as stack:
@@ -61,6 +62,7 @@ class blocking:
 
     def __exit__(self, *_: object) -> None:
         block, thread = self._entered.take()
+        # in any case, because a mode that holds for all threads can be ended from here
         block.close()
         if thread != threading.get_ident():
             raise ScopeError(

@@ -1,7 +1,7 @@
 """`Stream` and `Event`: say which work on a device waits for which other work, and how long work took on the device.
 
-The device and the backend that a stream or an event is used with are checked here: the frameworks do not check them,
-and give wrong times or no order.
+The device and the backend with which a stream or an event is used are checked here. The
+frameworks do not check them; with a wrong one they report wrong times, or do not wait.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
 
+# the open blocks of `with stream:` of this thread or task
 _entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", default=())
 
 
 class Stream:
-    """A queue of work on one device: in order within the queue, at the same time as the device's other streams.
+    """A queue of work on one device, which runs in order, and next to the device's other
+    streams.
 
     `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: work
     that reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
@@ -45,7 +47,8 @@ class Stream:
     | numpy | none: it computes synchronously | |
 
     Args:
-        device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the first GPU.
+        device: any spelling that `xdevice.device` takes; by default that of `with device:`,
+            else the first GPU.
 
     Raises:
         UnsupportedError: the backend has no streams, or none on that device; the error names what to use instead.
@@ -61,25 +64,29 @@ class Stream:
 
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
-        # a stream is made of a device, so the default is one that is likely to have streams
+        # the default is the device that is most likely to have streams
         place = _default(backend) if device is None else devices.parse(device)
         place = backend.require(place)
         self._hold(backend, place, backend.new_stream(place))
 
     @classmethod
     def current(cls, device: object = None) -> Stream:
-        """The stream that this thread's work on a device goes to now. Arguments and errors are those of `Stream`."""
+        """The stream to which this thread's work on a device goes now. Arguments and errors are
+        those of `Stream`."""
         backend = selection.current()
         return cls._current(backend, here(backend) if device is None else devices.parse(device))
 
     @classmethod
     def _current(cls, backend: Backend, device: Device) -> Stream:
+        """Returns a `Stream` for the framework's stream to which this thread's work on a device
+        goes."""
         place = backend.require(device)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
         return stream
 
     def _hold(self, backend: Backend, device: Device, native: Any) -> None:
+        """Sets the attributes of a new stream. `native` is the framework's own stream."""
         self.backend = backend
         self.device = device
         self.native = native
@@ -88,24 +95,23 @@ class Stream:
         """Sends this thread's work on the stream's device to the stream. Blocks nest, and end after exceptions.
 
         Raises:
-            ScopeError: on leaving, in another thread or task, or after an `await` inside (see `Device`).
-            UnsupportedError: another backend is selected, whose work this stream cannot hold.
-            DeviceMismatchError: the `with device:` around the block names another device, whose work the stream would
-                not hold.
+            ScopeError: on leaving, in another thread or task, or after an `await` inside.
+            UnsupportedError: another backend is selected, whose work cannot go to this stream.
+            DeviceMismatchError: the `with device:` around the block names another device.
         """
-        # the block would hold work of a different backend than the reader expects
+        # the block has an effect only on work of the stream's own backend
         chosen = selection.current()
         if chosen is not self.backend:
             raise UnsupportedError(
                 f"{self} cannot hold the work of {chosen.name}, which is selected here; make the stream inside the "
-                f"same xdevice.use_backend({chosen.name!r}), "
-                f"or enter it inside xdevice.use_backend({self.backend.name!r})"
+                f"same xdevice.use_backend({chosen.name!r}), or enter it inside "
+                f"xdevice.use_backend({self.backend.name!r})"
             )
         around = scopes.current()
         if around is not None and around is not self.device:
             raise DeviceMismatchError(
                 f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
-                f"{self.device}; make it with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
+                f"{self.device}; make one with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
             )
         scopes.push(
             _entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native))
@@ -121,7 +127,8 @@ class Stream:
         scopes.pop(_entered, self, exc)
 
     def wait(self, other: Stream | Event) -> None:
-        """Makes later work of this stream wait for the work that another stream has been given so far, or for an event.
+        """Makes later work of this stream wait for the work that is in another stream now, or
+        for an event.
 
         The host does not wait. `other` may be of another device.
 
@@ -135,17 +142,19 @@ class Stream:
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
         _same_backend(self, other)
-        # streams wait for events, so a stream is marked by a new one
+        # frameworks let streams wait for events only, so a new event marks the end of the other
+        # stream's work
         event = other._mark() if isinstance(other, Stream) else other._happening("wait for")
         self.backend.stream_wait(self.native, event)
 
     def sync(self) -> None:
-        """Waits on the host until the work that this stream has been given so far is done. `xdevice.sync(stream)` is
-        the same."""
+        """Makes the host wait until the work that is in this stream now is done.
+        `xdevice.sync(stream)` is the same."""
         self.backend.wait_event(self._mark())
 
     def _mark(self) -> Any:
-        """Records and returns a new native event after the work that this stream has been given so far."""
+        """Returns a new event of the framework, recorded after the work that is in this stream
+        now."""
         event = self.backend.new_event(self.device)
         self.backend.record(event, self.native)
         return event
@@ -170,19 +179,21 @@ class Stream:
             raise NotATensorError(
                 f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep"
             )
-        # all are checked before the first is kept, so that a wrong one changes nothing
+        # all are checked before the first one is kept, so an error changes nothing
         for leaf in tensors:
             self._check(leaf.value, f"x{leaf.path}")
         for leaf in tensors:
             self.backend.keep_for(leaf.value, self.native)
 
     def _check(self, x: Any, name: str) -> None:
-        """Raises an error if a tensor is not of this stream's backend and device."""
+        """Raises `UnsupportedError` if a tensor is not one of this stream's backend, and
+        `DeviceMismatchError` if it is not on this stream's device. `name` is what the error
+        calls it."""
         owner = registry.owner_of(type(x))
         assert owner is not None
         if owner is not self.backend:
             raise UnsupportedError(
-                f"{name} is a tensor of {owner.name}, and {self} holds work of its own backend only"
+                f"{name} is a tensor of {owner.name}, and {self} has only work of its own backend"
             )
         place = owner.device_of(x)
         if place is not self.device:
@@ -206,7 +217,8 @@ class Event:
     | tensorflow, mxnet, jax, numpy | none: `xdevice.Timer` waits and reads the host's clock |
 
     Args:
-        device: where the event will be recorded. Left out, it is the device of the first stream it is recorded on.
+        device: where the event will be recorded; by default the device of the first stream on
+            which it is recorded.
 
     Raises:
         UnsupportedError: the backend has no events, or none on that device, such as a virtual GPU; the error names what
@@ -226,15 +238,18 @@ class Event:
         self.backend = selection.current()
         self.device: Device | None = None
         self._native: Any = None
-        # an event that was not recorded counts as having happened in CUDA, and a wait for it would not wait
+        # CUDA treats an event that was never recorded as one that has happened, so a wait would
+        # return at once
         self._recorded = False
         if device is not None:
             self._make(self.backend.require(devices.parse(device)))
         else:
-            # raises if there are no events; neither binds the event to a GPU nor starts one
+            # raises the error if there are no events; the event gets its device when it is
+            # recorded
             self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
 
     def _make(self, device: Device) -> None:
+        """Makes the framework's own event, which belongs to one device."""
         self._native = self.backend.new_event(device)
         self.device = device
 
@@ -243,15 +258,16 @@ class Event:
         mark.
 
         Args:
-            stream: if left out, the stream that this thread's work goes to now, on the event's device; if the event has
-                none yet, on the device of the innermost `with stream:`, else of `with device:`, else on the only GPU.
+            stream: by default the stream to which this thread's work goes now, on the event's
+                device; if it has none yet, on the device of the innermost `with stream:`, else
+                of `with device:`, else on the only GPU.
 
         Raises:
             DeviceMismatchError: the event belongs to a different device than the stream.
             DeviceError: not a `Stream`; or none is given, and there are several GPUs that could be meant.
             UnsupportedError: a stream of another backend.
         """
-        # the stream that the next operation of this thread would go to
+        # the stream to which the next operation of this thread would go
         if stream is None:
             stream = Stream._current(self.backend, self.device or here(self.backend))
         elif not isinstance(stream, Stream):
@@ -261,7 +277,7 @@ class Event:
             )
         _same_backend(self, stream)
         if self._native is None:
-            # without a device of its own, it belongs to that of the first stream
+            # no device was named, so the event gets the device of the first stream
             self._make(stream.device)
         elif self.device is not stream.device:
             raise DeviceMismatchError(
@@ -273,7 +289,7 @@ class Event:
         return self
 
     def sync(self) -> None:
-        """Waits on the host until the event has happened. `xdevice.sync(event)` is the same.
+        """Makes the host wait until the event has happened. `xdevice.sync(event)` is the same.
 
         Raises:
             TimingError: the event was not recorded.
@@ -281,7 +297,8 @@ class Event:
         self.backend.wait_event(self._happening("wait for"))
 
     def elapsed(self, other: Event) -> float:
-        """Seconds of device time from this event to the other; waits until both have happened.
+        """Returns the seconds of device time from this event to the other one. Waits until both
+        have happened.
 
         Raises:
             TimingError: an event was not recorded. DeviceMismatchError: the events are on two devices, whose clocks
@@ -298,12 +315,14 @@ class Event:
                 f"the events are of {self.device} and {other.device}, whose clocks differ; record both on streams of "
                 f"one device, or time several devices with xdevice.Timer"
             )
-        # CUDA raises an error for the time between events that have not happened
+        # CUDA raises an error if one of the events has not happened yet
         self.backend.wait_event(start)
         self.backend.wait_event(end)
         return self.backend.elapsed(start, end)
 
     def _happening(self, verb: str) -> Any:
+        """Returns the framework's own event. Raises `TimingError` if it was not recorded;
+        `verb` says in the error what was to be done with it."""
         if not self._recorded:
             raise TimingError(
                 f"cannot {verb} {self}, which was not recorded; call its record() first"
@@ -316,38 +335,41 @@ class Event:
 
 
 def _is_tensor(x: object) -> bool:
+    """Whether `x` is a tensor, not a symbol or a model."""
     owned = registry.kind_of(type(x))
     return owned is not None and owned.kind == "tensor"
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
+    """Raises `UnsupportedError` if two streams or events belong to different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
-            f"{one} cannot wait for {other}; xdevice.sync(...) on the host orders the work of two backends"
+            f"{one} cannot wait for {other}, which belongs to another backend; let the host wait: xdevice.sync(...)"
         )
 
 
 def _default(backend: Backend) -> Device:
-    """The device of a stream or event if none is named: that of `with device:`, else the first GPU, else the CPU."""
+    """Returns the device of a new stream if none is named: that of `with device:`, else the
+    first GPU, else the CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
 def here(backend: Backend) -> Device:
-    """The device that this thread's work goes to: that of the innermost `with stream:`, else `with device:`, else the
-    GPU."""
+    """Returns the device to which this thread's work goes: that of the innermost
+    `with stream:`, else of `with device:`, else the only GPU, else the CPU. Raises
+    `DeviceError` if there are several GPUs and no block names one."""
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]
-    # the innermost block of this backend, whatever other backends' blocks are inside it
     if entered:
         return entered[-1]
     around = scopes.current()
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    # for virtual GPUs the next call raises: they have no streams
+    # virtual GPUs have no streams, and the caller's next call raises the better error
     if gpus > 1 and not backend.virtual:
         raise DeviceError(
-            f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`"
+            f"there are {gpus} GPUs, and none is named; do this inside a block such as `with xdevice.gpu(1):`"
         )
     return devices.of("gpu") if gpus else CPU

@@ -1,5 +1,5 @@
-"""`Timer`, `Benchmark` and `measure`: time asynchronous work. They wait for the devices before each reading of a
-clock."""
+"""`Timer`, `Benchmark` and `measure`, which time asynchronous work: they wait for the devices
+before they read a clock."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IDLE = 2e-4
-"""The most seconds that waiting for an idle device takes, even on a busy machine."""
+"""How many seconds a wait for an idle device takes at most, even on a busy machine."""
 _MISSED = 0.05
-"""The share of a measured time for which work may have run on streams that the events do not see. If it was more, the
-host's clock is used instead."""
+"""If the device is busy on streams that the events do not cover for a larger share of the
+measured time than this, the host's clock is used instead."""
 
 
 class Timer:
     """A stopwatch for asynchronous work: it waits for the devices before each reading. A new timer is running already.
 
     Args:
-        devices: what to wait for: a device in any spelling, or a list of all that `xdevice.sync` takes (devices,
-            backends, tensors, streams). Left out: all devices of the backend that is selected at the reading.
+        devices: what to wait for: a device in any spelling, or a list of arguments for
+            `xdevice.sync` (devices, backends, tensors, streams). By default: all devices of the
+            backend that is selected at the reading.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
+        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
+            work has failed.
 
     A reading costs the wait and 1 us.
 
@@ -64,16 +66,16 @@ class Timer:
         """
         if self._started is None:
             raise TimingError(
-                "this timer is stopped, not running; call start() first. timer.times has its times"
+                "this timer is stopped, not running; call start() first. Its earlier times are in timer.times"
             )
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)
-        # stopped: a second `stop` raises instead of adding time that nobody measured
+        # a second `stop` raises an error
         self._started = None
         return self.times[-1]
 
     def avg(self) -> float:
-        """The mean of the recorded times, in seconds.
+        """Returns the mean of the recorded times, in seconds.
 
         Raises:
             TimingError: there are no times yet.
@@ -83,11 +85,12 @@ class Timer:
         return sum(self.times) / len(self.times)
 
     def sum(self) -> float:
-        """The sum of the recorded times, in seconds."""
+        """Returns the sum of the recorded times, in seconds."""
         return sum(self.times)
 
     def cumsum(self) -> list[float]:
-        """The running sums of the recorded times, in seconds: the first time, the first two together, and so on."""
+        """Returns the running sums of the recorded times, in seconds: the first, the first two
+        together, and so on."""
         return list(accumulate(self.times))
 
 
@@ -99,10 +102,11 @@ class Benchmark:
 
     Args:
         description: the text before the time.
-        devices: what to wait for, as `Timer` takes it.
+        devices: what to wait for, as in `Timer`.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
+        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
+            work has failed.
 
     Example:
         >>> with xdevice.Benchmark("Run on CPU"):
@@ -127,7 +131,7 @@ class Benchmark:
                 f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`"
             )
         timer = self._running.pop()
-        # the time of a block that failed says nothing
+        # a block that has raised an error did not do all its work
         if exc_type is None:
             self.seconds = timer.stop()
             print(f"{self.description}: {self.seconds:.4f} sec")
@@ -138,7 +142,8 @@ class Measurement(NamedTuple):
 
     median: float
     spread: float
-    """The interquartile range of the times: the middle half of them lies within it. 0 for a single time."""
+    """The interquartile range of the times, within which half of them lie. 0 if there is only
+    one time."""
     times: tuple[float, ...]
     """The time of each repeat, in order."""
     clock: Literal["device", "host"]
@@ -151,7 +156,7 @@ class Measurement(NamedTuple):
         )
 
     def _repr_html_(self) -> str:
-        """A table for notebooks, with the times rounded."""
+        """Returns an HTML table for notebooks, with rounded times."""
         rows = {
             "median": self.median,
             "spread": self.spread,
@@ -186,7 +191,7 @@ def measure(
         fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
         warmup: calls that are not measured. The first ones load kernels and fill caches.
         repeats: calls that are measured.
-        devices: what to wait for, as `Timer` takes it.
+        devices: what to wait for, as in `Timer`.
 
     Raises:
         ArgumentError: `fn` cannot be called; `warmup` is not an int of 0 or more, or `repeats` of 1 or more.
@@ -204,10 +209,10 @@ def measure(
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)
-    # with the waits, as in the repeats, so that the caches of waiting are warm, too
+    # in the same way as the repeats, with the wait, because its first call is slow too
     for _ in range(warmup):
         _once(fn, args, targets)
-    # an event belongs to one GPU, so with several the host's clock is read
+    # an event belongs to one GPU, so the host's clock is read if there are several
     place = _only_gpu(targets)
     measured = _by_events(fn, args, targets, repeats, place) if place is not None else None
     if measured is not None:
@@ -217,9 +222,10 @@ def measure(
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """The seconds that one call of `fn` and its asynchronous work take. The device must be idle before."""
+    """Returns how many seconds one call of `fn` and its asynchronous work take. The device must
+    be idle before the call."""
     started = perf_counter()
-    # kept until the wait is over: JAX cannot wait for an array that was dropped
+    # kept until the wait is over, because JAX cannot wait for an array to which nothing refers
     result = fn(*args)
     sync(*targets)
     seconds = perf_counter() - started
@@ -234,8 +240,9 @@ def _by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """The times measured with events of the GPU. None if events cannot measure them, because the backend has no events
-    or `fn` uses other streams too."""
+    """Returns the times of `repeats` calls, measured with events of the GPU. Returns None if
+    events cannot measure them, because the backend has no events, or because `fn` uses other
+    streams too."""
     from .streams import Event
 
     try:
@@ -250,25 +257,25 @@ def _by_events(
         result = fn(*args)
         end.record()
         times.append(start.elapsed(end))
-        # how long the device is still busy after its events
+        # both events have happened; if the device is still busy, then on other streams
         before = perf_counter()
         sync(*targets)
         del result
-        # the events have happened, and yet the device was busy: on streams that they do not see
         if perf_counter() - before > _IDLE + _MISSED * times[-1]:
             return None
     return _summary(times, "device")
 
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
-    # a single time is each of its own quartiles
+    """Returns the `Measurement` of these times."""
+    # `quantiles` needs two times; one time is taken as all three quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Measurement(median(times), high - low, tuple(times), clock)
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """The GPU that `targets` name, if they name exactly one device; without targets, the only GPU of the selected
-    backend. None otherwise."""
+    """Returns the GPU that `targets` name, if they name only that; without targets, the only
+    GPU of the selected backend. Returns None otherwise."""
     backend = selection.current()
     if not targets:
         return (
@@ -277,30 +284,36 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
             else None
         )
     only, *others = targets
-    # several targets, whose times no single pair of events covers
+    # one pair of events cannot cover several targets
     if others:
         return None
     try:
         place = spellings.parse(only)
+    # a tensor, a stream, a backend or a container
     except DeviceError:
-        return None  # `only` is a tensor, a backend or a container
+        return None
     return place if place.kind == "gpu" else None
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """`devices` as arguments for `sync`. No arguments mean all devices of the selected backend."""
+    """Returns the argument `devices` of `Timer` as arguments for `sync`; an empty tuple, for
+    all devices of the selected backend, if it is None. Raises `DeviceError` for an empty
+    list."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):
         return (devices,)
     if not devices:
         raise DeviceError(
-            "devices is an empty list, so there is nothing to wait for; leave it out to wait for all"
+            "devices is an empty list, so there is nothing to wait for; omit it to wait for all devices"
         )
     return tuple(devices)
 
 
 def _check_count(name: str, count: object, least: int) -> None:
+    """Raises `ArgumentError` unless an argument of `measure`, called `name`, is an int of
+    `least` or more."""
+    # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(
             f"{name} of measure() must be an int of {least} or more, not {shown(count)}"

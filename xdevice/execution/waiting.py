@@ -35,7 +35,7 @@ def sync(*targets: object) -> None:
         DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
         TimingError: an event that was not recorded. UnsupportedError: a tensor on a device that the backend does not
             know, whose work it could not wait for.
-        The framework's own error of the work waited for.
+        Also the framework's own error, if the work has failed.
 
     Example:
         >>> xdevice.sync()
@@ -48,6 +48,8 @@ def sync(*targets: object) -> None:
 
 def _sync_one(target: object) -> None:
     """Waits for one argument of `sync`."""
+    # loaded by name, because that raises the error of a backend that cannot work in a forked
+    # child
     if isinstance(target, Backend):
         registry.load(target.name).synchronize(None)
         return
@@ -57,6 +59,7 @@ def _sync_one(target: object) -> None:
         _sync_owned(*backend_and_kind, target)
         return
     is_named = isinstance(target, Device | str)
+    # an object of a framework that is no container can only be a device object
     if is_named or (
         registry.owner_of(type(target)) is not None and not trees.is_container(target)
     ):
@@ -68,16 +71,19 @@ def _sync_one(target: object) -> None:
     if isinstance(target, Stream | Event):
         target.sync()
         return
+    # a container: waits for each tensor and model in it
     refuse_non_container(target, "wait for")
     for backend, kind, x in owned(target):
         _sync_owned(backend, kind, x)
 
 
 def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
+    """Waits for a tensor or a model. Raises `UnsupportedError` for a symbol."""
     if kind == "symbol":
         raise traced(backend, type(x).__qualname__)
     if kind == "tensor":
         backend.wait(x)
         return
+    # all work on the devices of a model, which is faster than a wait for each of its variables
     for place in {place for _, place in WholeModel(backend, x).places()}:
         backend.synchronize(place)

@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def deterministic() -> Iterator[list[str]]:
-    """A block in which the frameworks choose kernels that give the same bits in each run: `with deterministic():`.
+    """A block in which the frameworks choose kernels that give the same bits in each run: `with
+    deterministic():`.
 
     Experimental: it may change in a minor version.
 
-    Asks the selected backend and every other one that is loaded. `as lacking` gives a line for each thing that one of
-    them cannot provide now, such as one that has to be set before it starts; empty means that nothing is lacking. At
-    the end of the block, also after an error, each framework has its former settings. They apply to the whole process:
-    other threads use them too. Seed the random numbers as well: `xdevice.random.seed_all`.
+    Asks the selected backend and every other one that is loaded. `as lacking` gives a line for
+    each thing that one of them cannot provide now, such as one that has to be set before it
+    starts; empty means that nothing is lacking. At the end of the block, also after an error,
+    each framework has its former settings. They apply to the whole process: other threads use
+    them too. Seed the random numbers as well: `xdevice.random.seed_all`.
 
     | backend | set in the block |
     |---|---|
@@ -31,8 +33,9 @@ def deterministic() -> Iterator[list[str]]:
     | jax | nothing: XLA reads `--xla_gpu_deterministic_ops=true` in XLA_FLAGS when it starts |
     | numpy | nothing: it is deterministic |
 
-    The settings were tested on CPUs, where these frameworks give the same bits without them, and have not been run on a
-    GPU. An operation that has no deterministic kernel does whatever its framework does in that case.
+    The settings were tested on CPUs, where these frameworks give the same bits without them,
+    and have not been run on a GPU. An operation that has no deterministic kernel does whatever
+    its framework does in that case.
 
     Raises:
         UnsupportedError: a third-party backend is loaded that cannot be asked.
@@ -41,6 +44,8 @@ def deterministic() -> Iterator[list[str]]:
         >>> with xdevice.use_backend("numpy"), xdevice.math.deterministic():
         ...     y = xdevice.ones(2) + 1
     """
+    # a dict, as a set that keeps its order: the selected backend is usually among the loaded
+    # ones
     backends = dict.fromkeys((selection.current(), *registry.list_loaded()))
     with ExitStack() as scopes:
         lines = {

@@ -20,27 +20,26 @@ if TYPE_CHECKING:
 def batches(
     arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False
 ) -> Batches:
-    """Parts of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`.
-
-    Each loop over it starts again.
+    """Batches of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`. Each loop over the
+    result begins with the first batch.
 
     Experimental: it may change in a minor version.
 
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
-            the same type; every batch has the other values.
+            the same type, with rows of these tensors and the same other values.
         size: 1 or more. The last batch may be shorter.
-        shuffle: in the order of `xdevice.random.permutation`, drawn at this call, and again for each further loop:
-            seeded, and the same on every backend.
-        drop_last: leave out a last batch that is shorter.
+        shuffle: whether to take the rows in the order of a `xdevice.random.permutation`, drawn at this call and again
+            for each further loop. With a seed it is the same on every backend.
+        drop_last: whether to leave out a last batch that is shorter than `size`.
 
     Raises, at the call:
-        ArgumentError: a size that is not an int of 1 or more. ShapeError: a tensor without a first axis, or of another
-            length than the others. NotATensorError: no tensor, or a model.
-        UnsupportedError: a sparse tensor; shuffling inside a function that is traced.
+        ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axis, or another length.
+        NotATensorError: there is no tensor, or a model. UnsupportedError: a tensor is sparse; or `shuffle` is True
+            while a function is traced.
 
-    Costs a copy of the rows; without `shuffle` a view of them on PyTorch, Paddle, MXNet and NumPy, elsewhere a copy of
-    `arrays` at the first batch. `xdevice.prefetch` accepts the result.
+    With `shuffle`, a batch is a copy of its rows; without, a view on PyTorch, Paddle, MXNet and NumPy. On the other
+    backends, `arrays` is copied at the first batch. `xdevice.prefetch` accepts the result.
 
     Example:
         >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
@@ -52,6 +51,7 @@ def batches(
         )
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)
+    # the number of rows of each batch
     sizes = [min(size, length - start) for start in range(0, length, size)]
     if drop_last and sizes and sizes[-1] < size:
         del sizes[-1]
@@ -59,7 +59,8 @@ def batches(
 
 
 class Batches:
-    """The result of `batches`: each loop over it starts with the first part."""
+    """The result of `batches`. `len()` gives the number of batches, and each loop begins with
+    the first batch."""
 
     def __init__(
         self, arrays: Any, operands: list[Operand], length: int, sizes: list[int], shuffle: bool
@@ -78,18 +79,21 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         if not self._shuffle:
             return self._in_order()
+        # the first loop has the order drawn at the call, and each further loop draws its own
         order, self._order = self._order, None
         return self._shuffled(self._draw() if order is None else order)
 
     def _draw(self) -> np.ndarray[Any, Any]:
+        """Returns the numbers of all rows in a new random order."""
         order: np.ndarray[Any, Any] = to_numpy(random.permutation(self._length, "cpu", "int32"))
         return order
 
     def _in_order(self) -> Iterator[Any]:
-        """Yields the parts in order; the tensors are split once."""
+        """Yields the batches without shuffling. All tensors are split before the first one."""
         if not self._sizes:
             return
-        # `split` takes lengths that add up to the whole
+        # `split` takes lengths that add up to the whole; the rest are the rows that `drop_last`
+        # leaves out
         rest = self._length - sum(self._sizes)
         lengths = [*self._sizes, *[rest] * bool(rest)]
         parts = [operand.backend.split(operand.value, lengths) for operand in self._operands]
@@ -97,7 +101,8 @@ class Batches:
             yield rebuilt(self._arrays, self._operands, [part[i] for part in parts])
 
     def _shuffled(self, order: np.ndarray[Any, Any]) -> Iterator[Any]:
-        """Yields the parts in an order of rows, each taken when it is asked for."""
+        """Yields the batches with the rows in `order`. Each batch is copied when the loop
+        reaches it."""
         start = 0
         for size in self._sizes:
             rows = order[start : start + size]
@@ -110,5 +115,7 @@ class Batches:
 
 
 def _taken(operand: Operand, rows: np.ndarray[Any, Any]) -> Any:
+    """Returns the rows with these numbers as a new tensor of the operand's backend, on its
+    device."""
     kernels = operand.backend.namespace()
     return kernels.take(operand.value, kernels.constant(rows, operand.value), 0)

@@ -1,12 +1,14 @@
-"""Optimizers as functions: new parameters and a new state, with PyTorch's formulas on every backend.
+"""Optimizers as functions: they return new parameters and a new state, with PyTorch's formulas
+on every backend.
 
 Experimental: it may change in a minor version.
 
-The state is a dict: "step", a tensor without dimensions, and containers with the structure of the parameters. So it is
-saved, replicated and compiled with them, and nothing is hidden in objects. A learning rate is a Python number, or a
-tensor without dimensions, such as a schedule returns for the step of a state; in a compiled step only a tensor can
-change without compiling again. `weight_decay` times the parameter is added to the gradient; only `adamw` shrinks the
-parameter itself.
+The state is a dict: "step", a tensor without dimensions, and containers with the structure of
+the parameters. So it is saved, replicated and compiled like the parameters, and nothing is
+hidden in objects. A learning rate is a Python number or a tensor without dimensions, such as a
+schedule returns for the "step" of a state. A compiled step is compiled again for each new
+number, but not for a tensor. `weight_decay` times the parameter is added to the gradient; only
+`adamw` shrinks the parameter itself.
 """
 
 from __future__ import annotations
@@ -50,9 +52,10 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     """The state with which an optimizer begins: `optim.init(optim.adam, params)`.
 
     Raises:
-        ArgumentError: not one of this module's optimizers. Other errors: those of `update`.
+        ArgumentError: `rule` is not an optimizer of this module. Other errors: those of
+            `update`.
 
-    Costs the memory of the parameters, for each average that the optimizer has.
+    Costs the memory of the parameters for each average that the optimizer keeps.
 
     Example:
         >>> params = {"w": xdevice.tensor([1.0, 2.0])}
@@ -64,7 +67,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         raise ArgumentError(
             f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}"
         )
-    # parameters of any container, in the order of its walk
+    # each row is one parameter
     rows = Rows("params", flatten(params))
     state = {
         part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p)))
@@ -72,7 +75,8 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     }
     first = rows.leaves[0]
     xp = array_namespace(first)
-    # made from a parameter, so that it is on its device and may be traced
+    # 0, computed from a parameter, so that it is on its device and may be a symbol of a traced
+    # function
     return {"step": xp.astype(xp.sum(xp.zeros_like(first)), xp.int32), **state}
 
 
@@ -91,9 +95,9 @@ def sgd(
     Args:
         state: the result of `init(sgd, params)` or of the previous step; it is not changed.
         lr: a number, or a tensor without dimensions.
-        nesterov: `p - lr * (g + momentum * m)`.
+        nesterov: whether the step is `p - lr * (g + momentum * m)` instead.
 
-    Returns the new parameters and the new state. Raises and costs as `update`.
+    Returns the new parameters and the new state. Errors and costs are those of `update`.
 
     Example:
         >>> params = xdevice.tensor([1.0])
@@ -124,7 +128,8 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the corrected averages of gradients and of their squares.
+    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected averages of
+    gradients and squares.
 
     Arguments, result, errors and costs are those of `sgd`.
 
@@ -148,7 +153,8 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adam from `p * (1 - lr * weight_decay)`: the decay is not part of the gradient.
+    """A step of Adam, beginning at `p * (1 - lr * weight_decay)`: the decay is not part of the
+    gradient.
 
     Arguments, result, errors and costs are those of `sgd`.
     """
@@ -165,7 +171,8 @@ def rmsprop(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
+    """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) +
+    eps)`.
 
     Arguments, result, errors and costs are those of `sgd`.
     """
@@ -173,7 +180,7 @@ def rmsprop(
     rate = _number_for(lr)
 
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
-        # added to the gradient, as in PyTorch
+        # the decay is added to the gradient, as in PyTorch
         g = _decayed(g, p, weight_decay)
         v = alpha * v + (1 - alpha) * (g * g)
         return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
@@ -212,11 +219,12 @@ _PARTS: Final = {
     rmsprop: ("square",),
     adagrad: ("square",),
 }
-"""The containers in the state of each optimizer."""
+"""The names of the containers in the state of each optimizer, in the order of the arguments of
+its rule."""
 
 
 def _adam(
-    which: Callable[..., Any],
+    optimizer: Callable[..., Any],
     params: Any,
     grads: Any,
     state: Any,
@@ -225,23 +233,27 @@ def _adam(
     eps: float,
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of `which`, `adam` or `adamw`: with the adapter's kernel if it takes these tensors, else with a rule."""
+    """Returns the new parameters and state after a step of `optimizer`, which is `adam` or
+    `adamw`. It is computed with the adapter's kernel if that takes these tensors, otherwise
+    with a rule for each parameter."""
     beta1, beta2 = betas
     rate = _number_for(lr)
 
+    # a row with the decay: a parameter, its gradient and the two averages
     def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
         # Adam adds the decay to the gradient, AdamW takes it off the parameter first
-        if which is adam:
+        if optimizer is adam:
             return p, g + weight_decay * p, *means
         return p - rate(p) * weight_decay * p, g, *means
 
     @_once_for_each_place
     def numbers(p: Any) -> tuple[Any, ...]:
-        """The corrections of both averages, moved into the rate and eps, so that no element has to be corrected on its
-        own."""
+        """Returns the rate and eps, multiplied with the bias corrections of both averages. So
+        the averages themselves, which have many elements, need not be corrected."""
         xp = array_namespace(p)
         steps = _number_for(state["step"])(p) + 1.0
-        # 1 - beta ** step would lose half of the digits of float32
+        # 1 - beta ** steps for both betas; in float32, computing it that way would lose half of
+        # the digits
         of_mean, of_square = (
             -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in betas
         )
@@ -257,7 +269,7 @@ def _adam(
     def stepped(rows: Rows) -> list[Any]:
         if weight_decay:
             rows = rows.changed(decayed)
-        # one call for all parameters, where the framework has such a kernel
+        # one call for all parameters, if the framework has a kernel for it
         kernel, p = rows.kernel("adam"), rows.leaves[0]
         if kernel is not None:
             result = kernel(_there(state["step"], p), rate(p), betas, eps)
@@ -266,31 +278,34 @@ def _adam(
                 return result  # type: ignore[no-any-return]
         return rows.applied(rule)
 
-    return _step(which, params, grads, state, stepped)
+    return _step(optimizer, params, grads, state, stepped)
 
 
 def _step(
-    which: Callable[..., Any],
+    optimizer: Callable[..., Any],
     params: Any,
     grads: Any,
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """The new parameters and state. `stepped` gives for each row (a parameter, its gradient and its parts of the state)
-    the new parameter and parts."""
-    # the state of another optimizer would be taken for this one's
-    _require_state(which, state)
-    return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
+    """Returns the new parameters and state. `stepped` takes the rows (each is a parameter, its
+    gradient and its parts of the state), and returns for each the new parameter and the new
+    parts. Raises `ArgumentError` for the state of another optimizer, and the errors of
+    `update`."""
+    _require_state(optimizer, state)
+    return registry.eagerly(lambda: _stepped(optimizer, params, grads, state, stepped))  # type: ignore[no-any-return]
 
 
 def _stepped(
-    which: Callable[..., Any],
+    optimizer: Callable[..., Any],
     params: Any,
     grads: Any,
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    parts, walk = _PARTS[which], flatten(params)
+    """Returns the result of `_step`. It is called outside a compiler such as torch.compile,
+    which could not compile the walk over containers."""
+    parts, walk = _PARTS[optimizer], flatten(params)
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
         new, *rest = zip(*stepped(rows), strict=True)
@@ -300,47 +315,52 @@ def _stepped(
         return rows.rebuilt(new), {"step": state["step"] + 1, **result}
 
 
-def _require_state(which: Callable[..., Any], state: Any) -> None:
-    """Raises `ArgumentError` unless this is a state of the optimizer `which`."""
-    if not isinstance(state, dict) or set(state) != {"step", *_PARTS[which]}:
-        name = which.__name__
+def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
+    """Raises `ArgumentError` unless `state` is a state of this optimizer."""
+    if not isinstance(state, dict) or set(state) != {"step", *_PARTS[optimizer]}:
+        name = optimizer.__name__
         raise ArgumentError(
             f"{name} takes the state of xdevice.optim.init(xdevice.optim.{name}, params), not {shown(state)}"
         )
 
 
 def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
+    """Returns the gradient `g` of the parameter `p` with the decay added."""
     return g + weight_decay * p if weight_decay else g
 
 
 def _number_for(value: Any) -> Callable[[Any], Any]:
-    """A number, or a tensor without dimensions, as a function of the parameter that it is to compute with."""
+    """Returns a function that takes a parameter, and returns `value` for computing with it. A
+    number is returned as it is, a tensor without dimensions on the device and in the dtype of
+    the parameter."""
     if isinstance(value, int | float):
         return lambda p: value
     return _once_for_each_place(lambda p: _alike(value, p))
 
 
 def _alike(x: Any, p: Any) -> Any:
-    """`x` on the device and in the dtype of `p`."""
+    """Returns the tensor `x` on the device and in the dtype of `p`."""
     x = _there(x, p)
     return x if x.dtype is p.dtype else array_namespace(p).astype(x, p.dtype)
 
 
 def _there(x: Any, p: Any) -> Any:
-    """`x` on the device of `p`; traced tensors are on no device."""
+    """Returns the tensor `x` on the device of `p`; unchanged if one of them is traced, and so
+    has no device."""
     if type(x) not in registry.probes or type(p) not in registry.probes:
         return x
     return to_device(x, device_of(p))
 
 
 def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """A function of a parameter, which calls `make` only for the first parameter of each device and dtype."""
+    """Returns a function that returns `make(p)` for a parameter `p`. It calls `make` only for
+    the first parameter of each device and dtype, and returns the same result for the others."""
     values: dict[Any, T] = {}
 
     def for_parameter(p: Any) -> T:
         probe = registry.probes.get(type(p))
-        device = probe(p) if probe is not None else None  # traced tensors are on no device
-        # a number is moved and cast once for all parameters of a kind
+        # a traced tensor has no device
+        device = probe(p) if probe is not None else None
         key = device, p.dtype
         if key not in values:
             values[key] = make(p)
@@ -353,9 +373,10 @@ def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def global_norm(grads: Any) -> Any:
-    """The root of the sum of all squares in a container: a tensor without dimensions on the first tensor's device.
+    """The root of the sum of all squares in a container: a tensor without dimensions, on the
+    first tensor's device.
 
-    Raises NotATensorError: no tensor. Costs three passes.
+    Raises NotATensorError if there is no tensor. Costs three passes over the tensors.
 
     Example:
         >>> xdevice.item(xdevice.optim.global_norm({"a": xdevice.tensor([3.0]), "b": xdevice.tensor([4.0])}))
@@ -365,7 +386,9 @@ def global_norm(grads: Any) -> Any:
 
 
 def _norm(rows: Rows) -> Any:
-    # each on its device; only the sums go to the first one
+    """Returns the root of the sum of all squares in rows of one tensor each."""
+    # each sum is computed on the device of its tensor; only the sums are moved to the device of
+    # the first one
     squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
     xp = array_namespace(squares[0])
     return xp.sqrt(xp.sum(xp.stack([_alike(square, squares[0]) for square in squares])))
@@ -374,7 +397,8 @@ def _norm(rows: Rows) -> Any:
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """The gradients, scaled down so that their `global_norm` is at most `max_norm`.
 
-    Raises ArgumentError: a norm that is not positive. NotATensorError: no tensor. Costs `global_norm` and a pass.
+    Raises ArgumentError if `max_norm` is not positive, NotATensorError if there is no tensor.
+    Costs `global_norm` and a pass.
 
     Example:
         >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)
@@ -387,7 +411,8 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     with Aside(backend_of(walk)):
         rows = Rows("grads", walk)
         norm = _norm(rows)
-        # at most 1, without a decision that a compiler could not trace
+        # at most 1, because the norm is raised to `max_norm`; an `if` on a tensor could not be
+        # traced by a compiler
         factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
         here = _number_for(factor)
         return rows.rebuilt(rows.applied(lambda g: g * here(g)))
@@ -397,34 +422,39 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
 
 
 def warmup(step: Any, steps: int) -> Any:
-    """A factor for the learning rate that grows to 1 within some steps: `(step + 1) / steps`.
+    """A factor for the learning rate that grows to 1 within `steps` steps: `(step + 1) /
+    steps`, and then stays 1.
 
     Args:
-        step: an int, which gives a float, or the "step" of a state, which gives a tensor without dimensions.
+        step: an int, for which the result is a float; or the "step" of a state, for a tensor
+            without dimensions.
 
     Example:
         >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]
         [0.25, 0.5, 1.0, 1.0]
     """
-    # a plain number on the host needs no framework
+    # for a Python number no framework is needed
     if isinstance(step, int | float):
         return min((step + 1) / steps, 1.0)
     xp = array_namespace(step)
-    # the step of a state is an int32
+    # the "step" of a state is int32, and divided as a float
     return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
 
 
 def cosine(step: Any, steps: int) -> Any:
-    """A factor for the learning rate that falls from 1 to 0 within some steps, along half a cosine.
+    """A factor for the learning rate that falls from 1 to 0 within `steps` steps, along half a
+    period of a cosine.
 
-    Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` does both.
+    Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` combines
+    the two.
 
     Example:
         >>> [xdevice.optim.cosine(step, 4) for step in (0, 2, 4, 9)]
         [1.0, 0.5, 0.0, 0.0]
     """
     if isinstance(step, int | float):
-        # so that half of the way is 0.5 and the end is 0
+        # rounded, because cos(pi / 2) is 6e-17: so the factor is exactly 0.5 after half of the
+        # steps
         return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
     xp = array_namespace(step)
     part = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)

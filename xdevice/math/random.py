@@ -1,20 +1,21 @@
 """Random numbers: one seed, and the same bits on every backend and device.
 
-Numbers are drawn on the host by NumPy's Philox, then moved to the device: `np.random.Generator(np.random.Philox(0))`
-gives the same numbers as `seed(0)`. How much a draw takes from a generator depends on its size and dtype, and not on
-the backend.
+Numbers are drawn on the host by NumPy's Philox, then moved to the device:
+`np.random.Generator(np.random.Philox(0))` gives the same numbers as `seed(0)`. How many numbers
+a draw takes from a generator depends on the size and dtype of the draw, and not on the backend.
 
-| where | generator |
+| code that draws | its generator |
 |---|---|
-| inside `with seed(0):`, in this thread and asyncio task | the block's own |
-| an asyncio task, or `asyncio.to_thread`, that begins in a block | the block's, in the event loop's order |
+| inside `with seed(0):`, in this thread and asyncio task | that of the block |
+| an asyncio task, or `asyncio.to_thread`, that begins in a block | that of the block, in the event loop's order |
 | a task of `parallel.run`, the source of `prefetch` | its own, derived from the caller's in the order of calls |
 | a forked process | its own, derived from the parent's in the order of forks |
-| everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
+| everything else: `threading.Thread`, cells of a notebook | that of the process, one draw at a time |
 
-So numbers do not depend on timing, except where several `threading.Thread`s draw from one generator: let each open a
-block. The process's generator begins with XDEVICE_SEED, if that is set (`xdevice parity` sets it), else with entropy
-from the system. So does the generator of a process that is spawned, not forked.
+So numbers do not depend on timing, unless several `threading.Thread`s draw from one generator:
+let each open a block. The generator of a process begins with XDEVICE_SEED if that is set
+(`xdevice parity` sets it), otherwise with entropy from the system. The same holds for a process
+that is spawned, not forked.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+# the dtypes that `integers` and the other functions for whole numbers draw
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _LARGEST: Final = {
     "float16": 65504.0,
@@ -70,9 +72,11 @@ _LARGEST: Final = {
 }
 """The largest finite number of each float dtype."""
 _FARTHEST: Final = 16
-"""How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
+"""An upper bound of the distance of a normal number from the mean, in standard deviations.
+NumPy's algorithm, the ziggurat, draws none beyond 13.8."""
 _FARTHEST_SUM: Final = 1e-3
-"""How far from 1 the sum of probabilities may be: each one in float16 has a relative error of up to 5e-4."""
+"""How far from 1 the sum of probabilities may be: each one in float16 has a relative error of
+up to 5e-4."""
 
 
 def uniform(
@@ -85,22 +89,21 @@ def uniform(
 ) -> Any:
     """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
 
-    No number is `high`, even if rounding to the dtype would make it so. float32 has steps of 2**-24 of the range,
-    float64 of 2**-53; 16-bit floats are rounded from float32. Costs about 10 us, 9 ns a number, and the copy to the
-    device.
+    No number equals `high`, not even after rounding to the dtype. The steps are 2**-24 of the range in float32, 2**-53
+    in float64; 16-bit floats are rounded from float32. Costs about 10 us, 9 ns a number, and the copy to the device.
 
     Args:
-        shape: ints of 0 or more; without any a tensor without dimensions.
+        shape: ints of 0 or more; without any, the result is a tensor without dimensions.
         low: the least number.
         high: the bound that all numbers are below.
-        device: any spelling; without it the device of the `with device:` block, else `cpu:0`.
+        device: any spelling of a device; None means that of the `with device:` block, or `cpu:0` outside a block.
         dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not numbers, do not fit into the dtype, or leave no numbers between them.
+        ArgumentError: the bounds are not numbers, do not fit into the dtype, or leave no numbers between them.
         ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
-        DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
-        UnsupportedError: inside a function that a framework traces into a graph: docs/reference/random.md.
+        DTypeError: the dtype is not a float, or the backend does not have it here (float64 on JAX without 64-bit).
+        UnsupportedError: a framework traces the calling function into a graph: docs/reference/random.md.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -125,7 +128,7 @@ def uniform(
 
     def draw(generator: Any) -> Any:
         x = generator.random(sizes, work)
-        # NumPy's own numbers are below 1 already
+        # NumPy's numbers are in [0, 1) already
         return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
 
     return _make(backend, _draw(backend, draw), place, dtype)
@@ -139,16 +142,18 @@ def normal(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
+    """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names
+    another float type.
 
-    Drawn as standard normal numbers, multiplied by `scale`, then added to `loc`, in the dtype; 16-bit floats are
-    rounded from float32.
+    Standard normal numbers are drawn, multiplied by `scale` and added to `loc` in the dtype.
+    16-bit floats are computed in float32 and then rounded.
 
     Args:
         scale: 0 or more. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: `loc` or `scale` is not a number, or is such that numbers would not fit into the dtype.
+        ArgumentError: `loc` or `scale` is not a number, or the numbers would not fit into the
+            dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 20 ns a number, and the copy to the device.
@@ -168,7 +173,7 @@ def normal(
         raise ArgumentError(
             f"a standard deviation must be 0 or more, and scale is {shown(scale)}"
         )
-    # infinity would only show where a rare number is drawn
+    # refused before drawing, because otherwise only a rare number would become infinite
     if abs(mean) + _FARTHEST * deviation > _LARGEST[name]:
         raise ArgumentError(
             f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit into {name}; name a wider dtype"
@@ -177,7 +182,8 @@ def normal(
     def draw(generator: Any) -> Any:
         x = generator.standard_normal(sizes, _work(name))
         if (mean, deviation) != (0, 1):
-            # in place, in the dtype of the numbers: what NumPy would widen differs by version
+            # in place, and in the dtype of the numbers: when NumPy would widen them differs by
+            # version
             x *= x.dtype.type(deviation)
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
@@ -195,17 +201,17 @@ def integers(
 ) -> Any:
     """Integers in [low, high), all equally probable: `integers((5,), high=10)`; int64 unless `dtype` says otherwise.
 
-    As in `tensor`, JAX without 64-bit holds int64 as int32: the same numbers, if the bounds fit.
+    As with `xdevice.tensor`, JAX without 64-bit has int32 instead of int64, with the same numbers if the bounds fit.
 
     Args:
         high: the bound that all numbers are below.
-        low: the least number, 0 by default. Without `low`, a single int before `high` is refused: NumPy would take it
+        low: the least number; None means 0. Without `low`, a single int before `high` is refused: NumPy would take it
             for the least number, and `xdevice.ones` for the shape.
         dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not ints, `low` not below `high`, or a single int, whose meaning is not clear.
-        DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
+        ArgumentError: the bounds are not ints, `low` is not below `high`, or a single int comes before `high`.
+        DTypeError: the dtype is not an integer, the backend does not have it, or it does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 9 ns a number, and the copy to the device.
@@ -219,6 +225,7 @@ def integers(
         spellings.refuse("random.integers", spelling, "high=, low=, device=, dtype=")
     backend, place, name = _begin("integers", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
+    # `integers(5, high=10)` is refused; `integers((5,), high=10)` is a shape
     if low is None and len(shape) == 1 and isinstance(shape[0], int):
         raise ArgumentError(
             f"integers({shape[0]}, high={shown(high)}): the first numbers are the shape; write integers(({shape[0]},), "
@@ -237,12 +244,13 @@ def integers(
 def permutation(
     n: int, device: object = None, dtype: object = None, **spelling: NoReturn
 ) -> Any:
-    """The ints from 0 to n - 1 in random order, a vector to shuffle by indexing; int64 unless `dtype` says otherwise.
+    """The ints from 0 to n - 1 in random order, as a vector for shuffling by indexing; int64
+    unless `dtype` is given.
 
     Args:
         n: 0 or more.
-        dtype: any integer type that holds n - 1; the order does not depend on it. The other arguments are
-            those of `uniform`.
+        dtype: any integer type that holds n - 1; the order does not depend on it. The other
+            arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
         ArgumentError: `n` is not an int of 0 or more.
@@ -261,6 +269,7 @@ def permutation(
     length = _whole("n", n)
     if length < 0:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
+    # two checks: the backend may have a limit for the length, and the dtype for the numbers
     _sizes(backend, (length,), name)
     _require_bounds_fit(backend, name, 0, length - 1)
     # drawn as int64, so that the order does not depend on the dtype
@@ -275,7 +284,8 @@ def bernoulli(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
+    """A mask: each element is True with probability `p`, else False. Another `dtype` than bool
+    gives ones and zeros.
 
     Args:
         p: from 0 (never) to 1 (always).
@@ -297,12 +307,13 @@ def bernoulli(
     if spelling:
         spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("bernoulli", device, dtype, "bool", None)
-    # all is checked before the first draw, so that an error takes no numbers from the generator
+    # everything is checked before the draw, so that an error takes no numbers from the
+    # generator
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
         raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
-    # compared in float64, so that a probability near 0 or 1 counts
+    # drawn and compared in float64, so that probabilities near 0 or 1 are not rounded
     drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
@@ -314,18 +325,20 @@ def choice(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 by default.
+    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`;
+    int64 by default.
 
     Experimental: it may change in a minor version.
 
     Args:
-        p: n probabilities, a sequence or a tensor with one axis, which the host reads. Their sum must be 1 within
-            0.001; they are then scaled so that it is 1.
-        dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The other
-            arguments are those of `uniform`.
+        p: n probabilities: a sequence, or a tensor with one axis, which the host reads. Their
+            sum may differ from 1 by 0.001; they are scaled so that it is 1.
+        dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The
+            other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: `p` is empty, is not numbers along one axis, has a number below 0 or NaN, or has another sum.
+        ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below
+            0, or has another sum.
         ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
     Costs about 30 us, 40 ns a number, and the copy to the device.
@@ -339,10 +352,12 @@ def choice(
         spellings.refuse("random.choice", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("choice", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
+    # the interval of index i ends at `ends[i]`; the index of a number is that of the interval
+    # that it is in
     ends = _probabilities(p).cumsum()
     _require_bounds_fit(backend, name, 0, len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
-    # by division, so that the last end is exactly 1, and no number is beyond it
+    # after the division the last end is exactly 1, so every number is below it
     return backend.from_numpy(
         (ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), place
     )
@@ -351,18 +366,21 @@ def choice(
 def xavier_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
+    """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot
+    and Bengio, 2010).
 
     Experimental: it may change in a minor version.
 
     PyTorch's `nn.init.xavier_uniform_` and Keras's `GlorotUniform` have this distribution.
 
     Args:
-        shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for `nn.conv2d`, whose inputs are
-            C * height * width, and whose outputs are O * height * width. The other arguments are those of `uniform`.
+        shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for
+            `nn.conv2d`, whose inputs are C * height * width, and whose outputs are O * height *
+            width. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ShapeError: another number of axes. The other errors are those of `uniform`, and so are the costs.
+        ShapeError: the shape has neither two nor four axes. Other errors and the costs are
+            those of `uniform`.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -377,12 +395,13 @@ def xavier_uniform(
 def xavier_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
+    """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and
+    Bengio, 2010).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off at two deviations.
-    Arguments, errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off
+    at two deviations. Arguments, errors and costs are those of `xavier_uniform`.
     """
     inputs, outputs = _fans(shape, "xavier_normal")
     return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
@@ -391,12 +410,14 @@ def xavier_normal(
 def kaiming_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
+    """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He
+    et al., 2015).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), and Keras's `HeUniform`
-    have this distribution. Arguments, errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, if `w` has the shape (outputs,
+    inputs), and Keras's `HeUniform` have this distribution. Arguments, errors and costs are
+    those of `xavier_uniform`.
     """
     return _around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
 
@@ -404,12 +425,14 @@ def kaiming_uniform(
 def kaiming_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
+    """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al.,
+    2015).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), has this distribution;
-    Keras's `HeNormal` cuts it off at two deviations. Arguments, errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, if `w` has the shape (outputs,
+    inputs), has this distribution. Keras's `HeNormal` cuts it off at two deviations. Arguments,
+    errors and costs are those of `xavier_uniform`.
     """
     return normal(
         *shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype
@@ -419,12 +442,12 @@ def kaiming_normal(
 class seed:
     """Restarts the random numbers from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
 
-    `seed(0)` seeds the generator that this code draws from: that of the innermost block or task, else of the process
-    (docs/reference/random.md). `with seed(0):` draws from its own generator, and leaves the generator outside as if
-    nothing had been drawn, even after exceptions. Blocks nest, hold across an `await`, and may be entered again, each
-    time from the seed. One exception: numbers that another thread draws between the call of `seed(0)` in `with
-    seed(0):` and the beginning of that block also come from the seed. The frameworks' own generators are not seeded:
-    `seed_all` does that.
+    `seed(0)` seeds the generator that this code draws from: that of the innermost block or task, or else that of the
+    process (docs/reference/random.md). A block, `with seed(0):`, has its own generator. It leaves the generator outside
+    as if nothing had been drawn, even after exceptions. Blocks nest, hold across an `await`, and may be entered again;
+    each time they begin at the seed. One exception: numbers that another thread draws between the call of `seed(0)` in
+    `with seed(0):` and the beginning of that block also come from the seed. `seed` does not seed the frameworks' own
+    generators; `seed_all` does.
 
     Args:
         n: an int of 0 or more, of any size.
@@ -448,12 +471,14 @@ class seed:
         self._n = _whole("a seed", n)
         if self._n < 0:
             raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
+        # seeds at once, for a call without `with`; `__enter__` restores the generator that was
+        # there before
         self._place = generators.current_place()
         self._before = self._place.numbers
         self._begun = self._place.numbers = generators.Numbers(self._n)
 
     def __enter__(self) -> None:
-        # nobody has seeded in between, so the generator outside goes on where it was
+        # unless it was seeded again in between, the generator outside goes on where it was
         if self._place.numbers is self._begun:
             self._place.numbers = self._before
         generators.entered.set(
@@ -461,6 +486,7 @@ class seed:
         )
 
     def __exit__(self, *_: object) -> None:
+        # raises ScopeError if this thread or task has not entered the block
         entered = generators.entered.get()
         place = blocks.place_in(entered, self, f"{self!r}")
         generators.entered.set(entered[:place] + entered[place + 1 :])
@@ -470,10 +496,12 @@ class seed:
 
 
 def seed_all(n: int) -> None:
-    """Seeds `xdevice.random` and all other generators: Python's `random`, NumPy's `np.random`, and the default
-    generators of the selected framework and of all others that are loaded, on every device.
+    """Seeds `xdevice.random` and all other generators: Python's `random`, NumPy's `np.random`,
+    and the default generators of the selected framework and of all loaded frameworks, on every
+    device.
 
-    The frameworks draw different numbers from one seed; only those of `xdevice.random` are equal on all of them.
+    The frameworks draw different numbers from the same seed; only those of `xdevice.random` are
+    the same on all.
 
     | backend | seeded by |
     |---|---|
@@ -487,7 +515,8 @@ def seed_all(n: int) -> None:
 
     Raises:
         ArgumentError: `n` is not such an int; nothing is seeded.
-        UnsupportedError: a third-party backend is loaded that cannot be seeded; others may have been seeded then.
+        UnsupportedError: a third-party backend that cannot be seeded is loaded; other
+            generators may be seeded by then.
 
     Example:
         >>> xdevice.random.seed_all(0)
@@ -500,16 +529,19 @@ def seed_all(n: int) -> None:
     for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
         backend.seed_generators(number)
     random.seed(number)
-    # a backend is loaded, and each of them imports NumPy
+    # NumPy is imported, because each backend imports it; this module does not, so that `import
+    # xdevice` stays fast
     sys.modules["numpy"].random.seed(number)
     seed(number)
 
 
 def get_state() -> dict[str, Any]:
-    """The state of `xdevice.random` here, which decides its next numbers: plain values, which can be pickled.
+    """The state of `xdevice.random` in this place, which decides its next numbers: a dict of
+    plain values.
 
-    The generator is the one that `seed` seeds: that of the innermost block or task, else the process's. `set_state`
-    restores it. The frameworks' own generators have their own states (`torch.get_rng_state`).
+    It can be pickled, and `set_state` restores it. It belongs to the generator that `seed`
+    seeds: that of the innermost block or task, or else that of the process. The frameworks' own
+    generators have their own states (`torch.get_rng_state`).
 
     Example:
         >>> state = xdevice.random.get_state()
@@ -521,10 +553,11 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Continues with the numbers that followed the `get_state` that returned `state`, here or in another process.
+    """Continues with the numbers that followed the `get_state` that returned `state`, here or
+    in another process.
 
     Raises:
-        ArgumentError: not such a state; nothing changes.
+        ArgumentError: `state` is not the result of `get_state`; nothing changes.
 
     Example:
         >>> xdevice.random.set_state({})
@@ -541,8 +574,12 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
-    """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 and then widened if the
-    run's floats are float64: so that run has the same numbers as a run in float32."""
+    """Returns a tensor with the drawn numbers, floats, on the device `place`. `dtype` is the
+    argument of the caller. If it is None and the program runs in float64 (`xdevice parity
+    --float64`), the numbers, which were drawn in float32, are widened: so they are the same as
+    in a run in float32."""
+    # `jitter` changes nothing, unless a run measures how much small differences matter
+    # (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(
         drawn.astype("float64") if is_wider else floats.jitter(drawn), place
@@ -550,6 +587,8 @@ def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: o
 
 
 def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
+    """Returns `draw(generator)` for the generator of this place, called outside the backend's
+    compiler."""
     return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
 
 
@@ -559,8 +598,11 @@ def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
 def _begin(
     what: str, device: object, dtype: object, default: str, kinds: tuple[str, ...] | None
 ) -> tuple[Backend, Device, str]:
-    """The backend, the device and the dtype of a draw, `default` if the caller names no dtype. Raises an error if the
-    backend refuses to draw now, or refuses the device, or a dtype that is not among `kinds`, if these are given."""
+    """Returns the selected backend, the device and the dtype of a draw by the function `what`.
+    The dtype is `default` if the argument `dtype` is None. Raises `DTypeError` for a dtype that
+    is not among `kinds` (None allows all) or that the backend does not have,
+    `DeviceNotFoundError` for the device, and `UnsupportedError` if the numbers would become
+    constants of a traced function."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
     place = creation.place_for(backend, device)
@@ -578,7 +620,8 @@ def _begin(
 def _sizes(
     backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str
 ) -> tuple[int, ...]:
-    """The shape of a draw. Raises `ShapeError` for one that the backend cannot have."""
+    """Returns the shape of a draw as a tuple. Raises `ShapeError` for a shape that the backend
+    does not support."""
     sizes = creation.shape_of(shape, dtype)
     if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
         raise ShapeError(
@@ -589,8 +632,10 @@ def _sizes(
 
 
 def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
-    """How many numbers each output of a layer is computed from, and how many outputs each input goes into; 1 where
-    there are none."""
+    """Returns how many inputs each output of a layer is computed from, and how many outputs
+    each input goes into: "fan in" and "fan out". At least 1, because the caller divides by
+    them. Raises `ShapeError` unless the shape of the weights has two or four axes; `what` is
+    the caller's name in the error."""
     sizes = creation.shape_of(shape, "float32")
     if len(sizes) not in (2, 4):
         raise ShapeError(
@@ -604,11 +649,13 @@ def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
 def _around_zero(
     shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object
 ) -> Any:
+    """Returns uniform numbers between -a and a, where `square` is a * a."""
     return uniform(*shape, low=-(square**0.5), high=square**0.5, device=device, dtype=dtype)
 
 
 def _probabilities(p: Any) -> np.ndarray[Any, Any]:
-    """The argument `p` of `choice` as a vector of float64. Raises `ArgumentError` for anything else."""
+    """Returns the argument `p` of `choice` as a NumPy vector of float64. Raises `ArgumentError`
+    unless it is one or more probabilities along one axis with the sum 1."""
     import numpy
 
     try:
@@ -621,6 +668,7 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
         raise ArgumentError(
             f"p must be one probability or more along one axis, not of the shape {values.shape}"
         )
+    # written so that NaN is refused, too; `i` is the index of the first wrong one
     if not (values >= 0).all():
         i = int((values >= 0).argmin())
         raise ArgumentError(f"probabilities must be 0 or more, and p[{i}] is {values[i]}")
@@ -632,12 +680,13 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
 
 
 def _whole(what: str, value: Any) -> int:
-    """An argument as an int. Raises `ArgumentError` for anything else."""
+    """Returns an argument as an int. Raises `ArgumentError` for anything else, and for a bool;
+    `what` names the argument in the error."""
     try:
         if not isinstance(value, bool):
             return index(value)
     except Exception:
-        # each framework raises an error of its own for a tensor that is not one int
+        # each framework raises its own error for a tensor that is not a single int
         pass
     raise ArgumentError(
         f"{what} must be an int, not {shown(value)} of type {type(value).__qualname__}"
@@ -645,9 +694,10 @@ def _whole(what: str, value: Any) -> int:
 
 
 def _number(what: str, value: Any, dtype: str) -> float:
-    """The number, rounded to the dtype. Raises `ArgumentError` if `value` is no number, or is too large."""
+    """Returns the argument `value` as a float, rounded to the dtype. Raises `ArgumentError` if
+    it is not a number, or too large for the dtype; `what` names the argument in the error."""
     try:
-        # which `float` would read
+        # `float` would read a text such as "1.5"
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
@@ -664,7 +714,9 @@ def _number(what: str, value: Any, dtype: str) -> float:
 
 
 def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> None:
-    """Raises `DTypeError` if the dtype, or the one that this backend now uses instead, does not hold these ints."""
+    """Raises `DTypeError` if the integer dtype does not hold the ints from `least` to `most`.
+    If the backend now uses another dtype instead, as JAX without 64-bit does, that one has to
+    hold them."""
     import numpy
 
     refusal = backend.dtype_refusal(dtype)
@@ -676,20 +728,23 @@ def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> 
 
 
 def _work(dtype: str) -> str:
-    """The dtype in which floats of a dtype are drawn: float32 for 16-bit floats."""
+    """Returns the dtype in which NumPy draws floats of `dtype`: float32 for 16-bit floats,
+    which are rounded later."""
     return dtype if dtype == "float64" else "float32"
 
 
 def _spread(
     x: np.ndarray[Any, Any], least: float, most: float, dtype: str
 ) -> np.ndarray[Any, Any]:
-    """Numbers in [0, 1), stretched to [least, most). A number that would be rounded to `most` becomes the one just
-    below."""
+    """Returns the numbers `x`, which are in [0, 1), stretched to [least, most) and rounded to
+    `dtype`. A number that would be rounded to `most` becomes the largest number below it.
+    Writes into `x`."""
     import numpy
 
     host = host_dtype(dtype)
     x *= x.dtype.type(most - least)
     x += x.dtype.type(least)
     cast = x.astype(host, copy=False)
+    # the largest number of the dtype below `most`
     below = numpy.nextafter(numpy.asarray(most, host), numpy.asarray(least, host))
     return numpy.minimum(cast, below)

@@ -1,1 +1,2 @@
-"""Work that overlaps and copies that hide: prefetching, tasks side by side, graphs, and finding hidden transfers."""
+"""Work that overlaps, and hidden copies: prefetching, tasks side by side, graphs, and finding
+hidden transfers."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
+"""Whether this thread is running the task of `make_graphed_callable`."""
 
 
 def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Graph:
@@ -49,7 +50,7 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
         UnsupportedError: the backend has no graphs, or none on that device; the error names what to use instead.
         CaptureError: the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
-        ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also what the task raises.
+        ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also the errors of the task.
 
     Example:
         >>> try:
@@ -68,9 +69,9 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     backend = selection.current()
     place = streams.here(backend) if device is None else devices.parse(device)
     place = backend.require(place)
-    # before the task runs: a backend without graphs refuses with nothing done
+    # before the task runs, so that nothing has happened if the backend has no graphs
     native = backend.new_graph(place)
-    # CUDA cannot record on the default stream
+    # a new one, because CUDA cannot record on the default stream
     stream = streams.Stream(place)
     token = _capturing.set(True)
     try:
@@ -82,11 +83,12 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
 
 
 def refuse_in_capture(verb: str) -> None:
-    """Raises `CaptureError` if a task is being captured: the function `verb` works in other threads or records by
-    itself, and that work would not be recorded."""
+    """Raises `CaptureError` if this thread is running a task that is being captured. It is
+    called by the function xdevice.{verb}, whose work in other threads, or in a recording of its
+    own, would be missing from the graph."""
     if _capturing.get():
         raise CaptureError(
-            f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it"
+            f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it instead"
         )
 
 
@@ -111,6 +113,7 @@ class Graph:
 
     def __call__(self) -> Any:
         self.backend.replay(self.native)
+        # the replay has written new values into the memory of these tensors
         return self._result
 
     def __repr__(self) -> str:
@@ -118,31 +121,37 @@ class Graph:
 
 
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
-    """Runs the task once for real before it is recorded. Memory that only a first call allocates could not be allocated
-    while recording; and if the task reads a tensor on the host, the error names the line."""
+    """Runs the task once on `stream`, before it is recorded: some memory is allocated at the
+    first call only, which is impossible while recording. Raises `CaptureError`, with the line
+    of the program, if the task reads a tensor on the host or copies one between devices, and
+    `DeviceMismatchError` if it works on another device."""
+    # here, because a program without graphs need not import it
     from xdevice.performance.transfers import transfers
 
     caller = streams.Stream.current(stream.device)
-    # the task reads what the caller has enqueued before
+    # the task may read results of work that the caller has enqueued before
     stream.wait(caller)
     try:
         with stream, transfers("disallow_explicit"), stream.backend.only_on(stream.device):
             task()
+    # a read by the host would not be repeated by a replay, which runs no Python
     except TransferError as error:
         raise CaptureError(
-            f"the task cannot be captured: a replay would not do this again, {error.record}; keep it out of the task"
+            f"the task cannot be captured: a replay would not repeat this: {error.record}; keep it out of the task"
         ) from error
     finally:
+        # also after an error: the task may have written into tensors of the caller
         caller.wait(stream)
 
 
 def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
-    """Records the task's work in the graph. An error of the framework becomes a `CaptureError` that says what may be
-    wrong."""
+    """Calls the task, records its work in the graph, and returns its result. Raises
+    `CaptureError`, which lists the possible causes, for an error of the framework or of the
+    task, and xdevice's own errors unchanged."""
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)
-    # its text already says what is wrong and how to fix it
+    # the text of xdevice's own errors already says what is wrong, and how to fix it
     except XDeviceError:
         raise
     except Exception as error:

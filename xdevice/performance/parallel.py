@@ -1,14 +1,16 @@
-"""`parallel.run`: runs independent tasks side by side, each in a thread of its own, which enqueues the task's work.
+"""`parallel.run`: runs independent tasks side by side, each in its own thread, which enqueues
+the task's work.
 
-One thread cannot feed two GPUs from Python, so streams alone gain little (figures: docs/reference/async.md). Threads
-are kept for the next call (`pool`): starting one takes ten times as long as waking one, and three times that on
-TensorFlow.
+One thread cannot feed two GPUs from Python, so streams alone gain little (figures:
+docs/reference/async.md). Threads are kept for the next call (`pool`): starting a thread takes
+ten times as long as waking one, and thirty times on TensorFlow.
 
-On a backend where each thread can have its own streams, a task works on streams that belong to its thread, one for each
-GPU in use. These wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready
-for use. Memory that a task allocates for anything but its result, such as a gradient, belongs to the task's stream. The
-next task on that stream waits for its own caller too, and so does not write into the memory while the caller still
-reads it.
+On a backend where each thread can have its own streams, a task works on streams that belong to
+its thread, one for each GPU in use. These streams wait for the work that the caller has
+enqueued, and then the caller's streams wait for them, so results are ready for use. Memory that
+a task allocates for anything except its result, such as a gradient, belongs to the task's
+stream. The next task on that stream waits for its own caller too, and so does not write into
+the memory while the caller still reads it.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     refuse_in_capture("parallel.run")
     backend = selection.current()
     forks = _forks(backend)
-    # all before the first one starts, so that each has the state that the caller has now
+    # all of them before the first task starts, so that each takes along the state that the
+    # caller has now
     runs = [_Run(task, backend, forks) for task in tasks]
     try:
         _run_all(runs, backend)
@@ -84,11 +87,14 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
             # a task may have switched on a mode that the caller needs to use its result, such as MXNet's NumPy
             # semantics
             run.rejoin()
+        # also if a task has failed: the others may have written into tensors of the caller
         _join(runs, backend, forks)
         _raise_first(runs)
         return [run.result for run in runs]
     finally:
-        del runs  # an exception's traceback holds this frame, which would hold the exception
+        # `runs` has the exception, whose traceback has this frame: a cycle that would keep the
+        # results alive
+        del runs
 
 
 def close_pool() -> None:
@@ -106,19 +112,20 @@ def close_pool() -> None:
     pool.threads.close()
 
 
-# a task
+# one task, and the state that it takes along
 
 
 class _Fork(NamedTuple):
-    """A GPU in use, and an event at the point that the caller's stream on it had reached when `parallel.run` was
-    called."""
+    """A GPU in use, and an event that marks how far the caller's stream on it had got when
+    `parallel.run` was called."""
 
     device: Device
     event: Any
 
 
 class _Run:
-    """One task of a call of `parallel.run`: the caller's state that the task takes along, and its result or error."""
+    """One task of a call of `parallel.run`: the caller's state that the task takes along, and
+    its result or error. Calling the object, in any thread, runs the task, and never raises."""
 
     def __init__(
         self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]
@@ -130,6 +137,7 @@ class _Run:
         self._backend = backend
         self._forks = forks
         self._context = copy_context()
+        # each task draws its own random numbers, whichever runs first
         self._context.run(generators.branch)
         self._states = carry_states()
 
@@ -140,21 +148,21 @@ class _Run:
             self.error = error
 
     def rejoin(self) -> None:
+        """Tells the caller's frameworks, in the caller's thread, that the task has ended."""
         rejoin(self._states)
 
     def _run(self) -> None:
-        """Runs the task on this thread's streams and in the caller's state, and marks where its work ends on each
-        stream."""
+        """Runs the task on this thread's streams and in the caller's state. Sets `result` or
+        `error`, and `events`: one event for each GPU in use, after the task's work there."""
         with ExitStack() as stack:
             streams = [self._branch(fork, stack) for fork in self._forks]
-            # entering a stream can change the current device, so these come after
+            # after the streams, because entering a stream can change the current device
             for state in self._states:
                 stack.enter_context(state())
             try:
                 self.result = self.task()
-            except (
-                BaseException
-            ) as error:  # caught here: contextlib writes into exceptions, and some refuse that
+            # inside the `with`, because contextlib writes into exceptions, and some refuse that
+            except BaseException as error:
                 self.error = error
             finally:
                 self.events = [
@@ -163,6 +171,8 @@ class _Run:
                 ]
 
     def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
+        """Enters this thread's stream on the GPU of `fork` until `stack` is closed, lets it
+        wait for the caller's work there, and returns it."""
         stream = _own_stream(self._backend, fork.device)
         self._backend.stream_wait(stream, fork.event)
         stack.enter_context(self._backend.stream_scope(stream))
@@ -170,16 +180,19 @@ class _Run:
 
 
 def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
-    """This thread's state in every loaded backend, as functions that make context managers, which restore the state in
-    another thread."""
+    """Returns this thread's state (such as its gradient mode) in every loaded backend, as
+    functions. Each makes a context manager; inside its block, another thread has that state."""
     return [
-        backend.thread_state() for backend in registry.list_loaded() if backend.refusal is None
+        # a backend with a `refusal` cannot be used in this forked child
+        backend.thread_state()
+        for backend in registry.list_loaded()
+        if backend.refusal is None
     ]
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """Calls the method `rejoin` of those states that have it. This is done in the thread that the states come from,
-    once a thread that works in them has returned results."""
+    """Calls the function `rejoin` of those states that have it. It is called in the thread that
+    the states come from, when another thread that works in them has returned a result."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 
@@ -188,12 +201,14 @@ def _nothing() -> None: ...
 
 
 _in_turn = forks.renewed(threading.RLock())
-"""Held while tasks run whose framework takes one thread at a time: two threads that record and share an input crash
-MXNet."""
+"""Held while tasks run whose framework allows one thread at a time: MXNet crashes if two
+threads record operations on the same input. Reentrant, because a task may call
+`parallel.run`."""
 
 
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
-    """Runs the tasks, and returns when all have ended."""
+    """Runs the tasks, side by side if the backend allows it, and returns when all have ended.
+    After Ctrl-C in the caller's thread, tasks that have not started are left out."""
     if backend.threads == "many":
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
@@ -203,17 +218,21 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
                 run()
                 if isinstance(run.error, KeyboardInterrupt):
                     break
+    # if the program is ending, some tasks were dropped, and the caller must not go on without
+    # their results
     workers.park()
 
 
 def _raise_first(runs: Sequence[_Run]) -> None:
-    """Raises the error of the first task in order that failed, with notes about the others; nothing if none did."""
+    """Raises the error of the first task in order that failed, with notes about the errors of
+    other tasks. Does nothing if no task failed."""
     failed = [(number, run.error) for number, run in enumerate(runs) if run.error is not None]
     if not failed:
         return
     number, first = failed[0]
     note(first, f"raised by task {number} of xdevice.parallel.run: {_name(runs[number].task)}")
-    # ExceptionGroup came with Python 3.11, and hides the type that a caller catches
+    # notes, because ExceptionGroup needs Python 3.11, and hides the type of the error from
+    # `except`
     for other, error in failed[1:]:
         note(
             first,
@@ -223,10 +242,12 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     try:
         raise first
     finally:
+        # otherwise the error's traceback and this frame would keep each other alive
         del failed, first
 
 
 def _text_of(error: BaseException) -> str:
+    """Returns the text of an error, or its type and address if its `__str__` fails."""
     try:
         return str(error)
     except Exception:
@@ -234,10 +255,12 @@ def _text_of(error: BaseException) -> str:
 
 
 def _name(task: Any) -> str:
+    """Returns the name of a task's function; for an object without one, such as a partial, its
+    shortened `repr`."""
     return str(getattr(task, "__qualname__", None) or shown(task))
 
 
-# Python's lock
+# how long a thread may keep Python's lock
 
 
 TURN: Final = 0.0005
@@ -245,8 +268,8 @@ TURN: Final = 0.0005
 
 _intervals_lock = forks.renewed(threading.Lock())
 _intervals: list[float] = []
-"""The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel.run` under
-way."""
+"""The user's switch interval (`sys.getswitchinterval`), in seconds, once for each call of
+`parallel.run` under way that has shortened it."""
 
 
 @contextmanager
@@ -257,7 +280,8 @@ def _short_turns(backend: Backend) -> Iterator[None]:
         yield
         return
     with _intervals_lock:
-        # a call inside a call must not take our own interval for the user's
+        # while another call is under way, Python reports the shortened interval, and not the
+        # user's
         _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
         sys.setswitchinterval(min(TURN, _intervals[0]))
     try:
@@ -265,51 +289,63 @@ def _short_turns(backend: Backend) -> Iterator[None]:
     finally:
         with _intervals_lock:
             before = _intervals.pop()
+            # the last call to end restores it
             if not _intervals:
                 sys.setswitchinterval(before)
 
 
 @forks.in_child
 def _after_fork() -> None:
-    # the calls of `parallel.run` end in the parent only
+    """Restores the user's switch interval in a forked child, where no call of `parallel.run` is
+    under way."""
+    # the calls end in the parent only
     if _intervals:
         sys.setswitchinterval(_intervals[0])
         _intervals.clear()
 
 
 def _feeds_gpus(backend: Backend) -> bool:
+    """Whether the framework has started a GPU, so that tasks may give it work."""
     gpus = (device for device in backend.devices() if device.kind == "gpu")
     return any(backend.is_started(gpu) for gpu in gpus)
 
 
-# streams
+# the streams of the caller and of the tasks
 
 
 def _forks(backend: Backend) -> list[_Fork]:
+    """Returns the GPUs in use, each with an event on the caller's stream. Empty if tasks cannot
+    have their own streams: they then work on the caller's."""
+    # entering a stream in one thread would change the stream of all threads
     if backend.stream_reach == "process":
-        return []  # a stream is entered for all threads, so that tasks cannot have streams of their own
+        return []
     try:
+        # a GPU that is not started has no work to wait for, and is left alone
         gpus = [
             gpu for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)
         ]
         return [_Fork(gpu, mark(backend, gpu, backend.current_stream(gpu))) for gpu in gpus]
+    # the framework has no streams: it schedules its work by itself
     except UnsupportedError:
-        return []  # the framework has no streams: it schedules its work by itself
+        return []
 
 
 def mark(backend: Backend, device: Device, stream: Any) -> Any:
-    """Returns an event after the work that the stream has now."""
+    """Returns a new event that is reached when the work in the stream, as it is now, is
+    done."""
     event = backend.new_event(device)
     backend.record(event, stream)
     return event
 
 
 _streams = threading.local()
+"""Each thread's own streams, by backend and device. They are used again, because memory is kept
+for each stream."""
 
 
 def _own_stream(backend: Backend, device: Device) -> Any:
-    """This thread's stream on a device. A task that is started inside a task runs in another thread, so it has another
-    stream."""
+    """Returns this thread's own stream on a device. It is made at the first call. A task that
+    is started inside a task runs in another thread, and so has another stream."""
     streams = _streams.__dict__
     key = f"{backend.name} {device}"
     if key not in streams:
@@ -318,19 +354,22 @@ def _own_stream(backend: Backend, device: Device) -> Any:
 
 
 def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> None:
-    """Makes the caller's streams wait for the tasks' streams, and the allocator keep the results for the caller's
-    streams."""
+    """Makes the caller's streams wait for the work of the tasks, and keeps the allocator from
+    reusing the memory of the results while the caller's streams use them."""
     if not forks:
         return
     streams = {fork.device: backend.current_stream(fork.device) for fork in forks}
     for run in runs:
+        # a task that never ran has no events
         for stream, event in zip(streams.values(), run.events, strict=False):
             backend.stream_wait(stream, event)
         keep(run.result, backend, streams)
 
 
 def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
-    """Tells a backend's allocator that `streams` use the tensors in `x` that are on their devices."""
+    """Tells a backend's allocator that streams use the tensors in `x`, which may be a
+    container: it must not reuse their memory before the streams are done with it. `streams` has
+    one stream for each device."""
     from xdevice.tensors.contents import owned
 
     for owner, kind, value in owned(x):

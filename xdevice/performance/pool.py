@@ -1,7 +1,8 @@
 """The threads in which `parallel.run` runs tasks, kept for its next call.
 
-A call uses `MOST` threads at most. Tasks that call `parallel.run` themselves could wait for free threads for ever, so a
-nested call gets only the threads that are left of the `MOST`, and its caller's thread does the other tasks.
+A call uses at most `MOST` threads. If a task calls `parallel.run`, this nested call must not
+wait for threads that never become free, so it gets only as many as are left of the `MOST`. Its
+caller's thread runs the other tasks.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ MOST: Final = max(32, os.cpu_count() or 1)
 
 
 class Call:
-    """One call of `parallel.run`: the tasks that no thread has taken yet, and a queue that tells which tasks have
-    ended."""
+    """One call of `parallel.run`: the tasks that no thread has taken yet, and a queue with one
+    None for each task that has ended."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)
@@ -36,6 +37,8 @@ class Call:
         self._waiting = deque(runs)
 
     def next(self) -> Run | None:
+        """Returns the next task that no thread has taken; None if there is none. May be called
+        in any thread."""
         try:
             return self._waiting.popleft()
         except IndexError:
@@ -57,21 +60,25 @@ class Call:
             self.ended.put(None)
 
     def wait(self) -> None:
+        """Waits until all tasks have ended."""
         for _ in range(self.count):
             self.ended.get()
 
 
 class _Worker(workers.Worker):
-    """A thread that runs one job after another until it gets None."""
+    """A thread that runs the jobs in its queue one after another, until it gets None from the
+    queue."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self) -> None:
+        """Runs the thread."""
         while (job := self.jobs.get()) is not None:
             job()
-            del job  # the name would keep the job's result alive until the next job
+            # the name would keep the job's result alive until the next job comes
+            del job
 
 
 class Pool:
@@ -80,14 +87,17 @@ class Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rested = threading.Condition(self._lock)
+        """Notified each time that a thread becomes idle."""
         self._idle: list[_Worker] = []
         self._busy = 0
+        """How many threads are at work."""
         self._calls: set[Call] = set()
-        """The calls of `parallel.run` under way, without those that tasks have made."""
+        """The calls of `parallel.run` under way, except those that tasks have made."""
 
     def run(self, call: Call) -> None:
-        """Runs the tasks of a call in threads of their own. If a task made the call, that task's thread does some of
-        them too."""
+        """Runs the tasks of a call in the pool's threads, and returns when they have ended. If
+        the calling thread is one of these, because a task has called `parallel.run`, it runs
+        some of the tasks itself."""
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
             call.work(call.next())
@@ -98,19 +108,24 @@ class Pool:
             self._start(call, is_nested=False)
             call.wait()
         finally:
-            call.drop()  # after Ctrl-C, tasks may be left
+            # after Ctrl-C during the wait, the tasks that have not started must not start any
+            # more
+            call.drop()
             self._calls.discard(call)
 
     def _start(self, call: Call, *, is_nested: bool) -> None:
+        """Starts as many tasks of a call as may run at once. Each thread then takes the next
+        task by itself."""
         for _ in range(min(call.count, MOST)):
             if not self._submit(call, is_nested):
                 return
 
     def _submit(self, call: Call, is_nested: bool) -> bool:
-        """Gives the next task to an idle thread, or to a new one. Returns False if no task is left, or no thread may be
-        taken."""
+        """Gives the next task of a call to an idle thread, or to a new one. Returns False if no
+        task is left, or no further thread may be used."""
         with self._lock:
-            # an outermost call gets its threads in any case, because its own thread only waits
+            # a call that is not nested always gets its threads, because its own thread only
+            # waits
             if (is_nested and self._busy >= MOST) or workers.must_park():
                 return False
             run = call.next()
@@ -122,6 +137,7 @@ class Pool:
             worker = _Worker("xdevice-parallel")
             try:
                 worker.start()
+            # the system may have no thread left
             except BaseException:
                 self._rest(None)
                 raise
@@ -129,6 +145,8 @@ class Pool:
         return True
 
     def _rest(self, worker: _Worker | None) -> None:
+        """Counts a thread as idle again; with None, one that could not be started as no longer
+        busy."""
         with self._lock:
             if worker is not None:
                 self._idle.append(worker)
@@ -136,8 +154,9 @@ class Pool:
             self._rested.notify_all()
 
     def close(self) -> None:
+        """Ends the idle threads, and waits until they have ended."""
         with self._lock:
-            # threads at work are not among them: they become idle again, and may be closed later
+            # threads at work are not included: they become idle again, and may be closed later
             ending, self._idle = self._idle, []
         for worker in ending:
             worker.jobs.put(None)
@@ -145,12 +164,13 @@ class Pool:
             worker.join()
 
     def end(self) -> None:
-        """At exit: waits some seconds for the tasks at work, starts no other tasks, and ends the threads if no task is
-        left."""
+        """Ends the threads when the program ends: starts no further tasks, waits up to
+        `PATIENCE` seconds for those at work, and ends the threads if all tasks have ended by
+        then."""
         for call in tuple(self._calls):
             call.drop()
         with self._lock:
-            # a task may never end, and the program has to
+            # with a limit, because a task may never end, but the program must
             is_at_rest = self._rested.wait_for(lambda: not self._busy, workers.PATIENCE)
         if is_at_rest:
             self.close()
@@ -161,8 +181,10 @@ threads = Pool()
 
 @forks.in_child
 def _after_fork() -> None:
+    """Makes a new pool in a forked child, where the parent's threads do not exist."""
     global threads
-    threads = Pool()  # the threads of the parent do not exist in its child
+    threads = Pool()
 
 
+# a lambda, because the name `threads` has another value in a forked child
 workers.at_exit(lambda: threads.end())

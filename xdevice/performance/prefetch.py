@@ -1,8 +1,8 @@
-"""`prefetch`: copies batches to the device before they are asked for.
+"""`prefetch`: copies batches to the device before the program asks for them.
 
-A thread pulls batches from the source and copies them. Where each thread of a backend can have its own stream, it works
-on a stream of its own, and marks each batch with an event that the consumer's stream waits for; elsewhere the
-framework's own scheduler orders the copies.
+A thread pulls batches from the source and copies them. If each thread of a backend can have its
+own stream, the thread copies on its own stream, and marks each batch with an event that the
+consumer's stream waits for. Otherwise the framework's own scheduler orders the copies.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["prefetch"]
 
 
 def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
-    """The batches of `iterable` on a device: the next batches are copied during the computation on the current batch.
+    """Returns the batches of `iterable` on a device: the next are copied while the program computes with the current.
 
-    Each loop over it starts `iterable` again, so create it once for all epochs. Its `len` is that of `iterable`.
+    Each loop over the result starts `iterable` again, so call `prefetch` once for all epochs. `len` works as well.
     Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are not
     numbers pass through. No batch shares memory with its source, which may fill one buffer again and again. The source
     runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
@@ -48,7 +48,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     Args:
         iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
         device: any spelling that `xdevice.device` takes.
-        depth: how many batches are made in advance; at most as many wait on the device.
+        depth: how many batches are made in advance; at most this many wait on the device.
 
     | backend | copies to a GPU |
     |---|---|
@@ -77,13 +77,13 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
             f"the depth of prefetch must be an int of 1 or more, not {shown(depth)}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
-    # asked here, because a loop would raise only when its first batch is taken
+    # here, because a loop would raise the error only when it takes its first batch
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
         raise ArgumentError(
             f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
-    # here and not in the loop, so that the error is raised in the line that is wrong
+    # here and not in the loop, so that the traceback ends in the line that is wrong
     refuse_in_capture("prefetch")
     backend = selection.current()
     place = backend.require(place)
@@ -101,15 +101,17 @@ class Feed:
         self._depth = depth
         self._backend = backend
         self._has_batches = False
-        """Whether an earlier loop was given any."""
+        """Whether an earlier loop has got batches."""
         self._is_whole = True
-        """Whether the last loop has taken all batches: otherwise some that were made in advance are lost."""
+        """Whether the last loop has taken all batches. If not, batches that were made in
+        advance are lost."""
 
     def __len__(self) -> int:
-        return len(self._source)  # type: ignore[arg-type]  # raises TypeError where the source has none
+        return len(self._source)  # type: ignore[arg-type]  # raises TypeError if the source has no length
 
     def __iter__(self) -> Generator[Any, None, None]:
         producer = _Producer(self._source, self._place, self._depth, self._backend)
+        # a generator cannot start again, and its next batches were already taken in advance
         if not (self._is_whole or producer.is_ours):
             raise self._used_up("has given batches to a loop that did not finish")
         self._is_whole = False
@@ -121,23 +123,31 @@ class Feed:
                 if staged is None:
                     break
                 for owner, event in staged.events:
-                    # asked for each batch: the consumer may have entered another stream since the last one
+                    # for each batch, because the consumer may have entered another stream since
+                    # the last one
                     current = owner.current_stream(place)
                     owner.stream_wait(current, event)
-                    # the batch's memory belongs to the stream for copies, and is used on the consumer's
+                    # the memory of the batch belongs to the stream for copies, but is used on
+                    # the consumer's stream
                     keep(staged.batch, owner, {place: current})
                 count += 1
                 yield staged.batch
-                del staged  # the name would keep this batch's memory while the consumer waits for the next one
+                # the name would keep this batch's memory while the consumer waits for the next
+                # batch
+                del staged
+        # also if the consumer leaves its loop: Python then closes this generator
         finally:
             producer.stop()
-        # a collection may be empty by now
+        # a source that gives nothing the second time can be started only once; a collection may
+        # have become empty
         if not count and self._has_batches and not isinstance(self._source, Collection):
             raise self._used_up("gave batches before, and gives none now")
         self._has_batches |= count > 0
         self._is_whole = True
 
     def _used_up(self, why: str) -> UnsupportedError:
+        """Returns the error for a second loop over a source that can be started only once.
+        `why` says how that was noticed."""
         return UnsupportedError(
             f"prefetch cannot start its source, a {type(self._source).__qualname__}, again: it {why}; give it a "
             "loader or a list, which each loop starts again, or call prefetch with a new source for each loop"
@@ -145,15 +155,16 @@ class Feed:
 
 
 class _Staged(NamedTuple):
-    """A batch that is ready, and an event for each backend that copied part of it: the consumer's stream waits for the
-    event before it uses the batch."""
+    """A copied batch, and an event for each backend that copied a part of it. The consumer's
+    stream must wait for the events before it uses the batch."""
 
     batch: Any
     events: list[tuple[Backend, Any]]
 
 
 class _Lane:
-    """A backend's stream for copies. The producer's thread enters it when it first has something to copy."""
+    """A backend's stream for copies to one device. The producer's thread enters it before its
+    first copy."""
 
     def __init__(self, backend: Backend, place: Device) -> None:
         self.backend = backend
@@ -165,7 +176,8 @@ class _Lane:
             self._start = mark(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
-        """Makes the lane's stream current for copies until `stack` is closed; only the first call does anything."""
+        """Makes the lane's stream the current one of this thread until `stack` is closed. Only
+        the first call does anything."""
         if self._stream is not None:
             return
         streams = _idle_streams.setdefault(
@@ -173,22 +185,24 @@ class _Lane:
         )
         try:
             self._stream = streams.pop()
-        # no stream is free: another prefetch is at work on this device
+        # this is the first prefetch on this device, or another is at work
         except IndexError:
             self._stream = self.backend.new_stream(self._place)
         stack.callback(streams.append, self._stream)
-        # the memory of the first batches may still be in use by what the caller has enqueued before
+        # the first batches may get memory that work which the caller has enqueued before still
+        # uses
         if self._start is not None:
             self.backend.stream_wait(self._stream, self._start)
         stack.enter_context(self.backend.stream_scope(self._stream))
 
     def mark(self) -> Any:
+        """Returns an event that is reached when the copies so far are done."""
         return mark(self.backend, self._place, self._stream)
 
 
 class _Producer(workers.Worker):
-    """The thread that takes batches from the source and copies them. At most `depth` copied batches wait for the
-    consumer."""
+    """The thread that takes batches from the source and copies them to `place`. At most `depth`
+    copied batches wait for the consumer, the thread with the loop."""
 
     def __init__(
         self, source: Iterable[Any], place: Device, depth: int, backend: Backend
@@ -197,32 +211,42 @@ class _Producer(workers.Worker):
         owner = registry.owner_of(type(source))
         self._iterator = iter(source) if owner is None else owner.iterate(source)
         self.is_ours = self._iterator is not source
-        """Whether the iterator was made here: a generator that was handed in belongs to the user."""
+        """Whether the iterator was made here, and must be closed here. A generator that was
+        passed in belongs to the user."""
         self._place = place
         self._backend = backend
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
-        # not `_context`, where Python 3.14 keeps the one that a thread runs in
+        # not named `_context`, which is an attribute of Python 3.14's threads
         self._callers = copy_context()
-        # random numbers of the source do not depend on when the thread runs
+        # with its own generator, so that the source's random numbers do not depend on when the
+        # thread runs
         self._callers.run(generators.branch)
-        # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
+        # one None for each batch that may still be made. Not Python's semaphore, which Ctrl-C
+        # may leave locked for ever
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
             self._free.put(None)
         self._staged: SimpleQueue[_Staged | BaseException | None] = SimpleQueue()
+        """The copied batches in order; then the error of the source, or None at its end."""
         self._stopping = False
         self.is_awaited = False
-        """True from when the program ends: its exit hook waits for this thread, so `stop` does not."""
+        """Whether the program is ending. `_end_all` waits for this thread then, so `stop` does
+        not."""
 
-    # the consumer's side
+    # called in the consumer's thread
 
     def start(self) -> None:
+        # before the thread starts, so that the end of the program does not miss it
         _running.add(self)
         super().start()
 
     def take(self) -> _Staged | None:
+        """Waits for the next batch, and returns it; None at the end of the source. Raises the
+        error of the source."""
         staged = self._staged.get()
+        # at the program's end the thread stops early, and the consumer must not take that for
+        # the end of the source
         workers.park()
         self._free.put(None)
         rejoin(self._states)
@@ -231,36 +255,43 @@ class _Producer(workers.Worker):
         return staged
 
     def tell_to_stop(self) -> None:
-        # the thread may be waiting for a free place: the next line wakes it
+        """Makes the thread end before its next batch, and does not wait for that."""
         self._stopping = True
+        # wakes the thread, which may be waiting until it may make another batch
         self._free.put(None)
 
     def stop(self) -> None:
-        """Tells the thread to end, and waits for it some seconds. Called when the consumer leaves its loop."""
+        """Tells the thread to end, and waits for it up to `PATIENCE` seconds. It is called when
+        the consumer's loop ends. Warns if the thread is still making a batch after that
+        time."""
         self.tell_to_stop()
-        # at the program's end `_end_all` has waited for the thread; a generator may be closed later still, when the
-        # modules that `join` needs are gone
+        # at the program's end `_end_all` has waited for the thread. A generator may be closed
+        # even later, when the modules that `join` needs are gone
         if self.is_awaited or not self.is_alive():
             return
-        # the garbage collector closes a generator in any thread
+        # the garbage collector may close the generator in any thread, and a thread cannot wait
+        # for itself
         if threading.current_thread() is self:
             return
-        # a source may hang for ever, and the consumer has left its loop already
+        # with a limit, because the source may hang, and the consumer has left its loop already
         self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that is no longer wanted; "
-                f"its thread ends when that batch is there",
+                f"the source of prefetch has spent {workers.PATIENCE} s on a batch that is no longer needed; "
+                f"its thread ends when that batch is done",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
-    # the thread's side
+    # called in this thread
 
     def run(self) -> None:
+        """Runs the thread: in the caller's context it makes all batches, and then reports the
+        end or an error."""
         try:
             self._callers.run(self._produce)
-        except BaseException as error:  # the consumer's thread raises it
+        # `take` raises it in the consumer's thread
+        except BaseException as error:
             self._staged.put(error)
         else:
             self._staged.put(self._end())
@@ -268,6 +299,8 @@ class _Producer(workers.Worker):
             _running.discard(self)
 
     def _end(self) -> UnsupportedError | None:
+        """Returns what `take` gives after the last batch: None, or an error if the thread was
+        told to stop."""
         if not self._stopping:
             return None
         return UnsupportedError(
@@ -280,18 +313,20 @@ class _Producer(workers.Worker):
             if self.is_ours:
                 stack.callback(getattr(self._iterator, "close", lambda: None))
             self._enter(self._backend, stack)
-            # entering a stream can change the current device, so these come after
+            # after the stream, because entering one can change the current device
             for state in self._states:
                 stack.enter_context(state())
             try:
                 self._stage_all(stack)
-            except (
-                BaseException
-            ) as error:  # caught here: contextlib writes into exceptions, and some refuse that
+            # inside the `with`, because contextlib writes into exceptions, and some refuse that
+            except BaseException as error:
                 self._staged.put(error)
 
     def _stage_all(self, stack: ExitStack) -> None:
+        """Copies one batch after another, until the source ends or the thread is told to
+        stop."""
         while True:
+            # waits while `depth` batches are ready
             self._free.get()
             if self._stopping:
                 return
@@ -300,10 +335,13 @@ class _Producer(workers.Worker):
             except StopIteration:
                 return
             self._staged.put(self._stage_batch(batch, stack))
+            # the name would keep the source's batch alive during the next wait
             del batch
 
     def _stage_batch(self, batch: Any, stack: ExitStack) -> _Staged:
-        """Copies the tensors of one batch, each once, and marks the streams on which that was done."""
+        """Copies the tensors of one batch, each once, and returns them with an event for each
+        stream that copied."""
+        # the backends whose streams have copied something, by their names
         owners: dict[str, Backend] = {}
 
         from xdevice.containers import trees
@@ -311,7 +349,8 @@ class _Producer(workers.Worker):
         tree = trees.Tree(batch, whole=True, once=True)
         staged: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
-            # a tensor that is twice in a batch is copied once, and is one tensor on the device, too
+            # a tensor that occurs twice in a batch is copied once, and is one tensor on the
+            # device too
             if id(value) not in staged:
                 staged[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
         on_device = tree.rebuilt([staged[id(value)] for value in tree.leaves])
@@ -321,8 +360,13 @@ class _Producer(workers.Worker):
     def _stage(
         self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
     ) -> Any:
-        """Copies one leaf of a batch if it is a tensor or an array of numbers; other leaves are returned or refused."""
-        # looked up by the class alone, which is fast: this runs for every leaf of every batch
+        """Returns a copy of one leaf of a batch if it is a tensor or an array of numbers.
+        Returns other leaves unchanged, or raises the same errors as `to_device`.
+
+        `path` returns where the leaf is, such as "[0]['image']". The backend that copies is
+        added to `owners`, and `stack` closes its stream.
+        """
+        # by the class alone, which is fast: this runs for every leaf of every batch
         owner_and_kind = registry.kind_of(type(value))
         if owner_and_kind is None:
             return self._stage_object(value, path, stack, owners)
@@ -334,6 +378,7 @@ class _Producer(workers.Worker):
             raise traced(backend, path() or type(value).__qualname__)
         if isinstance(value, numpy.ndarray):
             numbers, backend = as_numbers(self._backend, value, self._place), self._backend
+            # an array of strings or objects
             if numbers is None:
                 return value
             value = numbers
@@ -351,25 +396,26 @@ class _Producer(workers.Worker):
         self._enter(backend, stack)
         owners[backend.name] = backend
         copied = backend.stage(value, self._place)
-        # memory that nobody can write into may be returned
+        # a tensor that nobody can write into may be shared; of any other, another copy is made
         if copied is value and backend.can_write(value):
             return leaves.another(backend, value, copied, "prefetching")
         return copied
 
     def _refuse_elsewhere(self, backend: Backend, model: Any, path: Callable[[], str]) -> None:
-        """Raises `UnsupportedError` for a model that is not on the device: it would move in place while the consumer
-        computes with it."""
+        """Raises `UnsupportedError` if a model in a batch is not on the device: moving it would
+        change it in place, while the consumer may be computing with it."""
         if any(place is not self._place for _, place in backend.model_devices(model)):
             raise backend.unsupported(
                 f"prefetching batch{path()}, a {type(model).__qualname__}, which would move in place",
-                "leave it out of the batch, and move it before: xdevice.to_device(model, device)",
+                "leave it out of the batch, and move it beforehand: xdevice.to_device(model, device)",
             )
 
     def _stage_object(
         self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
     ) -> Any:
-        """Moves an object that has its own method `.to`, on the stream of its framework. Raises an error for an object
-        whose tensors would stay where they are."""
+        """Returns a copy on the device of an object that has its own method `.to`, such as a
+        graph or a named batch. Returns an object without tensors unchanged. Raises
+        `ContainerError` for an object whose tensors would stay where they are."""
         from xdevice.containers import trees
 
         stranger = trees.stranger(x)
@@ -386,7 +432,7 @@ class _Producer(workers.Worker):
         for part in stranger.parts:
             self._enter(part.backend, stack)
             owners[part.backend.name] = part.backend
-        # on the device already, it would share memory with its source
+        # if it is on the device already, `move_to` would return the object itself
         return (
             stranger.copy_to(self._place)
             if stranger.is_on(self._place)
@@ -394,12 +440,14 @@ class _Producer(workers.Worker):
         )
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
+        """Makes the backend's stream for copies the current one, if it has such a stream."""
         lane = self._lanes.get(backend.name)
         if lane is not None:
             lane.enter(stack)
 
 
 _running: set[_Producer] = set()
+"""The threads that have started and not ended."""
 _idle_streams: dict[tuple[str, Device, int], list[Any]] = {}
 """Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, because virtual GPUs
 may replace the real ones. The streams are used again, because an allocator keeps memory for each stream: with a new
@@ -407,7 +455,9 @@ stream for each epoch, the allocator would keep the batches of all epochs."""
 
 
 def _end_all() -> None:
+    """Ends all threads when the program ends: waits for each up to `PATIENCE` seconds."""
     running = tuple(_running)
+    # all are told to stop before the first wait, so that they end at the same time
     for producer in running:
         producer.is_awaited = True
         producer.tell_to_stop()
@@ -426,8 +476,9 @@ workers.at_exit(_end_all)
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
-    """A stream for copies for each backend that tensors in a batch may belong to, if threads of that backend can have
-    their own streams on the device."""
+    """Returns, by the name of the backend, a stream for copies for each backend that tensors in
+    a batch may belong to. Backends whose threads cannot have their own streams are left out,
+    and all of them if the device is not a GPU."""
     if place.kind != "gpu":
         return {}
     lanes = {}

@@ -1,5 +1,5 @@
-"""`transfers`: shows hidden transfers, which are every read by the host and every copy between devices that a block of
-code makes."""
+"""`transfers`: shows every read by the host and every copy between devices that a block of code
+makes, with its line."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ class Record(Transfer):
 
 
 class TransferLog(Sequence[Record]):
-    """The records of the transfers in a block, in order: `log[0]`, `len(log)`, `for record in log`. The log stays after
-    the block."""
+    """The records of the transfers in a block, in order: `log[0]`, `len(log)`, `for record in
+    log`. The log can be read after the block too."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
+        # False after the block, when no more records are added
         self._open = True
         self._records: list[Record] = []
 
@@ -65,11 +66,13 @@ class TransferLog(Sequence[Record]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all records together."""
+        """The number of bytes of all records together."""
         return sum(record.nbytes for record in self._records)
 
     def summary(self) -> str:
-        """A table in plain text: one row for each line and call, the most bytes first, with times and bytes.
+        """Returns a table in plain text: one row for each line and call, with how often it was made and how many bytes
+        it transferred. The row with the most bytes comes first, and the totals last. Without records, returns "no
+        transfers".
 
         Example:
             >>> with xdevice.transfers() as log:
@@ -81,6 +84,7 @@ class TransferLog(Sequence[Record]):
             return "no transfers"
         sums: dict[Record, tuple[int, int]] = {}
         for record in tuple(self._records):
+            # one row for transfers that differ in their size only
             key = record._replace(nbytes=0)
             times, nbytes = sums.get(key, (0, 0))
             sums[key] = times + 1, nbytes + record.nbytes
@@ -110,12 +114,15 @@ class TransferLog(Sequence[Record]):
 
 
 def _cell(text: str, width: int) -> str:
+    """Returns a cell of the table, padded to `width`: numbers and their headings to the right,
+    texts to the left."""
     return (
         text.rjust(width) if text.isdigit() or text in ("times", "bytes") else text.ljust(width)
     )
 
 
 _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", default=())
+"""The logs of the blocks that this thread or task has entered, the outermost first."""
 
 
 class transfers:
@@ -125,8 +132,8 @@ class transfers:
 
     A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
     `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),
-    and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies that an operation makes). Blocks see
-    their own thread or task, nest, and hold across an `await`. docs/reference/async.md lists what they miss.
+    and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies by an operation). A block applies
+    to its own thread or task, can be nested, and lasts across an `await`. docs/reference/async.md has its limits.
 
     Args:
         mode: as in `jax.transfer_guard`. "allow" records, "log" also warns of implicit transfers at their line,
@@ -165,16 +172,20 @@ class transfers:
 
 
 class _Block:
-    """One open block of `transfers`: its log, and the watches on the loaded backends that report to it."""
+    """One open block of `transfers`, with its log. Making the object watches all loaded
+    backends, and those that are loaded later, until `end` is called."""
 
     def __init__(self, mode: Mode) -> None:
         self.log = TransferLog(mode)
         self._thread = threading.get_ident()
+        # the names of the watched backends
         self._watched: set[str] = set()
+        # what ends the watching
         self._watches = ExitStack()
         try:
             for backend in registry.list_loaded():
                 self._watch(backend)
+        # one backend may refuse: then none stays watched
         except BaseException:
             self._watches.close()
             raise
@@ -182,39 +193,51 @@ class _Block:
         _open.append(self)
         self._was_listening = listening.get()
         _logs.set((*_logs.get(), self.log))
+        # last, so that nothing above is reported
         listening.set(True)
 
     def end(self) -> None:
-        """Ends the block. If a thread or task ends it that did not enter it, the log stays in the list of the context
-        that entered the block, but it is closed and takes no more records."""
+        """Ends the block, and stops watching. Another thread or task than the one that entered
+        the block may end it. The log then stays in the other's `_logs`, but gets no more
+        records."""
+        # `_end_all` has ended the block already, because the program is ending
         if not self.log._open:
-            return  # `_end_all` has ended the block before, as the program is ending
+            return
         self.log._open = False
         _open.remove(self)
         registry.on_load.remove(self._watch_loaded)
         logs = _logs.get()
         still_open = tuple(log for log in logs if log._open)
         _logs.set(still_open)
-        # blocks may be left in any order, and an inner one that is still open goes on listening
+        # blocks may be left in any order: if this is not the innermost one, that one goes on
+        # listening
         if logs and logs[-1] is self.log:
             listening.set(self._was_listening and bool(still_open))
         self._watches.close()
 
     def _watch_loaded(self, backend: Backend) -> None:
-        # PyTorch and TensorFlow are watched in a single thread, which has to be the thread of the block
+        """Watches a backend that was loaded inside the block. It is called in the thread that
+        loads the backend."""
+        # PyTorch and TensorFlow are watched in one thread only, and that must be the thread of
+        # the block
         if threading.get_ident() == self._thread:
             self._watch(backend)
 
     def _watch(self, backend: Backend) -> None:
+        """Watches a backend until the block ends. Raises `UnsupportedError` if its adapter
+        cannot watch."""
         if backend.refusal is None and backend.name not in self._watched:
             self._watches.enter_context(backend.watch(_report))
             self._watched.add(backend.name)
 
 
 _open: list[_Block] = []
+"""The open blocks of all threads."""
 
 
 def _end_all() -> None:
+    """Ends the open blocks when the program ends, because the watches must be removed before
+    the frameworks are torn down."""
     for block in tuple(_open):
         block.end()
 
@@ -223,20 +246,23 @@ workers.at_exit(_end_all)
 
 
 def _report(transfer: Transfer) -> None:
-    """Called for each transfer: records it with the user's line, and then refuses it or warns of it as the blocks
-    ask."""
+    """Adds a transfer, with the line of the program that made it, to the logs of the open
+    blocks. Then raises `TransferError` or warns if the mode of a block says so. The adapters
+    call this for each transfer."""
+    # blocks that another thread has ended are still in the list
     logs = [log for log in _logs.get() if log._open]
     if not logs:
         return
     frame, verb = _user_frame(sys._getframe(1))
     transfer = transfer._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
     if verb is not None:
-        # xdevice's arithmetic reads values where a framework lacks a function
+        # explicit, because the program called xdevice by name; but xdevice's arithmetic reads
+        # values of its own accord if a framework lacks a function
         transfer = transfer._replace(
             how=verb.co_name, explicit=not verb.co_filename.startswith(_ARITHMETIC)
         )
     record = Record(*transfer)
-    # before the mode is checked: a refused transfer is in the log, too
+    # before the modes are checked, because a refused transfer belongs in the log too
     for log in logs:
         log._records.append(record)
     modes = {log._mode for log in logs}
@@ -247,16 +273,17 @@ def _report(transfer: Transfer) -> None:
         hint = (
             ""
             if record.explicit
-            else "; or, if it has to be here, ask for it by name: xdevice.item(x)"
+            else "; if the program needs it here, make it explicit: xdevice.item(x)"
         )
         raise TransferError(
             f'{record}, inside xdevice.transfers("{min(refusing)}"); keep the value on its device, and read it '
-            f"after the block, or once in many steps{hint}",
+            f"after the block, or only once in many steps{hint}",
             record,
         )
     if modes & ({"log_explicit"} if record.explicit else {"log", "log_explicit"}):
         space = frame.f_globals
-        # at the user's line, so that Python's filters and `once` work by that line
+        # at the line of the program, so that Python's warning filters and its "once" apply to
+        # that line
         warnings.warn_explicit(
             str(record).partition(": ")[2],
             TransferWarning,
@@ -267,32 +294,37 @@ def _report(transfer: Transfer) -> None:
         )
 
 
-# the user's line
+# finding the line of the user's code
 
+# the folder of xdevice
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _ARITHMETIC = os.path.join(_HERE, "math", "arithmetic") + os.sep
 _HOOKS = hooks.__file__
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
+# installed packages, which are inside the folder of the standard library, are the user's code
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _is_inner: dict[str, bool] = {}
-"""Whether a source file belongs to xdevice, a framework or Python, and not to the user. By the file's name, as code
-objects have it (`co_filename`)."""
+"""Whether a source file belongs to xdevice, a framework or Python, and not to the user's code.
+The key is the name of the file as code objects have it (`co_filename`)."""
 
 
 def _user_frame(frame: FrameType) -> tuple[FrameType, CodeType | None]:
-    """The innermost frame of the user's code; and the function of xdevice that this code called, None if it called the
-    framework."""
+    """Returns the innermost frame of the user's code at or above `frame`, and the code of the
+    xdevice function that it called; None instead of the latter if it called the framework."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back
     if inner is not None:
         file = inner.f_code.co_filename
+        # a hook belongs to the framework's function in whose place it is
         if file.startswith(_HERE) and file != _HOOKS and file != __file__:
             return frame, inner.f_code
     return frame, None
 
 
 def _belongs_inside(file: str) -> bool:
+    """Whether a source file belongs to xdevice, a framework or Python, and not to the user's
+    code."""
     is_inner = _is_inner.get(file)
     if is_inner is None:
         is_stdlib = file.startswith(_STDLIB) and not file.startswith(_PACKAGES)
@@ -301,7 +333,8 @@ def _belongs_inside(file: str) -> bool:
 
 
 def _folders() -> tuple[str, ...]:
-    """The folders of xdevice, the loaded adapters and their frameworks: code in them is not the user's."""
+    """Returns the folders of xdevice, of the loaded adapters, and of their frameworks. The code
+    in them is not the user's."""
     folders = [_HERE]
     for backend in registry.list_loaded():
         for name in (type(backend).__module__.partition(".")[0], *backend.modules):

@@ -1,9 +1,10 @@
 """xdevice's own threads, and how they end with the program.
 
-While Python exits, it lets daemon threads run on, and ends each as soon as it asks for Python's lock: inside a
-framework's C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). For a thread
-that is not a daemon Python waits, without telling it to end. So xdevice's threads are daemons. When Python exits,
-xdevice tells them to end, and then waits for them.
+While Python exits, it lets daemon threads run on, and ends each thread as soon as it asks for
+Python's lock. If that happens inside a framework's C++, the whole process ends by SIGABRT
+(measured on PyTorch, TensorFlow, JAX and NumPy). For a thread that is not a daemon, Python
+waits without telling it to end. So xdevice's threads are daemons. When Python exits, xdevice
+tells them to end, and then waits for them.
 """
 
 from __future__ import annotations
@@ -19,43 +20,54 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE: Final = 10
-"""Seconds to wait for a thread that is in the middle of something."""
+"""How many seconds a thread that is at work is waited for, when it was told to end."""
 
 _ends: Final[list[Callable[[], None]]] = []
+"""The functions that `at_exit` has registered."""
 _is_ending = False
+"""Whether the program is ending."""
 
 
 def at_exit(end: Callable[[], None]) -> None:
-    """Registers a function that is called when the program ends, before frameworks and modules are torn down. `end` has
-    to end threads and open blocks."""
+    """Registers a function that is called when the program ends, before frameworks and modules
+    are torn down. `end` must end threads and open blocks. The function that was registered last
+    is called first."""
     _ends.append(end)
     _be_first()
 
 
 class Worker(threading.Thread):
+    """A daemon thread of xdevice. The part of xdevice that starts it must end it, in a function
+    for `at_exit`."""
+
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
 
     def start(self) -> None:
+        # a framework that was imported meanwhile may have registered an exit function
         _be_first()
         super().start()
 
     def join(self, timeout: float | None = None) -> None:
-        if self.ident is not None:  # None if Ctrl-C came before it was started
+        # None if Ctrl-C came before the thread was started: Python would raise an error
+        if self.ident is not None:
             super().join(timeout)
 
 
 def park() -> None:
-    """If the program is ending and the calling thread is a daemon of the program's, makes it wait for ever, which is
-    harmless.
+    """Never returns if the program is ending and the calling thread is one of the program's
+    daemon threads: the thread waits until Python ends it. Otherwise it returns at once.
 
-    The thread would end before it has its results, and must not go on with half of them.
+    Such a thread has not got all results from xdevice's threads, and must not go on without
+    them.
     """
     if must_park():
         threading.Event().wait()
 
 
 def must_park() -> bool:
+    """Whether the program is ending and the calling thread is a daemon that is not xdevice's
+    own."""
     if not _is_ending:
         return False
     thread = threading.current_thread()
@@ -63,6 +75,7 @@ def must_park() -> bool:
 
 
 def _end() -> None:
+    """Calls the functions that `at_exit` has registered. Python calls this when it exits."""
     global _is_ending
     _is_ending = True
     for end in reversed(_ends):
@@ -70,16 +83,19 @@ def _end() -> None:
 
 
 def _be_first(*_: object) -> None:
-    """Registers `_end` again after a framework has registered an exit function: the one registered last is called
-    first."""
+    """Registers `_end` again as an exit function. Python calls the one that was registered last
+    first, and so `_end` before those of the frameworks that are imported so far. Arguments are
+    ignored."""
     atexit.unregister(_end)
     atexit.register(_end)
 
 
+# called with each backend that is loaded
 registry.on_load.append(_be_first)
 
 
 @forks.in_child
 def _after_fork() -> None:
+    """A child that is forked while its parent is ending goes on."""
     global _is_ending
     _is_ending = False

@@ -42,10 +42,11 @@ class Cells:
         self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
         self.reader: Task | None = None  # the task that is being interpreted
-        self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
+        # dicts, whose order is the same in each run: it is that in which the readers run again
+        self._readers: defaultdict[Any, dict[Task | None, None]] = defaultdict(dict)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
         # the attributes of each family of classes that have a cell, by name
-        self._attributes: defaultdict[Class, set[str]] = defaultdict(set)
+        self._attributes: defaultdict[Class, dict[str, None]] = defaultdict(dict)
 
     def give_up(self, value: Value) -> None:
         """Lets everything that can be reached from a value be anything. `Inference` has the
@@ -56,7 +57,7 @@ class Cells:
         """The value of a cell, empty if nobody has put one there; notes that the current task
         has read it."""
         # an empty cell counts as read too: its first value has to make the reader run again
-        self._readers[key].add(self.reader)
+        self._readers[key].setdefault(self.reader)
         return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
@@ -133,7 +134,7 @@ class Cells:
         it."""
         family = cls.family()
         # for `unite`, which has to move the cell when two families become one
-        self._attributes[family].add(name)
+        self._attributes[family].setdefault(name)
         return "attr", family, name
 
     def unite(self, one: Class, other: Class) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .engine import Examined
     from .lint import Choice, Finding
-    from .sites import Grade, Site
+    from .sites import Grade
     from .words import Goal, Target, Version
 
     Command = Callable[..., None]
@@ -378,12 +378,9 @@ def _show_table(examined: Examined, by: str) -> None:
     from rich.table import Table
 
     from .report import VERDICTS, share_ported, totals
-    from .sites import CODES
+    from .sites import CODES, grouped
 
-    rows: dict[str, list[Site]] = {}
-    for site in examined.sites:
-        name = {"code": site.code, "file": site.file, "idiom": site.idiom}[by]
-        rows.setdefault(name, []).append(site)
+    rows = grouped(examined.sites, lambda site: getattr(site, by))
     table = Table(title=f"{len(examined.sites)} sites in {len(examined.sources)} files")
     # long paths are folded and not cut, so that none is unreadable on a narrow terminal
     table.add_column(by, overflow="fold")

@@ -22,7 +22,7 @@ from .neutral_sites import NeutralSites
 from .progress import Progress, unseen
 from .project import Project
 from .rules import JudgedSites
-from .sites import GRADES, Edit, Grade, Site, splice
+from .sites import GRADES, Edit, Grade, Site, grouped, splice
 from .sources import PythonModule, Source
 from .text_flow import devices_in, origins, parts_in_text
 from .words import USUAL, Goal, Version, version
@@ -56,10 +56,7 @@ class Examined:
     @cached_property
     def _by_file(self) -> dict[str, list[Site]]:
         """The sites by the path of their file."""
-        groups: dict[str, list[Site]] = {}
-        for site in self.sites:
-            groups.setdefault(site.file, []).append(site)
-        return groups
+        return grouped(self.sites, lambda site: site.file)
 
     def port(self, source: Source) -> bytes:
         """The file as the command `xdevice port` would write it: `source.raw` if nothing in it

@@ -132,7 +132,10 @@ class Inference(Cells):
                 return f"{self._annotated_name(owner, module)}.{name}"
             case ast.Name(id=name):
                 atoms = self.values.get((module, name), NOTHING)
-                return next((atom.subject for atom in atoms if atom.kind == "foreign"), name)
+                # of several names the same one in each run, because a set has no order
+                return min(
+                    (atom.subject for atom in atoms if atom.kind == "foreign"), default=name
+                )
         return ""
 
     def imported(self, name: str, asker: PythonModule) -> Value:

@@ -22,7 +22,7 @@ from .cells import Task
 from .guards import GPU, Env, counts_gpus, joined, narrowed, needs_gpu, selected_tab
 from .inference import Inference
 from .progress import Progress, unseen
-from .project import Class, Function, Project, origin_of
+from .project import Class, Function, Project, classes_in, origin_of
 from .sources import PythonModule
 from .values import (
     ANYTHING,
@@ -406,10 +406,11 @@ class Interpreter(Inference):
         function = self.functions[node] = Function(
             node, self.module, name, owner, self.function
         )
-        decorators = set()
-        for decorator in getattr(node, "decorator_list", ()):
-            # by their text: a decorator that has arguments counts by its name
-            decorators.add(ast.unparse(decorator).split("(")[0])
+        # by their text: a decorator that has arguments counts by its name
+        decorators = {
+            ast.unparse(decorator).split("(")[0]
+            for decorator in getattr(node, "decorator_list", ())
+        }
         function.is_method = owner is not None and "staticmethod" not in decorators
         function.is_property = not decorators.isdisjoint(
             ("property", "cached_property", "functools.cached_property")
@@ -450,11 +451,10 @@ class Interpreter(Inference):
         name = self.full_name(decorator) or ast.unparse(decorator)
         # d2l spreads a class over several cells: `@d2l.add_to_class(Trainer)`
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
-            for atom in means_of(node.args[0]):
-                if atom.kind == "class":
-                    atom.subject.methods.setdefault(function.name, function)
-                    function.owner, function.is_method = atom.subject, True
-                    self.put((function, function.positional[0]), of("instance", atom.subject))
+            for cls in classes_in(means_of(node.args[0])):
+                cls.methods.setdefault(function.name, function)
+                function.owner, function.is_method = cls, True
+                self.put((function, function.positional[0]), of("instance", cls))
             return value
         if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(
             knowledge.TRANSPARENT_ENDINGS
@@ -476,16 +476,15 @@ class Interpreter(Inference):
             cls = self.classes[node] = Class(node, self.module, node.name, self.owner)
             if self.owner is not None:
                 self.owner.inner[node.name] = cls
-        bases = union(*map(self.evaluate, node.bases))
+        bases = list(map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
         # more bases may be known than at the last reading, when their module had not been read
         # yet
         if bases != cls.bases:
             cls.inherit(bases)
-            for atom in bases:
-                if atom.kind == "class":
-                    self.unite(cls, atom.subject)
+            for base in cls.direct_bases():
+                self.unite(cls, base)
         # the names that the body binds are attributes of the class; its methods do not see them
         # as names
         outer, env = self.owner, self.env

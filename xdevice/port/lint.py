@@ -173,7 +173,7 @@ def configure(root: Path) -> Choice:
         settings = tomllib.loads(text)["tool"]["xdevice"]
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"{file}: {error}") from error
-    unknown = set(settings) - {"select", "ignore", "per-file-ignores"}
+    unknown = sorted(set(settings) - {"select", "ignore", "per-file-ignores"})
     if unknown:
         raise OptionError(
             f"{file}: [tool.xdevice] may have select, ignore and per-file-ignores, not {', '.join(unknown)}"
@@ -514,11 +514,14 @@ def _unused_ignores(
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
     """Whether a comment that has ignored nothing may be reported: whether all rules that it is
-    for were run. A rule that was not run may need the comment."""
-    if not ignore.codes:
-        return not choice.select
+    for were run. A rule that was not run may need the comment. One without codes is for all
+    rules that are on by default."""
     # a comment may give a prefix, such as XD2, and is then for all codes that begin with it
-    return all(choice.takes(code, path) for code in RULES if code.startswith(ignore.codes))
+    return all(
+        choice.takes(code, path)
+        for code, rule in RULES.items()
+        if (code.startswith(ignore.codes) if ignore.codes else rule.on)
+    )
 
 
 # findings that a baseline or a revision had already

@@ -68,7 +68,7 @@ class NeutralSites(JudgedSites):
         if full_name.startswith(_VENDORS):
             return left_open(use.idiom.why)
         row = ROWS.get(full_name)
-        if row is not None and row.xdevice and "neutral" not in row.differs:
+        if row is not None and row.xdevice and "neutral as" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
         # d2l's helpers choose a device inside, which no word of PyTorch changes
         if full_name.startswith("d2l."):

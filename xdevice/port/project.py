@@ -4,14 +4,14 @@ their functions and classes."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from .knowledge import FRAMEWORKS, framework_of
 from .sources import PythonModule
-from .values import NOTHING, Value
+from .values import Value
 
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 """The nodes that have parameters and local names."""
@@ -101,16 +101,16 @@ def _names_bound_by(node: ast.AST) -> Iterable[str]:
 class Class:
     """A class of the project.
 
-    `outer` is the class around an inner one. `bases` are the values of its bases, `methods` and
-    `inner` the functions and classes in its body, by name. `united_with` leads to the class
-    that stands for its family (see `family`).
+    `outer` is the class around an inner one. `bases` are the values of its bases, in the order
+    of the class statement, `methods` and `inner` the functions and classes in its body, by
+    name. `united_with` leads to the class that stands for its family (see `family`).
     """
 
     node: ast.ClassDef
     module: PythonModule
     name: str
     outer: Class | None = None
-    bases: Value = NOTHING
+    bases: Sequence[Value] = ()
     methods: dict[str, Function] = field(default_factory=dict)
     inner: dict[str, Class] = field(default_factory=dict)
     united_with: Class | None = None
@@ -132,13 +132,12 @@ class Class:
             cls = cls.united_with
         return cls
 
-    def inherit(self, bases: Value) -> None:
+    def inherit(self, bases: Sequence[Value]) -> None:
         """Sets the bases, which are read again when more of the project is known; brings the
         lineages of this class and its subclasses up to date."""
         self.bases = bases
-        for atom in bases:
-            if atom.kind == "class":
-                atom.subject._heirs.add(self)
+        for base in self.direct_bases():
+            base._heirs.add(self)
         # subclasses only if something has changed: classes may inherit in a circle
         waiting: list[Class] = [self]
         while waiting:
@@ -150,27 +149,39 @@ class Class:
         """Computes `lineage` and `foreign_bases` again; returns whether they differ from
         before."""
         before = self.lineage, self.foreign_bases
-        self.lineage = tuple(self._find_lineage())
-        atoms = {atom for cls in self.lineage for atom in cls.bases if atom.kind != "class"}
+        self.lineage = tuple(self._find_lineage({}))
         self.foreign_bases = frozenset(
-            atom.subject if atom.kind == "foreign" else "?" for atom in atoms
+            atom.subject if atom.kind == "foreign" else "?"
+            for cls in self.lineage
+            for base in cls.bases
+            for atom in base
+            if atom.kind != "class"
         )
         return before != (self.lineage, self.foreign_bases)
 
-    def _find_lineage(self) -> dict[Class, None]:
-        """The class and its direct and indirect bases in the project, as the keys of a dict,
-        each class before its own bases. If a class has several bases, any of them may come
-        first, because `bases` is a set."""
-        classes: dict[Class, None] = {}
-        waiting: list[Class] = [self]
-        while waiting:
-            cls = waiting.pop()
-            if cls not in classes:
-                classes[cls] = None
-                waiting += reversed(
-                    [atom.subject for atom in cls.bases if atom.kind == "class"]
-                )
-        return classes
+    def direct_bases(self) -> list[Class]:
+        """The bases in the project, in the order of the class statement."""
+        return [base for value in self.bases for base in classes_in(value)]
+
+    def _find_lineage(self, lineages: dict[Class, list[Class]]) -> list[Class]:
+        """The class and its direct and indirect bases in the project, in the order in which
+        Python looks for a method. `lineages` are those that were found on the way."""
+        if self not in lineages:
+            # before those of the bases, for classes that inherit in a circle
+            lineage = lineages[self] = [self]
+            bases = self.direct_bases()
+            rows = [*[base._find_lineage(lineages) for base in bases], bases]
+            # Python's own algorithm (C3): the next class is the first one of a row that is
+            # behind no other class in any row
+            while rows := [
+                rest for row in rows if (rest := [cls for cls in row if cls not in lineage])
+            ]:
+                behind = [cls for row in rows for cls in row[1:]]
+                heads = [row[0] for row in rows]
+                # Python refuses bases without such a class, but a base may be only one of
+                # several possible ones
+                lineage.append(next((cls for cls in heads if cls not in behind), heads[0]))
+        return lineages[self]
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
         """The method of this name in the class or the nearest base; with `is_super`, in a base
@@ -186,6 +197,16 @@ class Class:
         return next(
             (cls.inner[name] for cls in self.lineage[is_super:] if name in cls.inner), None
         )
+
+
+def classes_in(value: Value) -> list[Class]:
+    """The classes of the project that a value may be, in an order that is the same in each run;
+    of several definitions in one file the last comes first, which may inherit from those
+    above."""
+    return sorted(
+        [atom.subject for atom in value if atom.kind == "class"],
+        key=lambda cls: (cls.module.source.path, -cls.node.lineno),
+    )
 
 
 class Project:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, get_args
 
 from .engine import Examined
-from .sites import GRADES, Site, Verdict
+from .sites import GRADES, Site, Verdict, grouped
 from .sources import Source
 from .summary import summary
 
@@ -35,6 +35,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 def document(examined: Examined) -> dict[str, Any]:
     """The report as a dict for JSON. Lines and columns count from 1, columns in characters;
     files are sorted by path, and sites by position."""
+    codes = grouped(examined.sites, lambda site: site.code)
     return {
         "tool": "xdevice",
         "version": installed_version(),
@@ -45,7 +46,7 @@ def document(examined: Examined) -> dict[str, Any]:
         "summary": summary(examined),
         "totals": totals(examined.sites),
         "unsettled": examined.unsettled,
-        "codes": {code: totals(sites) for code, sites in by_code(examined.sites)},
+        "codes": {code: totals(sites) for code, sites in sorted(codes.items())},
         "files": [
             _file(examined, source)
             for source in sorted(examined.sources, key=lambda source: source.path)
@@ -89,14 +90,6 @@ def share_ported(total: dict[str, int]) -> float | None:
     # neutral uses, and those of no device, need no change
     must_change = total["rewritten"] + total["open"]
     return total["rewritten"] / must_change if must_change else None
-
-
-def by_code(sites: Iterable[Site]) -> list[tuple[str, list[Site]]]:
-    """The sites with each code, sorted by code."""
-    codes: dict[str, list[Site]] = {}
-    for site in sites:
-        codes.setdefault(site.code, []).append(site)
-    return sorted(codes.items())
 
 
 def _file(examined: Examined, source: Source) -> dict[str, Any]:

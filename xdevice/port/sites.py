@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -140,3 +140,11 @@ class Site:
     def __lt__(self, other: Site) -> bool:
         # for `sorted`: without tabs, edits and texts, which have no order
         return self.key < other.key
+
+
+def grouped(sites: Iterable[Site], key: Callable[[Site], str]) -> dict[str, list[Site]]:
+    """The sites in groups: lists of those with the same `key`, by that key."""
+    groups: dict[str, list[Site]] = {}
+    for site in sites:
+        groups.setdefault(key(site), []).append(site)
+    return groups

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Final
 
 from .engine import Examined
-from .sites import CODES, Site
+from .sites import CODES, Site, grouped
 
 # the order matters: the last expressions also match names of other parts, such as
 # `torch.cuda.synchronize`
@@ -77,11 +77,8 @@ def _split(sites: list[Site]) -> dict[str, int]:
 
 def _parts(sites: list[Site]) -> dict[str, dict[str, int]]:
     """The numbers of sites by part of the interface, the largest part first."""
-    groups: dict[str, list[Site]] = {}
-    for site in sites:
-        groups.setdefault(part_of(site), []).append(site)
     # parts of equal size by name, so that equal projects give equal summaries
-    largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    largest = sorted(grouped(sites, part_of).items(), key=lambda item: (-len(item[1]), item[0]))
     return {part: {"sites": len(group), **_split(group)} for part, group in largest}
 
 

@@ -336,7 +336,7 @@ _TORCH: Final = (
     ),
 )
 
-# `neutral_sites` reads the word "neutral" in these two
+# `neutral_sites` finds the second by "neutral as"
 _OWN: Final = "only PyTorch has neutral words"
 _NEUTRAL: Final = "neutral as it is"
 

@@ -1,1 +1,2 @@
-"""One model on several devices: splitting, gathering, replicating, reducing; and virtual GPUs to try it on."""
+"""One model on several devices of one process: batches are split and gathered, models
+replicated, gradients summed."""

@@ -1,4 +1,4 @@
-"""Finds the tensors and models in an argument, checks them, and puts results in their places.
+"""Finds the tensors and models in an argument, checks them, and replaces them by results.
 
 The verbs for several devices (`replicas`) and for several processes (`distributed`) use these functions.
 """
@@ -35,14 +35,17 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """The tensors and models in `x`, as operands. Raises an error for an object in `x` whose tensors cannot be handled
-    one by one."""
+    """Returns the tensors and models in `x`, as operands. `name` is what errors call `x`, and
+    `verb` the word for the function that was called. Raises an error for an object in `x` whose
+    tensors cannot be handled one by one."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
-    # once to find objects of unknown types, and then with every place, because results go to every place
+    # walked twice: first to find objects of unknown types, and then with every place of a
+    # tensor that is in several, because each gets its result
     once = trees.searched(x)
     once.refuse_strangers()
+    # the replicas may not share arrays in other objects
     if verb == "replicate":
         once.refuse_shared()
     tree = trees.Tree(x)
@@ -56,7 +59,9 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """The tensors in `x`, as operands. Raises `NotATensorError` if there is none, or if there is a model among them."""
+    """Returns the tensors in `x`, as operands; `name` and `verb` are as in `leaves_in`. Raises
+    `NotATensorError` if there are none, or if there is a model, and `UnsupportedError` for a
+    sparse tensor."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -72,13 +77,15 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
-    """The tensors and variables in `x`, as operands of a sum. Raises `NotATensorError` if anything else is in `x`."""
+    """Returns the tensors and variables in `x`, as operands of a sum. `name` is what errors
+    call `x`, and `who` what they call its owner. Raises `NotATensorError` if anything else is
+    in `x`, such as None or a number."""
     rows = []
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
             raise NotATensorError(
                 f"{name}{path} is None: {who} has no gradient there; run its backward pass first, and leave out "
-                "the parameters that the loss does not depend on"
+                "parameters on which the loss does not depend"
             )
         owner = registry.kind_of(type(value))
         if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
@@ -97,8 +104,9 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Every leaf of `x`, or `x` itself if it is no container. Raises an error for a sparse array among the
-    containers."""
+    """Returns every leaf of `x` with its path; `x` itself if it is a tensor or model. Raises
+    `UnsupportedError` for a container that is a sparse array. `name` and `verb` are as in
+    `leaves_in`."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -107,33 +115,39 @@ def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
 
 
 def refuse_symbol(operand: Operand) -> None:
+    """Raises `UnsupportedError` for a symbol."""
     if operand.kind == "symbol":
         raise traced(operand.backend, operand.name)
 
 
 def refuse_sparse(operand: Operand, verb: str) -> None:
+    """Raises `UnsupportedError` for a tensor that is not dense; `verb` is as in `leaves_in`."""
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, a {type(operand.value).__qualname__} that is not dense",
-            "make it dense first, by x.to_dense(), x.todense() or tf.convert_to_tensor(x), or take its parts",
+            "make it dense first, with x.to_dense(), x.todense() or tf.convert_to_tensor(x), or pass its parts",
         )
 
 
 def require_built(operands: Iterable[Operand]) -> None:
+    """Raises `NotBuiltError` if one of the operands is a model that has a variable without
+    values."""
     for operand in operands:
         if operand.kind == "model":
             operand.backend.require_built(operand.value)
 
 
 def read(operand: Operand) -> Any:
+    """Returns the tensor of an operand; for a variable, its tensor for reading."""
     return (
         operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value
     )
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
-    """`x` with the values `new` in the places of its operands `row`; `x` itself if no value is new."""
-    # by identity: an argument may hold one tensor in several places
+    """Returns `x` with its operands `row` replaced by the values `new`; `x` itself if these are
+    the same objects."""
+    # by `id`, because `x` may contain a tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
     if id(x) in by_id:
         return by_id[id(x)]
@@ -147,22 +161,25 @@ def length_of(operands: list[Operand]) -> int:
         shape = tuple(operand.value.shape)
         if not shape:
             raise ShapeError(
-                f"{operand.name} is a single number and has no first axis to split"
+                f"{operand.name} is a single number, which has no first axis to split"
             )
-        # TensorFlow's symbols have unknown lengths
+        # the length of a TensorFlow symbol may be unknown
         if shape[0] is None:
             raise ShapeError(
                 f"the length of {operand.name} is not known while {operand.backend.name} traces a function"
             )
         if shape[0] != first.value.shape[0]:
             raise ShapeError(
-                f"{operand.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} "
-                "has"
+                f"{operand.name} has the length {shape[0]} along its first axis, expected "
+                f"{first.value.shape[0]}, as in {first.name}"
             )
     return int(first.value.shape[0])
 
 
 def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
+    """Returns the sizes of `count` parts of an axis of this length, which differ by at most
+    one; the larger ones come first. Raises `ShapeError` if they differ and `even` is True.
+    `what` is what the error calls the receivers."""
     size, rest = divmod(length, count)
     sizes = [size + (i < rest) for i in range(count)]
     if even and rest:
@@ -174,31 +191,38 @@ def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list
 
 
 def is_leaf(x: Any) -> bool:
+    """Whether `x` itself is a tensor, symbol or model."""
     return registry.kind_of(type(x)) is not None
 
 
 def shape_of(operand: Operand) -> tuple[int, ...]:
+    """Returns the shape of an operand as a tuple of ints."""
     return tuple(operand.value.shape)
 
 
 def dtype_of(operand: Operand) -> str:
+    """Returns NumPy's name of the dtype of an operand."""
     return leaves.dtype_of(operand.backend, operand.value)
 
 
 def bytes_of(operand: Operand) -> int:
+    """Returns how many bytes the elements of an operand have."""
     return prod(shape_of(operand)) * host_dtype(dtype_of(operand)).itemsize
 
 
 def check_sum(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` for a dtype that has no sum or no mean."""
+    """Raises `DTypeError` if tensors of the operand's dtype cannot be summed or averaged. `op`
+    is "sum" or "mean"."""
     dtype = dtype_of(operand)
     if dtype == "bool":
-        raise DTypeError(f"{operand.name} is bool, which has no {op}; make it int32 first")
+        raise DTypeError(f"{operand.name} is bool, which has no {op}; cast it to int32 first")
     if dtype in SHORT_FLOATS:
-        raise DTypeError(f"{operand.name} is {dtype}, which has no {op}; make it float16 first")
+        raise DTypeError(
+            f"{operand.name} is {dtype}, which has no {op}; cast it to float16 first"
+        )
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
         raise DTypeError(
-            f"{operand.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum"
+            f"{operand.name} is {dtype}, which cannot hold a mean; cast it to float32 first, or take the sum"
         )
 
 
@@ -207,13 +231,14 @@ def refuse_overlaps(operands: list[Operand]) -> None:
     twins = first_overlap(operands)
     if twins is not None:
         raise ContainerError(
-            f"{twins[0]} and {twins[1]} share memory and are not one tensor, so that a sum "
+            f"{twins[0]} and {twins[1]} share memory but are not the same tensor, so a sum "
             "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
         )
 
 
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
-    """The names of two of the operands that share memory; None if no two do."""
+    """Returns the names of two of the operands that share memory; None if no two do. Only
+    memory that can be written into counts, and two operands with the same tensor do not."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)
@@ -231,6 +256,8 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
 
 
 def _block(operand: Operand, tensor: Any) -> overlaps.Block | None:
+    """Returns the memory of an operand's tensor; None if it has no elements, or if no tensors
+    of its framework can share memory."""
     shape = shape_of(operand)
     # a tensor without elements shares no byte with any other
     memory = operand.backend.memory_of(tensor) if 0 not in shape else None

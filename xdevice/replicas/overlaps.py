@@ -1,5 +1,5 @@
-"""Finds tensors that share memory among those that will be written. Only addresses are compared, so it works for any
-device's memory."""
+"""Finds tensors that share memory. Only addresses are compared, so it works for the memory of
+every device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """The memory of a tensor: where its elements are. Each element has `width` bytes; strides are in bytes."""
+    """The memory of a tensor: the address of its first element, its strides in bytes, its
+    shape, and the `width` of an element in bytes. `name` is what errors call the tensor."""
 
     name: str
     address: int
@@ -22,27 +23,35 @@ class Block(NamedTuple):
     def __array_interface__(self) -> dict[str, Any]:
         """Lets NumPy treat the memory as an array, to compare addresses. The memory is not read."""
         return {
+            # True: read-only
             "data": (self.address, True),
             "shape": self.shape,
             "strides": self.strides,
+            # elements of this many bytes, of no particular type
             "typestr": f"|V{self.width}",
             "version": 3,
         }
 
     @property
     def first(self) -> int:
+        """The lowest address of its bytes."""
+        # a negative stride goes to lower addresses
         return self.address + sum(step for step in self._steps() if step < 0)
 
     @property
     def last(self) -> int:
+        """The highest address of its bytes."""
         return self.address + sum(step for step in self._steps() if step > 0) + self.width - 1
 
     def _steps(self) -> list[int]:
+        """Returns, for each axis, the distance in bytes from its first element to its last
+        one."""
         return [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
 
 
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
-    """The first two of these blocks that share a byte; None if no two do."""
+    """Returns two of these blocks that share a byte; None if no two do."""
+    # sorted, so that each block is compared only with those that begin before it ends
     row = sorted(blocks, key=lambda block: block.first)
     for i, one in enumerate(row):
         for other in row[i + 1 :]:
@@ -54,11 +63,12 @@ def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
 
 
 def _overlap(one: Block, other: Block) -> bool:
-    """Whether two blocks share a byte. Two columns of a matrix do not, though their bytes alternate. True if NumPy
-    would take too long to find out."""
+    """Whether two blocks share a byte. Two columns of a matrix do not, although their bytes
+    alternate. Also True if NumPy would take too long to decide."""
     import numpy
 
     try:
         return numpy.shares_memory(one, other, max_work=100_000)
+    # the module `numpy.exceptions` is new in NumPy 1.25
     except getattr(numpy, "exceptions", numpy).TooHardError:
         return True

@@ -1,7 +1,8 @@
 """Several devices in one process: batches split over them, models and parameters copied to each, gradients summed.
 
-This module has the rules for all frameworks; an adapter splits, joins, copies and sums single tensors. Everything is
-checked, in all containers and on all devices, before a tensor is made or written.
+This module has the rules for all frameworks; an adapter splits, joins, copies and sums
+individual tensors. Everything is checked, in all containers and on all devices, before a tensor
+is made or written.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     """Splits a batch along the first axis into one part for each device, in order. Nothing is lost; gradients flow.
 
     Args:
-        x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
-            the same type. Other values go to every part as they are: a list of 6 texts is not a batch of 6.
+        x: a tensor, or a container of tensors of the same length along the first axis. Each part
+            is a container of the same type. Other values go to every part as they are: a list of
+            6 strings is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
         even: True: all parts must have the same length. False: the lengths differ by one at most, and longer parts come
-            first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
+            first. 5 over 2 devices gives 3 and 2; 3 over 4 gives 1, 1, 1 and 0; 0 over 2 gives 0 and 0.
 
     Raises:
         ShapeError: a length that does not divide evenly, without `even=False`; a tensor without a first axis, or of
@@ -82,7 +84,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     sizes = sizes_of(length_of(operands), len(places), even)
     pieces: dict[int, list[Any]] = {}
     for operand in operands:
-        # once for a tensor that is in two places: it is one tensor in each part, too
+        # a tensor in two places is split once, so it is one tensor in each part too
         if id(operand.value) not in pieces:
             parts = operand.backend.split(operand.value, sizes)
             pieces[id(operand.value)] = [
@@ -98,9 +100,9 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     """Joins parts along the first axis, on one device: the reverse of `split_batch`. Gradients flow.
 
     Args:
-        parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers (0-d
-            tensors, such as the loss of each device) become a vector. Other values have to be equal in all
-            parts; NaN counts as equal to NaN.
+        parts: a list of tensors, or of containers of the same structure, which are joined
+            tensor by tensor. Numbers (0-d tensors, such as the loss of each device) become a
+            vector. Other values must be equal in all parts; NaN counts as equal to NaN.
         device: any spelling.
 
     Raises:
@@ -126,7 +128,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     for column in columns:
         _check_alike(column, start=1)
     [place] = _required([operand for row in rows for operand in row], [place])
-    # a tensor that each part holds twice is joined once
+    # by the `id`s of the parts of a tensor: one that each container has in two places is joined
+    # once
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
@@ -188,7 +191,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
 
 def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
-    """Copies `x` to each device, by `copy_to`, so always into new storage. Gradients flow.
+    """Copies `x` to each device with `copy_to`, always into new storage. Gradients flow.
 
     Args:
         x: a tensor, a model, or a container of them.
@@ -229,16 +232,17 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     | numpy | yes, unless read-only | |
 
     Args:
-        tensors: a list with one item for each replica: tensors, variables, or containers of them that are built alike.
+        tensors: a list with one tensor, variable or container of them for each replica.
         op: "sum" or "mean".
 
     Raises:
         NotATensorError: a gradient is None (the error names the replica); a model, or anything else that is not a
             tensor.
-        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that are not alike. Nothing is written.
-        DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends, another `op`.
-        ContainerError, UnsupportedError: two tensors that share memory and are not one object; a sparse or masked
-            tensor.
+        ArgumentError, ShapeError, DTypeError, ContainerError: replicas of different structures.
+        DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends,
+            another `op`.
+        ContainerError, UnsupportedError: two tensors that share memory and are not one object;
+            a sparse or masked tensor. Nothing is written.
 
     Costs NCCL's own time, or without NCCL one copy to the first device and one back: docs/reference/devices.md.
 
@@ -247,7 +251,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         [[4.0, 6.0], [4.0, 6.0]]
     """
     if op not in ("sum", "mean"):
-        raise ArgumentError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
+        raise ArgumentError(f"op of all_reduce must be 'sum' or 'mean', not {shown(op)}")
     listed = _as_list(tensors, "tensors")
     rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
@@ -256,13 +260,13 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         _check_alike(column)
         check_sum(column[0], op)
     _check_ties(columns)
-    # the sum of one is itself
+    # the sum of one tensor is the tensor itself
     if len(listed) == 1:
         return listed
     refuse_overlaps([operand for row in rows for operand in row])
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
-        # tied weights are summed once, and written once
+        # tied weights are one tensor, which must be summed only once
         if _ids(column) not in reduced:
             reduced[_ids(column)] = _reduce(column, op)
     results = [reduced[_ids(column)] for column in columns]
@@ -275,28 +279,30 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that a list of spellings names. Raises `DeviceError` for one device or tensor in place of the
-    list."""
+    """Returns the devices that a list of spellings names. Raises `DeviceError` for anything but
+    a list, such as one device or a tensor, and `ArgumentError` for an empty list."""
+    # a string can be iterated over too, and so can a framework's tensors
     if (
         isinstance(devices, str | Device)
         or registry.owner_of(type(devices))
         or not hasattr(devices, "__iter__")
     ):
         raise DeviceError(
-            f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}; "
-            "several tensors come as one argument: (X, y)"
+            f"expected a list of devices, such as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}; "
+            "to pass several tensors, put them into one argument: (X, y)"
         )
     places = [_devices.parse(device) for device in devices]
     if not places:
         raise ArgumentError(
-            "the list of devices is empty; expected one or more, as xdevice.try_all_gpus() gives"
+            "the list of devices is empty; expected one or more devices, such as xdevice.try_all_gpus()"
         )
     return places
 
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
-    """Returns the arguments for the devices as a list, which they must be: a single tensor would be taken apart along
-    its first axis."""
+    """Returns `things`, which has one item for each device, as a list. Raises `NotATensorError`
+    for anything but a list: one tensor would be taken apart along its first axis. Raises
+    `ArgumentError` for an empty list. `name` is what errors call the items."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -313,10 +319,13 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
 
 
 def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
+    """Returns the devices under their plain names, `gpu:1` for `cuda:1`. Raises an error if a
+    backend of the operands lacks one of the devices, or if a device lacks the dtype of an
+    operand."""
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
-    # hardware such as `cuda:1` was checked above; from here on places count
+    # `require` has checked the hardware that names such as `cuda:1` mean
     plain = list(map(_devices.plain, places))
     for place in plain:
         for operand in operands:
@@ -325,14 +334,16 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
 
 
 def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """Moves `x`, a part of `operand`, to a device. A tensor that can only be on the host stays there if the
-    argument `whole` is a container."""
+    """Returns `x`, a part of `operand`, on a device. A tensor that cannot leave the host stays
+    there if the argument of the verb (`whole`) is a container, as it does in `to_device`."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(operand.backend, operand.kind, x, place)
 
 
 def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
+    """Returns the `id`s of the tensors in a column: the operands at one path, one from each
+    replica or part."""
     return tuple(id(operand.value) for operand in column)
 
 
@@ -340,27 +351,30 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` if one of several containers has its tensors at paths other than the first."""
+    """Raises `ContainerError` if the paths of the tensors in one of several containers
+    (`listed`) differ from those in the first one. `rows` has the operands of each container,
+    and `name` is what errors call the list."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
     ]
     for i, own in enumerate(paths):
+        # the path is "" if the item itself is a tensor
         if own == paths[0] and (own != [""] or is_leaf(listed[i]) is is_leaf(listed[0])):
             continue
         missing = [path for path in paths[0] if path not in own]
         extra = [path for path in own if path not in paths[0]]
-        what = "has another order"
+        difference = "has another order"
         if missing:
-            what = f"has no tensor at {missing[0]!r}"
+            difference = f"has no tensor at {missing[0]!r}"
         elif extra:
-            what = f"has a tensor at {extra[0]!r} too"
-        raise ContainerError(f"{name}[{i}] is not built as {name}[0] is: it {what}")
+            difference = f"has a tensor at {extra[0]!r} too"
+        raise ContainerError(f"{name}[{i}] is not built like {name}[0]: it {difference}")
 
 
 def _check_others(parts: list[Any]) -> None:
-    """Raises `ContainerError` if something other than a tensor differs between the parts: the result can have only one
-    value there."""
+    """Raises `ContainerError` if a value that is not a tensor differs between the parts,
+    because the result can have only one value there."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
@@ -371,41 +385,44 @@ def _check_others(parts: list[Any]) -> None:
             mine, first = other.get(path), others[0].get(path)
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; values that are not tensors "
-                    "must be the same in all parts"
+                    f"parts[{i}]{path} is {shown(mine)}, but parts[0]{path} is {shown(first)}; values that are not "
+                    "tensors must be the same in all parts"
                 )
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    # a NaN is unequal to itself
+    """Whether two values are equal; two NaNs are."""
+    # only a NaN is unequal to itself
     return bool(one is other or one == other or (one != one and other != other))
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
-    """Raises an error unless all tensors have the same backend and dtype, and equal shapes from axis `start` on."""
+    """Raises an error unless all tensors of a column (see `_ids`) have the same backend and
+    dtype, as many axes, and equal sizes from axis `start` on."""
     first = column[0]
-    # the framework's own dtypes: keys of JAX and integers of 4 bits are joined, too, and have no name here
+    # dtypes as the framework has them, because some have no name here: JAX's random keys and
+    # 4-bit ints
     shape, dtype = shape_of(first), first.value.dtype
     for operand in column[1:]:
         if operand.backend is not first.backend:
             raise ArgumentError(
-                f"{operand.name} is a tensor of {operand.backend.name}, expected {first.backend.name} as {first.name} "
-                "is; gather and all_reduce work within one framework"
+                f"{operand.name} is a tensor of {operand.backend.name}, expected "
+                f"{first.backend.name}, the backend of {first.name}; gather and all_reduce work within one framework"
             )
         if operand.value.dtype != dtype:
             raise DTypeError(
-                f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)} as {first.name} is"
+                f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)}, the dtype of {first.name}"
             )
-        there = shape_of(operand)
-        if len(there) != len(shape) or there[start:] != shape[start:]:
+        other_shape = shape_of(operand)
+        if len(other_shape) != len(shape) or other_shape[start:] != shape[start:]:
             raise ShapeError(
-                f"{operand.name} has the shape {there}, and {first.name} has {shape}: they do not fit"
+                f"{operand.name} has the shape {other_shape}, which does not fit the shape {shape} of {first.name}"
             )
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if two places hold the same tensor in one replica but not in all: it is summed only
-    once."""
+    """Raises `ContainerError` if one tensor is at two paths of a replica, but at these paths
+    another replica has two tensors: the sums there would have to be equal."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -415,7 +432,7 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
                     candidate for candidate in other if candidate.value is operand.value
                 )
                 raise ContainerError(
-                    f"{twin.name} and {operand.name} are one tensor, and are not in the other replicas; "
+                    f"{twin.name} and {operand.name} are one tensor, but two tensors in other replicas; "
                     "tie the weights in all replicas or in none"
                 )
 
@@ -424,19 +441,23 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
-    """The models to copy, each once. Larger models come first, so that a model that is part of another is not copied
-    separately."""
+    """Returns the models among the operands that have to be copied, each once. A model that is
+    part of another one is left out, because it is copied with that one. Raises
+    `UnsupportedError` if two other models share a variable."""
+    # the model to which each variable belongs, by the variable's `id`
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
     # a model may be in several places
     unique = {
         id(operand.value): operand for operand in operands if operand.kind == "model"
     }.values()
+    # each with the `id`s of its variables, which are not needed if it is the only operand
     sized = [
         (operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)])
         for operand in unique
     ]
-    # the model with the most variables first; of two with the same, the one that is not itself a variable
+    # models with more variables first, and so every model before its parts; of two with as
+    # many, a variable (which is among its own variables) comes after a model that has it
     for operand, variables in sorted(
         sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])
     ):
@@ -446,7 +467,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
             if variable in owners:
                 raise UnsupportedError(
                     f"{owners[variable].name} and {operand.name} share a variable, which replicate cannot keep shared; "
-                    "put them into one model, or leave out the part of the other"
+                    "put them into one model, or leave one of them out"
                 )
         owners.update(dict.fromkeys(variables, operand))
         models.append(operand)
@@ -454,19 +475,24 @@ def _models(operands: list[Operand]) -> list[Operand]:
 
 
 def _is_alone(operands: list[Operand]) -> bool:
+    """Whether all operands are the same object."""
     return len({id(operand.value) for operand in operands}) == 1
 
 
 def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
+    """Returns the names and values of the variables of an operand that is a model."""
     return operand.backend.variables(operand.value)
 
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
-    """Returns a copy of a model, or of parameters, on a device. Models are copied first; their parameters that are also
-    in the same container become those of the copies."""
+    """Returns a copy of `x` on a device. `models` are the operands to copy as models. They are
+    copied first; if a parameter of theirs is also in `x` by itself, the copy of `x` has the
+    parameter of the copied model there."""
+    # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:
         twin = leaves.copy(operand.backend, operand.kind, operand.value, place)
+        # other operands may be variables of this model; a copy has the same names
         if not _is_alone(operands):
             twins = dict(operand.backend.variables(twin))
             new.update((id(old), twins[name]) for name, old in _variables(operand))
@@ -481,12 +507,13 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean of a column of operands, one tensor for each. For a variable, it is written into the
-    variable."""
+    """Returns the sum or mean of a column of operands, once for each operand: a variable into
+    which it was written, or a tensor."""
     tensors = [read(operand) for operand in column]
-    # all tensors of a column are of one backend, which `_check_alike` has seen to
+    # `_check_alike` has checked that all have the same backend
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for operand, tensor, result in zip(column, tensors, results, strict=True):
+        # the framework has not written into the variable's tensor, but returned a new one
         if operand.kind == "model" and result is not tensor:
             operand.backend.write(operand.value, result)
     return [

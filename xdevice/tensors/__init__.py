@@ -1,1 +1,2 @@
-"""Making tensors, placing, moving, copying and comparing them, and converting between frameworks."""
+"""Makes tensors, finds their devices, moves, copies and compares them, and converts them
+between frameworks."""

@@ -1,9 +1,11 @@
-"""`convert`: makes a tensor of one framework a tensor of another, in the same memory where both can work in it.
+"""`convert`: makes a tensor of one framework a tensor of another, in the same memory if both
+can use it.
 
-Frameworks take over memory that they cannot work in: TensorFlow ends the process at the first operation on a misaligned
-buffer, PyTorch on a negative stride, JAX computes with the wrong values of a transposed one. So each adapter states
-what memory it can work in (`Backend.takes`), and this module compares that with the memory which a DLPack capsule
-offers.
+Frameworks also accept memory in which they cannot compute: TensorFlow ends the process at the
+first operation on misaligned memory, PyTorch does so on a negative stride, and JAX reads wrong
+values from transposed memory. So each adapter states in which memory its framework can compute
+(`Backend.takes`), and this module compares that with the memory that a DLPack capsule
+describes.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes
 
 _SOONER_READ: Final = 32768
-"""For tensors of at most this many elements, `to_numpy` is faster than sharing memory with NumPy, although `to_numpy`
-may copy."""
+"""Up to this many elements, `to_numpy` is faster than sharing memory with NumPy, even if
+`to_numpy` copies."""
 
 
 def convert(
@@ -81,10 +83,10 @@ def convert(
     """
     if copy is not None and type(copy) is not bool:
         raise ArgumentError(
-            f"copy must be None (share where possible), True (never share) or False (never copy), not {shown(copy)}"
+            f"copy must be None (share if possible), True (never share) or False (never copy), not {shown(copy)}"
         )
     target, place = _target(backend, device, like)
-    # NumPy's scalars count as arrays here
+    # NumPy scalars count as arrays here
     number = registry.as_array(x)
     owned = registry.kind_of(type(number))
     if owned is not None:
@@ -97,9 +99,10 @@ def convert(
         )
 
     def all_of(values: list[Any]) -> list[Any]:
+        """Returns the leaves of the container, with each tensor converted."""
         if place is not None:
             _require_all(values, target, place, copy)
-        # a tensor in two places stays one
+        # by `id`, so that a tensor in two places stays one tensor
         done: dict[int, Any] = {}
         for value in values:
             number = registry.as_array(value)
@@ -114,11 +117,13 @@ def convert(
 def _target(
     backend: str | Backend | None, device: object, like: Any
 ) -> tuple[Backend, Device | None]:
-    """The backend and the device that the result is to have; None for the device that a tensor has."""
+    """Returns the target backend and device of `convert` with these arguments. The device is
+    None if each tensor is to stay on its own. Raises `ArgumentError` unless there is either a
+    backend or a `like`."""
     if (backend is None) == (like is None) or (like is not None and device is not None):
         raise ArgumentError(
-            'convert takes a backend and perhaps a device, convert(x, "torch", device="gpu:1"), or a tensor in place '
-            "of both, convert(x, like=y)"
+            'convert takes a backend and optionally a device, as in convert(x, "torch", device="gpu:1"), or a tensor '
+            "instead of both, as in convert(x, like=y)"
         )
     if backend is None:
         owned = registry.kind_of(type(registry.as_array(like)))
@@ -133,7 +138,9 @@ def _target(
 
 
 def _require_all(values: list[Any], target: Backend, place: Device, copy: bool | None) -> None:
-    """Raises, before anything is moved, for a tensor that the target cannot hold at the place."""
+    """Raises an error, before anything is converted, if one of the tensors among these values
+    cannot be a tensor of the target on the device `place`, or if `copy` is False and its memory
+    cannot be shared there."""
     for value in values:
         array = registry.as_array(value)
         owned = registry.kind_of(type(array))
@@ -145,6 +152,8 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
 def _require_there(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> None:
+    """Raises `DTypeError` if the target cannot hold the tensor on the device `place`, and
+    `SharingError` if `copy` is False and the tensor is on another device."""
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
@@ -161,38 +170,47 @@ def _convert_one(
     place: Device | None,
     copy: bool | None,
 ) -> Any:
-    """Converts one leaf `x`. `array` is `x` itself, or the array made from a NumPy scalar `x`: a scalar stays as it is
-    if NumPy is the target, since nobody can write into it, and is copied otherwise."""
+    """Converts one leaf `x`, of the backend `source` and of this kind, to the target and the
+    device `place` (None: the tensor's own). `array` is `x` itself, or the array that was made
+    from a NumPy scalar `x`. A scalar is returned as it is if NumPy is the target, because
+    nobody can write into it, and is copied otherwise."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
-            f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here"
+            f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; copy=None copies it"
         )
     if place is not None and kind == "tensor" and source.device_of(array) is not place:
         return _elsewhere(source, array, target, place, copy)
     if array is x:
         return _convert(source, kind, x, target, copy)
+    # True: always as a copy, because other frameworks could write into the memory of a scalar
     return x if source is target else _convert(source, kind, array, target, True)
 
 
 def _elsewhere(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
-    """`x` as a tensor of the target on another device: converted where it is and then moved if the target knows that
-    device, else through the host."""
+    """Returns `x` as a tensor of the target on another device. It is converted on its own
+    device, if the target has that too, or else on the host, and then moved by the target."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)
     if source is not target:
         here = source.device_of(x)
-        # the target may have that GPU under the same name, and then the copy stays on it
+        # if the target has the same GPU, the data does not go through the host
         x = x if target.has(here) else leaves.move(source, "tensor", x, devices.CPU)
         x = _convert(source, "tensor", x, target, None)
     return leaves.move(target, "tensor", x, place)
 
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
-    """Converts one tensor on the device where it is: in the same memory if that is allowed and possible, else by a
-    copy."""
+    """Returns `x` as a tensor of the target, on the same device: in the same memory if `copy`
+    is not True and sharing is possible, else as a copy. With copy=False it never copies.
+
+    Raises:
+        SharingError: copy=False, and the memory cannot be shared.
+        NotATensorError, UnsupportedError: `x` is a model or a symbol.
+        DeviceNotFoundError, DTypeError: the target lacks the device or the dtype.
+    """
     _refuse_non_tensor(source, kind, x)
     device = source.device_of(x)
     # a view without a gradient, which shares the memory
@@ -201,14 +219,14 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
         return source.copy(plain, device) if copy else plain
     dtype = dtype_of(source, x)
     _require(target, device, dtype)
-    # there is no memory to share
+    # without elements there is no memory to share
     if 0 in x.shape:
         import numpy
 
         return target.from_numpy(numpy.empty(tuple(x.shape), host_dtype(dtype)), device)
-    # no other framework waits for work that this one has not done yet
+    # the target does not wait for work of the source that is still going on
     source.finish(plain)
-    # no try where the layout alone says that it would fail
+    # if the layout alone shows that sharing would fail, it is not tried
     if copy is False or (copy is None and not _is_hopeless(source, plain, target)):
         try:
             return _shared(source, plain, target, device, dtype)
@@ -223,10 +241,11 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
 
 
 def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
+    """Raises `NotATensorError` for a model, and `UnsupportedError` for a symbol."""
     if kind == "model":
         raise NotATensorError(
-            f"convert takes tensors, and a {type(x).__qualname__} is a model of {source.name}: convert its weights "
-            f"with xdevice.models.convert_state, which knows their layouts, and a single variable as a tensor "
+            f"convert takes tensors, but a {type(x).__qualname__} is a {source.name} model: convert its weights with "
+            f"xdevice.models.convert_state, which handles their layouts; if it is one variable, convert it as a tensor "
             f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
@@ -234,11 +253,13 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
 
 
 def _require(target: Backend, device: Device, dtype: str) -> None:
+    """Raises `DeviceNotFoundError` if the target lacks the device, and `DTypeError` if it lacks
+    the dtype there."""
     try:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(
-            f"{error}; convert keeps the device: move the tensor before, or name another as device="
+            f"{error}; convert keeps the device: move the tensor first, or pass another one as device="
         ) from None
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
@@ -247,14 +268,15 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether the address and the strides of `x` are enough to tell that the target cannot work in its memory."""
+    """Whether the address and the strides of `x` alone show that the target cannot use its
+    memory."""
     takes = target.takes()
     if takes is None:
         return True
     if takes.alignment == 1 and takes.strides == "any":
         return False
     layout = source.memory_layout(x)
-    # the source does not say, so only a try can tell
+    # the framework has no fast way to them, so sharing has to be tried
     if layout is None:
         return False
     address, is_compact, is_forward = layout
@@ -266,16 +288,20 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """A tensor of the target in the memory of `x`. Raises `BufferError` if the target could not work in that memory."""
+    """Returns a tensor of the target in the memory of `x`. Raises `BufferError` if the target
+    could not compute in that memory, and `UnsupportedError` if one of the frameworks cannot
+    share it."""
     takes = target.takes()
     if takes is None:
-        raise BufferError(f"{target.name} {target.version} cannot take over memory")
+        raise BufferError(
+            f"{target.name} {target.version} cannot use the memory of other frameworks"
+        )
     for backend in (source, target):
         if not backend.shares(device):
             raise BufferError(
-                f"other frameworks cannot see the memory of {device} of {backend.name}"
+                f"other frameworks cannot use the memory of {device} on {backend.name}"
             )
-    # the source must not free or reuse the memory in between
+    # for as long as both frameworks deal with the memory
     with source.lending(x):
         return _taken_over(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
 
@@ -288,31 +314,33 @@ def _taken_over(
     device: Device,
     dtype: str,
 ) -> Any:
-    """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could not work in it, or takes
-    it for memory of another device."""
+    """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could
+    not compute in it, or regards it as memory of another device."""
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
-        raise BufferError(f"{hindrance}, and {target.name} could not work in it")
+        raise BufferError(f"{hindrance}, and {target.name} cannot compute in such memory")
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
     if takes.strides == "compact":
         lent.straighten()
-    # a framework that frees lent memory while it holds its own lock would wait for itself
+    # otherwise, a framework that holds its lock while it releases memory could wait for itself
     if source.releases_under_lock or target.releases_under_lock:
         result = lent.hand_over(lambda lent: target.adopt(lent, dtype))
     else:
         result = target.adopt(lent, dtype)
     if target.device_of(result) is not device:
         raise BufferError(
-            f"{target.name} mistakes memory of {device} for that of {target.device_of(result)}"
+            f"{target.name} mistakes memory of {device} for memory of {target.device_of(result)}"
         )
     return result
 
 
 def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """A text that says why the target cannot work in the lent memory as it is; None if it can."""
+    """Returns why the target cannot compute in the lent memory as it is, for an error; None if
+    it can."""
     if not _is_on(lent, device):
-        return f"its memory is on device {lent.device} of DLPack, not on {device}"
-    # unaligned numbers crash some kernels, even where the framework accepts them
+        return f"its memory is on DLPack's device {lent.device}, not on {device}"
+    # numbers at an address that is not a multiple of their size crash some kernels, although
+    # the framework accepts them
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
     if lent.address % alignment:
         return f"its memory does not begin at a multiple of {alignment} bytes"
@@ -324,16 +352,18 @@ def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> s
 
 
 def _is_on(lent: dlpack.Lent, device: Device) -> bool:
+    """Whether lent memory is on a device, according to its DLPack capsule."""
     kind, index = lent.device
     if device is devices.CPU:
         return kind == dlpack.CPU
-    # CUDA and ROCm have numbers of their own in DLPack, and both are GPUs here
+    # CUDA and ROCm are different kinds in DLPack
     return kind in dlpack.GPUS and index == device.index
 
 
 def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
+    """Returns the error for copy=False if sharing has failed with `error`."""
     return SharingError(
-        f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; copy=None copies here"
+        f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; copy=None makes a copy"
     )
 
 
@@ -341,32 +371,37 @@ def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingEr
 
 
 def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """A copy for the target. It is made on the device if the target can take the copy's memory over, else through the
-    host."""
+    """Returns a copy of `x` as a tensor of the target. The source makes the copy on the device,
+    if the target can use the memory of that copy; otherwise it goes through the host."""
     if target.takes() is not None and source.shares(device) and target.shares(device):
         if device is devices.CPU:
             return _copied_on_host(source, x, target, dtype)
         try:
             compact = source.compact(x)
-            source.finish(compact)  # on a GPU the copy is still being written
+            # on a GPU the copy may not be complete yet
+            source.finish(compact)
             return _shared(source, compact, target, device, dtype)
+        # the copy through the host below always works
         except (BufferError, UnsupportedError):
-            pass  # only a copy through the host is left
+            pass
     import numpy
 
-    # asarray brings numbers into the host's byte order: only NumPy has arrays of the other one
+    # asarray converts to the host's byte order; only NumPy arrays can have the other one
     return target.from_numpy(numpy.asarray(source.to_numpy(x), host_dtype(dtype)), device)
 
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
-    """A copy made by NumPy, which asks for huge pages from 4 MB on: with other memory, the first use of its pages takes
+    """Returns a copy of `x` on the host as a tensor of the target. NumPy allocates its memory,
+    because it requests huge pages from 4 MB on: with ordinary pages, their first use takes
     longer than the copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 
 
 def _host_view(source: Backend, x: Any, host: Backend, dtype: str) -> Any:
-    # NumPy's own array needs no view
+    """Returns the values of a tensor on the host as a NumPy array, in the tensor's own memory
+    if that is the faster way. `host` is NumPy's backend."""
+    # `x` is a NumPy array
     if source is host:
         return x
     if math.prod(x.shape) <= _SOONER_READ:

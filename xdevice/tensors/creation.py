@@ -1,5 +1,5 @@
-"""Making tensors and reading them: the minimum that device-neutral teaching code needs, with the same dtypes on every
-backend."""
+"""Functions that make tensors and read them: the minimum that device-neutral teaching code
+needs, with the same dtypes on every backend."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
-"""The dtypes that an array keeps if no dtype is named."""
+"""The dtypes that an array keeps if no dtype is named. (Float64 becomes float32.)"""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
-"""The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
+"""The dtypes of ml_dtypes, for some of which NumPy's `dtype.kind` is "V" and not "f"."""
+# the limit of the 64-bit sizes in frameworks
 _MOST_BYTES = 2**63 - 1
+# from here on, not every whole number is a float64
 _EXACT_IN_FLOAT64 = 2.0**53
 
 
@@ -63,16 +65,16 @@ def tensor(
 
 
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
-    """A tensor of this backend, as `tensor` makes it."""
+    """Returns a new tensor of this backend, with the arguments and errors of `tensor`."""
     place = place_for(backend, device)
-    # the usual case by far: an array of float32 or of ints, which needs none of the steps below
+    # the most frequent case: an array of float32 or of ints, which needs none of the steps
+    # below
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         _require(backend, name, place)
         return backend.from_numpy(data, place)
     # NumPy cannot read every tensor in a list
     data = _with_arrays(data)
     array = _host_array(data)
-    # the dtype that is named, or the usual one for numbers like these
     wanted = dtype_name(dtype) if dtype is not None else _usual_for(backend, place, data, array)
     _require(backend, wanted, place)
     return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
@@ -117,7 +119,7 @@ def zeros(
 
 
 def is_dtype_supported(dtype: object, device: object = None) -> bool:
-    """Whether a device of the selected backend, as it is set up, can hold tensors of a dtype: MPS cannot hold float64.
+    """Whether a device of the selected backend can now hold tensors of a dtype: MPS, for example, cannot hold float64.
 
     Experimental: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is
     True if it can be moved. The answer does not say which operations support the dtype.
@@ -125,7 +127,7 @@ def is_dtype_supported(dtype: object, device: object = None) -> bool:
     Raises:
         DTypeError: not a dtype. DeviceError, DeviceNotFoundError: not a device; the backend does not have it.
 
-    Costs 1 us. It starts the device only on JAX, which does not answer before.
+    Costs 1 us. It starts the device only on JAX, which cannot answer before that.
 
     Example:
         >>> xdevice.accelerator.is_dtype_supported("float32", "cpu")
@@ -151,7 +153,7 @@ def to_numpy(x: Any) -> Any:
 
     Raises:
         NotATensorError: neither a tensor nor a container. ContainerError: an unknown object that holds tensors.
-        UnsupportedError: a tensor that NumPy has no array for; the error says what to read instead. On PyTorch nested,
+        UnsupportedError: a tensor for which NumPy has no array; the error says what to read instead. On PyTorch nested,
             quantized and masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and
             resources; keys of JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
         NotBuiltError: a parameter that has no shape yet.
@@ -165,7 +167,8 @@ def to_numpy(x: Any) -> Any:
     """
     try:
         owner = registry.movable.get(type(x))
-    except TypeError:  # a type may refuse to be hashed
+    # the metaclass may make the type unhashable
+    except TypeError:
         owner = None
     if owner is not None:
         return _read(owner, x)
@@ -173,6 +176,7 @@ def to_numpy(x: Any) -> Any:
     owned = registry.kind_of(type(x))
     if owned is not None and owned.kind == "tensor":
         return _read(owned.backend, x)
+    # a model that is itself one variable
     inner = _tensor_of(x)
     if owned is not None and inner is not None:
         return _read(owned.backend, inner)
@@ -213,19 +217,21 @@ def item(x: Any) -> Any:
             f"item takes a tensor of one element, not of shape {tuple(array.shape)}"
         )
     value = array.item()
-    # `array.item()` gives a number of Python's own for all but the widest floats
+    # `array.item()` returns a Python number for all dtypes of numbers except long doubles
     if isinstance(value, bool | int | float | complex):
         return value
     if array.dtype.kind != "f":
-        raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
-    return float(value)  # a longdouble, for which Python has no type
+        raise DTypeError(f"item returns a number, but {shown(x)} holds {array.dtype}")
+    # a longdouble
+    return float(value)
 
 
 def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
-    """A NumPy array, cast to the dtype that `tensor` gives it on the device; None if the array holds no numbers."""
-    # texts, dates and objects; and 8-bit floats, with which nothing is computed
+    """Returns a NumPy array, cast to the dtype that `tensor` would give it on the device
+    `place`; None if the array does not hold numbers."""
+    # strings, dates and objects are not numbers, and with 8-bit floats xdevice does not compute
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
@@ -234,29 +240,34 @@ def as_numbers(
 
 
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
-    """Returns the values of a tensor in an array that shares memory with nothing."""
+    """Returns the values of a tensor in a new array, in C order, that shares memory with
+    nothing."""
     import copy
 
     import numpy
 
     host = backend.to_numpy(x)
+    # an array of Python objects: NumPy's own copy would share the objects in it
     if host.dtype.hasobject:
-        return copy.deepcopy(host)  # NumPy's own copy would share the objects in it
-    # nobody else holds this array, so it needs no copy
+        return copy.deepcopy(host)
+    # nobody else uses its memory, so it need not be copied
     if host.flags.writeable and backend.gives_away(x):
         return numpy.asarray(host, order="C")
     return numpy.array(host, copy=True, order="C")
 
 
 def _read_leaf(value: Any) -> Any:
+    """Returns a leaf of a container as an array if it is a tensor or one variable; any other
+    leaf as it is."""
     owned = registry.kind_of(type(value))
     inner = _tensor_of(value)
     return value if owned is None or inner is None else _read(owned.backend, inner)
 
 
 def _tensor_of(x: Any) -> Any | None:
-    """`x` if it is a tensor, the tensor of `x` if it is a model that is a single variable; None for anything else.
-    Raises `UnsupportedError` for a symbolic tensor of a traced function."""
+    """Returns `x` if it is a tensor, or the tensor of `x` if it is a model that is itself one
+    variable; None for anything else. Raises `UnsupportedError` for a symbolic tensor in a
+    traced function."""
     owned = registry.kind_of(type(x))
     if owned is None:
         return None
@@ -267,6 +278,8 @@ def _tensor_of(x: Any) -> Any | None:
 def _full(
     shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object
 ) -> Any:
+    """Returns a tensor filled with one value: what `ones` and `zeros` do with their
+    arguments."""
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else usual(backend, place)
@@ -275,14 +288,17 @@ def _full(
 
 
 def place_for(backend: Backend, device: object) -> Device:
+    """Returns the device on which a creation function makes a tensor: the one that the spelling
+    `device` names; if that is None, the device of the `with device:` block or of
+    `set_default_device`, else `cpu:0`. Raises `DeviceNotFoundError` if the backend lacks it."""
     place = scopes.current() or CPU if device is None else devices.parse(device)
     return backend.require(place)
 
 
 def usual(backend: Backend, place: Device, name: str = "float32") -> str:
-    """The dtype to use on a device where a program names none and would get `name`: a narrower one if the device lacks
-    it."""
-    # the host holds every dtype
+    """Returns the dtype to use on a device in place of the default dtype `name`: the one that
+    XDEVICE_FLOATS asks for, or a narrower one if the device lacks that."""
+    # the host lacks no dtype
     if place is CPU:
         return floats.usual(name)
     wanted = name if backend.is_float32_default(place) else floats.usual(name)
@@ -290,11 +306,12 @@ def usual(backend: Backend, place: Device, name: str = "float32") -> str:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
-    """The sizes that the arguments of `ones`, `random.uniform` and the like give, as `(2, 3)` or `((2, 3),)`. Raises
-    `ShapeError` for anything that is not a shape."""
+    """Returns the shape that the positional arguments of functions such as `ones` name: (2, 3)
+    for `(2, 3)` and for `((2, 3),)`. Raises `ShapeError` if they are not a shape, or if a
+    tensor of this shape and dtype cannot be addressed."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     is_wrong = [
-        # NumPy's ints and 0-d int tensors count as ints, True does not
+        # NumPy ints and int tensors without dimensions count as ints, but True does not
         isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0
         for size in sizes
     ]
@@ -302,35 +319,39 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
         raise ShapeError(
             f"a shape consists of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}"
         )
-    # ints of Python's own, which do not overflow in the product below
+    # as Python ints, which cannot overflow in the product below
     whole = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
-        # a 0 does not count: frameworks overflow, or refuse, also where there are no elements
+        # a size of 0 counts as 1, because frameworks overflow or refuse even if there are no
+        # elements
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold"
+            f"a tensor of {dtype} and shape {shown(whole)} would take 2**63 bytes or more, more than any device has"
         )
     return whole
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """A shape, or axes, as a tuple. `value` is one int, or several ints in whatever type a framework has for shapes."""
+    """Returns a shape, or axes, as a tuple. `value` is one int, or several ints in any type
+    that frameworks use for shapes."""
     if not hasattr(value, "__iter__"):
         return (value,)
     try:
         return tuple(value)
-    except TypeError:  # a tensor without dimensions counts as one int
+    # a tensor without dimensions has `__iter__`, but is one int
+    except TypeError:
         return (value,)
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Nested lists with arrays in place of tensors. NumPy itself would read some tensors number by number, or not at
-    all: those of MXNet, those on a GPU, with a gradient, or of bfloat16."""
+    """Returns `data` with arrays in place of the tensors in nested lists, down to this many
+    levels. NumPy itself would read some tensors number by number, or not at all: MXNet tensors,
+    and tensors that are on a GPU, require a gradient, or are bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
-    # a long list of numbers is passed over without a loop in Python
+    # finds that a long list has only numbers, without a loop in Python
     classes = set(map(type, data))
     if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
         return data
@@ -343,10 +364,11 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
 
 
 def _taken_as_it_is(data: Any) -> str | None:
-    """The dtype of `data`, if it is a NumPy array whose dtype the tensor keeps; None if `data` needs a closer look."""
+    """Returns the name of the dtype of `data`, if it is a NumPy array that can become a tensor
+    without a change; None otherwise."""
     import numpy
 
-    # a subclass may be a masked array, and foreign byte orders must be swapped
+    # a subclass may be a masked array, and the bytes of another byte order must be swapped
     if type(data) is not numpy.ndarray or not data.dtype.isnative:
         return None
     name = name_of(data.dtype)
@@ -354,6 +376,8 @@ def _taken_as_it_is(data: Any) -> str | None:
 
 
 def _is_read(cls: type) -> Owned | None:
+    """Returns the backend and kind of a type of tensors that NumPy cannot read; None for any
+    other type, also for NumPy's own arrays. Raises `UnsupportedError` for a type of symbols."""
     owned = registry.kind_of(cls)
     if owned is None:
         return None
@@ -362,13 +386,15 @@ def _is_read(cls: type) -> Owned | None:
 
 
 def _refuse_symbol(owned: Owned, cls: type) -> None:
+    """Raises `UnsupportedError` for a type of symbols, which have no values."""
     if owned.kind == "symbol":
         raise traced(owned.backend, f"a {cls.__qualname__}")
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
-    """Returns data as a NumPy array of numbers, in the byte order of the host. Raises `DTypeError` for anything
-    else."""
+    """Returns `data` (numbers, a tensor, or nested lists) as a NumPy array of numbers, in the
+    byte order of the host; as an array of Python ints and floats if no dtype of NumPy can hold
+    the ints. Raises `DTypeError` if it is not numbers."""
     import numpy
 
     owned = registry.kind_of(type(data))
@@ -382,46 +408,53 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         )
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
+    # a masked array in a list: NumPy has dropped its mask
     if array.ndim > _depth(data) and any(map(_is_masked, _flat(data))):
         raise DTypeError(
             f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)"
         )
-    # files often have the byte order of the network
+    # numbers that were read from a file may have the other byte order
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    # Python ints of more than 64 bits
     if array.dtype.kind == "O" and all(isinstance(x, int | float) for x in _flat(data)):
-        return numpy.asarray(data, "object")  # Python ints that no dtype of NumPy's holds
+        return numpy.asarray(data, "object")
     if not _is_numbers(array):
         raise DTypeError(
-            f"cannot make a tensor of {shown(data)}: it is {array.dtype}; "
-            f"expected numbers, in nested lists of one length"
+            f"cannot make a tensor of {shown(data)}: NumPy reads it as {array.dtype}; "
+            f"expected numbers, or nested lists of equal lengths"
         )
     return array
 
 
 def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array holds bools, ints, floats or complex numbers, those of ml_dtypes
+    included."""
     return array.dtype.kind in "biufc" or name_of(array.dtype) in _EXTENDED
 
 
 def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any, Any]) -> str:
+    """Returns the dtype of a tensor of this data on a device if no dtype is named. `array` is
+    `data` as `_host_array` returns it."""
     name = _default_dtype(data, array)
+    # the dtype of an array is not narrowed for a device that lacks it, which refuses it instead
     return floats.usual(name) if hasattr(data, "dtype") else usual(backend, place, name)
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
-    """Returns the dtype of a tensor of this data if none is named. Raises `DTypeError` for ints that do not fit
-    int64."""
+    """Returns the dtype of a tensor of this data if none is named and every dtype is available.
+    Raises `DTypeError` for Python ints that do not fit int64."""
     name = name_of(array.dtype)
-    # NumPy makes floats of ints that neither int64 nor uint64 holds together
+    # NumPy makes floats of ints if neither int64 nor uint64 can hold all of them
     is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
     if name == "object" or (is_huge and all(isinstance(x, int) for x in _flat(data))):
         raise DTypeError(
             f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'"
         )
-    # the usual dtype of floats in deep learning, whatever NumPy makes of a list
+    # the usual dtype of floats in deep learning; NumPy makes float64 of Python floats
     if name == "float64":
         return "float32"
-    # arrays keep their dtype, numbers of Python's own get the usual one
+    # arrays keep their dtype, and Python numbers get the usual one
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":
@@ -443,28 +476,33 @@ def _flat(data: Any) -> Iterator[Any]:
 
 
 def _holds_arrays(data: Any) -> bool:
+    """Whether nested lists contain arrays or tensors."""
     return any(hasattr(x, "dtype") for x in _flat(data))
 
 
 def _depth(data: Any) -> int:
-    """How deeply lists are nested. If NumPy's array of them has more dimensions, the lists hold arrays."""
+    """Returns how many levels of lists `data` has, along its first items. If NumPy's array of
+    it has more dimensions, the lists contain arrays."""
     return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
 def _is_masked(x: Any) -> bool:
     """Whether `x` is a masked array, whose mask NumPy would drop."""
     mask = getattr(type(x), "mask", None)
-    # pandas has a method of that name
+    # a pandas object has a method of that name, a masked array a property
     return mask is not None and not callable(mask) and hasattr(x, "dtype")
 
 
 def _require(backend: Backend, dtype: str, place: Device) -> None:
+    """Raises `DTypeError` if tensors of the backend cannot have this dtype on the device."""
+    # an adapter that narrows a dtype itself refuses the values that do not fit
     require_dtype(backend, dtype, "the dtype", "say another", place=place, may_narrow=True)
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """The array; or, if NumPy has rounded large ints to float64 because there is a float among them, an array of the
-    objects in `data`."""
+    """Returns `array`, which NumPy has made of `data`, for a cast to the dtype `name`. If that
+    is a dtype of ints, and NumPy may have rounded large ints to float64, because there is a
+    float among them, returns an array of the Python objects in `data` instead."""
     if not (
         isinstance(data, list | tuple)
         and array.dtype.name == "float64"
@@ -477,34 +515,37 @@ def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any,
 
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Returns an array in another dtype. Raises `DTypeError` where a value would become infinite, lose its imaginary
-    part, or leave the range."""
+    """Returns an array in the dtype of this name. Raises `DTypeError` if a value would become
+    infinite, lose its imaginary part, or exceed the range of the dtype."""
     import numpy
 
     if name_of(array.dtype) == name:
         return array
     target = host_dtype(name)
-    # every number but 0 is true
+    # every number except 0 becomes True
     if target.kind == "b":
         return array.astype(bool)
-    # NumPy would drop the imaginary part with a mere warning
+    # NumPy would drop the imaginary part and only warn
     if array.dtype.kind == "c" and target.kind != "c":
         raise DTypeError(f"complex numbers do not fit into {name}")
+    # float32 holds all their values, and NumPy computes with it below
     if array.dtype.name in _EXTENDED:
-        array = array.astype("float32")  # exact
+        array = array.astype("float32")
     if target.kind in "iu":
         return _whole(array, target)
+    # without NumPy's warnings, because values that do not fit raise an error below
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
-            # ml_dtypes does not take ints beyond int64 and uint64
+            # ml_dtypes cannot cast Python ints of more than 64 bits
             if array.dtype.kind == "O" and name == "bfloat16":
                 array = array.astype("float64")
             cast = array.astype(target)
-        except OverflowError as error:  # a Python int is too large
+        # a Python int that even float64 cannot hold
+        except OverflowError as error:
             raise DTypeError(
                 f"a value of {shown(array)} does not fit into {name}: {error}"
             ) from error
-        # infinities may go in as such
+        # values that are infinite already may stay so
         was_infinite = numpy.isinf(
             array.astype("float64") if array.dtype.kind == "O" else array
         )
@@ -516,12 +557,14 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The numbers as integers, without their fractions. Raises `DTypeError` if one is out of range."""
+    """Returns the numbers as ints of the dtype `target`, without their fractions. Raises
+    `DTypeError` if one is NaN or out of range."""
     import numpy
 
     if array.dtype.kind == "f":
-        # holds the limits
+        # at least float64, in which the limits of the range can be compared
         array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))
+    # Python ints and floats; an infinite one, or NaN, raises the error
     elif array.dtype.kind == "O":
         try:
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
@@ -530,21 +573,24 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
                 f"a value of {shown(array)} does not fit into {target}: {error}"
             ) from error
     if array.size and array.dtype.kind != "b":
-        # compared as whole numbers, because NumPy's cast wraps around without an error
+        # checked here, because NumPy's cast wraps around without an error
         limits = numpy.iinfo(target)
         least, most = array.min(), array.max()
         if array.dtype.kind != "f":
             fits = limits.min <= int(least) and int(most) <= limits.max
-        else:  # false for NaN
+        # the upper limit is 2**63 for int64, exclusive, because 2**63 - 1 is not a float64; if
+        # there is a NaN, the comparison is False
+        else:
             fits = bool(
                 least >= array.dtype.type(limits.min)
                 and most < array.dtype.type(2.0) ** _bits(limits)
             )
         if not fits:
-            what = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{what} does not fit into {target}")
+            values = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
+            raise DTypeError(f"{values} does not fit into {target}")
     return array.astype(target)
 
 
 def _bits(limits: np.iinfo[Any]) -> int:
+    """Returns the number of bits of the largest int: 63 for int64, 64 for uint64."""
     return int(limits.max).bit_length()

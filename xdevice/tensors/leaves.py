@@ -1,5 +1,5 @@
-"""The verbs for one tensor or one model: move it, copy it, and say where it is. `contents` does this for
-containers."""
+"""The verbs for one tensor or one model, which is moved, copied or located. The module
+`contents` does this for containers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 
 _names: dict[tuple[str, Any], str] = {}
-"""The name of each dtype seen so far, by backend and dtype: `dtype_name` takes 1 us, longer than sharing a tensor."""
+"""A cache of dtype names, by the backend's name and the framework's dtype, because `dtype_name`
+takes 1 us, which is more than sharing a tensor takes."""
 
 
 def dtype_of(backend: Backend, x: Any) -> str:
+    """Returns NumPy's name of the dtype of a tensor."""
     key = backend.name, x.dtype
     name = _names.get(key)
     if name is None:
@@ -36,7 +38,8 @@ def dtype_of(backend: Backend, x: Any) -> str:
 
 
 def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    """Returns a tensor, symbol or model on a device; the same object if it is there already."""
+    """Returns `x`, a tensor, symbol or model of this kind, on a device. A tensor that is on the
+    device already is returned itself; a model is moved in place."""
     if kind == "tensor":
         return (
             x
@@ -56,7 +59,8 @@ def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def is_on(backend: Backend, x: Any, target: Device) -> bool:
-    """Whether a tensor is on a device; False for one that is on several."""
+    """Whether a tensor is on a device; False if it is on several devices, or on one that the
+    adapter does not know."""
     try:
         return backend.device_of(x) is target
     except UnsupportedError:
@@ -64,7 +68,7 @@ def is_on(backend: Backend, x: Any, target: Device) -> bool:
 
 
 def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    """Returns a copy of a tensor, symbol or model on a device."""
+    """Returns a copy of `x`, a tensor, symbol or model of this kind, on a device."""
     if kind == "symbol":
         return backend.copy(x, target)
     if kind == "model":
@@ -74,36 +78,41 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:
-    """Returns a copy of a tensor with respect to which gradients can be taken."""
+    """Returns a copy of a tensor on a device, with respect to which gradients can be taken."""
     return _separate(x, backend.leaf(x, target))
 
 
 @registry.kept_by_type
 def _may_carry(cls: type) -> bool:
-    """Whether a type of tensors is a user's own, whose objects may have attributes."""
+    """Whether a type of tensors is defined outside its framework, so that its objects may have
+    further attributes."""
     owned = registry.kind_of(cls)
     return owned is None or cls.__module__.partition(".")[0] not in owned.backend.modules
 
 
 def _separate(x: Any, new: Any) -> Any:
-    """Returns `new`, a copy of `x`; if its class is a user's own, it gets its own copies of the attributes."""
+    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not the framework's own,
+    `new` gets its own copies of the attributes of `x`."""
     if _may_carry(type(x)):
         strangers.separate(x, new)
     return new
 
 
 def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
-    """Returns `new`, which was made from `x`. Raises `UnsupportedError` if it is `x`: a user's class may return itself
-    as its copy."""
+    """Returns `new`, which was made by moving or copying `x` (`verb`). Raises
+    `UnsupportedError` if it is the same object: a method of a user's class may return the
+    object itself."""
     if new is x:
         raise backend.unsupported(
-            f"{verb} a {type(x).__qualname__} whose class returns the same object",
-            "move and copy its parts",
+            f"{verb} a {type(x).__qualname__}, because its class returns the same object",
+            "move or copy its parts",
         )
     return new
 
 
 def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:
+    """Yields a `Location` for a tensor, or for each variable of a model. `name` returns what
+    errors call `x`. Raises `UnsupportedError` for a symbol."""
     if kind == "tensor":
         operators = operators_compute_elsewhere(backend)
         yield name, backend.device_of(x), operators and f"xdevice.to_device moves it{operators}"
@@ -111,4 +120,5 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
         raise traced(backend, name() or type(x).__qualname__)
     else:
         for inner, place in unlisted.WholeModel(backend, x).places():
+            # the default argument keeps the name of this variable for a later call
             yield lambda inner=inner: f"{name()}.{inner}".lstrip("."), place, ""  # type: ignore[misc]

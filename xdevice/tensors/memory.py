@@ -64,12 +64,13 @@ def memory(device: object = None) -> Memory:
     backend = selection.current()
     place = _required(backend, device)
     usage = backend.memory(place)._replace(name=backend.describe(place).name)
+    # the page-locked memory is the host's, and belongs to no backend
     return usage._replace(pinned=ring.pinned_bytes()) if place.kind == "cpu" else usage
 
 
 def empty_cache(device: object = None) -> None:
-    """Returns to the device the memory that the framework keeps for its next tensors, as
-    `torch.accelerator.empty_cache` does. Live tensors stay.
+    """Releases the memory of a device that the framework keeps for its next tensors, as
+    `torch.accelerator.empty_cache` does. Live tensors keep their memory.
 
     | backend | on a GPU |
     |---|---|
@@ -77,7 +78,8 @@ def empty_cache(device: object = None) -> None:
     | mxnet | the cache of this GPU |
     | tensorflow, jax | `UnsupportedError`: they keep what they have taken until the process ends |
 
-    The CPU and virtual GPUs have no cache: nothing happens there, so that a program runs without a GPU as well.
+    The CPU and virtual GPUs have no cache, so nothing happens there: a program can call this
+    without a GPU.
 
     Args:
         device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
@@ -90,13 +92,14 @@ def empty_cache(device: object = None) -> None:
     """
     backend = selection.current()
     place = _required(backend, device)
+    # adapters need not handle these cases
     if place.kind != "cpu" and not backend.virtual:
         backend.empty_cache(place)
 
 
 def empty_host_cache() -> None:
-    """Gives back the page-locked memory that large copies between the host and GPUs go through, as
-    `torch.accelerator.empty_host_cache` gives back PyTorch's.
+    """Releases the page-locked memory through which large copies between the host and GPUs go,
+    as `torch.accelerator.empty_host_cache` releases PyTorch's.
 
     Experimental: it may change in a minor version.
 
@@ -134,5 +137,6 @@ def reset_peak_memory_stats(device: object = None) -> None:
 
 
 def _required(backend: Backend, device: object) -> Device:
-    """The device that a spelling names, the default device without one. Raises an error if the backend lacks it."""
+    """Returns the device that a spelling names; for None, the default device. Raises
+    `DeviceNotFoundError` if the backend lacks it."""
     return backend.require(scopes.current_device() if device is None else parse(device))

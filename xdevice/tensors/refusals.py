@@ -1,5 +1,5 @@
-"""Errors for arguments that no verb (`to_device`, `copy_to`, `device_of`, ...) can take, and the checks that raise
-them."""
+"""Errors for arguments that none of the verbs (`to_device`, `copy_to`, `device_of`, ...)
+accepts, and the checks that raise them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 def refuse_non_container(x: object, verb: str) -> None:
+    """Raises `NotATensorError` if `x`, which is neither a tensor nor a model, is not a
+    container and holds no tensors. `verb` is the word for the call in the error."""
     from xdevice.containers import trees
 
     if not trees.is_container(x) and trees.stranger(x) is None:
@@ -31,8 +33,8 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
-    """The error for a symbolic tensor, the placeholder for a tensor while a function is traced. Only `to_device` and
-    `copy_to` take one."""
+    """Returns the error for a symbol, which takes a tensor's place while a function is traced.
+    Only `to_device` and `copy_to` accept one. `name` is what the error calls it."""
     return UnsupportedError(
         f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
         "outside the traced function; inside it you can call to_device and copy_to"
@@ -40,12 +42,13 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
 
 
 def operators_compute_elsewhere(backend: Backend) -> str:
-    """The sentence that an error for tensors on two devices adds where an operator may have brought them there."""
+    """Returns the end of an error for tensors on two devices, if an operator of the framework
+    may have made one of them on another device than its operands; "" for other frameworks."""
     if backend.computes_on == "operands":
         return ""
     return (
         f"; but {backend.name} computes +, *, -x and x[i] on its default device, wherever their operands are: if one "
-        f"of these made the tensor, write `with device:` around the computation, or xp.add and its like"
+        f"of these made the tensor, write `with device:` around the computation, or use functions such as xp.add"
     )
 
 
@@ -59,13 +62,16 @@ def require_dtype(
     loads: bool = False,
     may_narrow: bool = False,
 ) -> None:
-    """Raises `DTypeError` unless tensors of a backend can have this dtype, as the framework is configured now.
+    """Raises `DTypeError` unless tensors of a backend can have this dtype, with the framework's
+    present settings.
 
     Args:
+        what: the subject of the error: "the tensor".
+        instead: the advice at the end of the error: "cast it first".
         place: the device of the tensors, which may lack a dtype that the framework has.
         loads: whether 8-bit floats are accepted, which xdevice only moves, saves and loads.
-        may_narrow: whether a dtype is accepted that the framework narrows; the adapter then refuses values that do not
-            fit.
+        may_narrow: whether a dtype is accepted that the framework narrows. The adapter then
+            refuses values that do not fit.
     """
     if dtype in backend.dtypes:
         refusal = None if may_narrow else backend.dtype_refusal(dtype)
@@ -78,8 +84,10 @@ def require_dtype(
             f"{what} is {dtype}, which xdevice only moves, saves and loads; {instead}"
         )
     elif not (loads and dtype in backend.short_floats):
-        there = ", ".join(name for name in DTYPES if name in backend.dtypes)
-        raise DTypeError(f"{what} is {dtype}, and {backend.name} supports {there}; {instead}")
+        supported = ", ".join(name for name in DTYPES if name in backend.dtypes)
+        raise DTypeError(
+            f"{what} is {dtype}, and {backend.name} supports {supported}; {instead}"
+        )
     if place is not CPU and dtype in backend.lacks(place):
         raise _lack(backend, dtype, place, what, "use {}")
 
@@ -88,8 +96,9 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
     """Raises `DTypeError` for the first tensor in `x`, or variable of a model in it, whose dtype `place` lacks.
 
     Args:
-        backends: the backends of all tensors and models in `x`. If the device lacks no dtype of theirs, `x` is not
-            looked at.
+        backends: the backends of all tensors and models in `x`. If the device lacks none of
+            their dtypes, `x` is not walked.
+        name: what the error calls `x`; may be empty.
     """
     if place is CPU or not any(backend.lacks(place) for backend in backends):
         return
@@ -98,7 +107,8 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
     tree = Tree(x, whole=True, once=True)
     for i in range(len(tree.leaves)):
         for path, value, backend, kind in _held(tree, i):
-            # of this tensor's backend, since another may have the dtype on the same device
+            # what this tensor's backend lacks; another backend may have the dtype on the same
+            # device
             lacks = backend.lacks(place)
             for inner, one in _variables(backend, value) if kind == "model" else [("", value)]:
                 dtype = _dtype_in(one)
@@ -118,8 +128,9 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
 
 
 def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
-    """The tensors and models in leaf `i`: the leaf itself, or those that an object holds; each with its path within the
-    leaf."""
+    """Returns the tensors and models in the leaf with the index `i`, each with its path within
+    the leaf, its backend and kind: the leaf itself, or those that an object of an unknown type
+    holds."""
     leaf = tree.leaves[i]
     owned = registry.kind_of(type(leaf))
     if owned is not None:
@@ -129,24 +140,29 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    # a model that cannot be saved may be moved nevertheless
+    """Yields the name and value of each variable of a model, and then each of its parts, under
+    the name ""."""
+    # a model whose variables cannot be listed may still be moved
     with suppress(NotBuiltError, UnsupportedError):
         yield from backend.variables(model)
-    # what is not saved: a buffer that is not persistent
+    # these include variables that are not saved, such as PyTorch buffers with persistent=False
     yield from (("", part) for part in backend.model_parts(model))
 
 
 def _dtype_in(x: Any) -> str | None:
+    """Returns the name of the dtype of a part of a model; None if it has none that xdevice
+    knows."""
     try:
         return dtype_name(x.dtype)
+    # submodels have no dtype; random keys, strings and quantized numbers have others
     except (AttributeError, DTypeError):
-        # submodels, keys, texts and quantized numbers have none of our names
         return None
 
 
 def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
-    """Returns the error for a dtype that a device cannot hold. `write` says how to get the narrower one."""
-    # the reader's question is which card it is
+    """Returns the error for a dtype that a device cannot hold. `what` is the subject, such as
+    "the tensor"; `write` says how to get a narrower dtype, for which it has a `{}`."""
+    # so that the reader learns which kind of GPU it is
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
     other = NARROWER.get(dtype)
@@ -159,7 +175,8 @@ def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) ->
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """A text that says why a variable cannot take values, such as being on meta; None if it can."""
+    """Returns why values cannot be written into a variable (it is on the device meta), for an
+    error; None if they can."""
     if backend.device_of(variable).kind != "meta":
         return None
-    return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'
+    return 'is on meta and has no memory; allocate it first: model.to_empty(device="cpu")'

@@ -1,13 +1,15 @@
 """The parts of a model that its framework does not list: tensors and layers in plain attributes, and in the lists,
 dicts and other containers there.
 
-PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a layer in a Python list
-stays behind, and where a buffer is replaced by its moved twin, a second reference to it keeps the old tensor.
-TensorFlow takes such things along. Here all frameworks have one rule: everything that a model holds moves with it, is
-copied with it, and counts where its device is asked for.
+PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a
+layer in a Python list stays behind, and if a buffer is replaced by a moved one, a second
+reference still refers to the old tensor. TensorFlow lists and moves everything. Here one rule
+holds for all frameworks: everything that a model holds moves with it, is copied with it, and
+counts when the model's device is determined.
 
-Objects of unknown types, such as a trainer that a model refers to, are not searched. A model that contains the model in
-question owns it, and is not held by it.
+Objects of unknown types, such as a trainer to which a model refers, are not searched. If an
+attribute of a model is another model that contains the first one, such as its parent, that one
+does not count as held.
 """
 
 from __future__ import annotations
@@ -32,30 +34,37 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _ITERATED = (dict, list, tuple, set, frozenset, deque)
-"""Reading other containers may have effects: a mapping may read from a file."""
+"""The containers, besides objects that are walked by their attributes, that are searched.
+Reading others may have effects: a mapping may read from a file."""
 
 
 class _Attribute(NamedTuple):
+    """An attribute of a model or of one of its submodels."""
+
     name: str
-    """Such as "encoder.rest"."""
+    """The path to it from the model: "encoder.rest"."""
     owner: dict[str, Any]
+    """The `__dict__` that has it, under `key`."""
     key: str
     value: Any
 
 
 class _Holding(NamedTuple):
-    """The attributes of one model that hold tensors or models, and all of them as one container."""
+    """The attributes of one model, and of its submodels, that hold tensors or models; and the
+    list of their values, as a container that was walked."""
 
     attributes: list[_Attribute]
     tree: Tree
 
     def named(self) -> Iterator[tuple[str, Any]]:
-        """Yields the leaves, with their names."""
+        """Yields the name and value of each leaf."""
         for keys, value in zip(self.tree.paths(), self.tree.leaves, strict=True):
+            # the first key is the index of the attribute in the list
             yield self.attributes[keys[0]].name + trees.written(keys[1:]), value
 
     def owned(self) -> Iterator[tuple[str, Any, Owned]]:
-        """Yields the tensors and models, with their names, backends and kinds."""
+        """Yields the name and value of each tensor, symbol and model, with its backend and
+        kind."""
         for name, value in self.named():
             owned = registry.kind_of(type(value))
             if owned is not None:
@@ -63,49 +72,60 @@ class _Holding(NamedTuple):
 
 
 class WholeModel:
-    """A model with all that it holds, whether its framework lists it or not."""
+    """A model with everything that it holds, whether its framework lists it or not."""
 
     def __init__(self, backend: Backend, model: Any) -> None:
         self._backend = backend
         self._model = model
         self.models: list[tuple[str, Backend, Any]] = [("", backend, model)]
-        """The model itself, and those that were found in attributes."""
+        """The model itself, named "", and those that were found in attributes; each with its
+        name and backend."""
         self._holdings: list[_Holding] = []
-        for name, owner, one in self.models:  # grows meanwhile
+        # `_search` adds the models that it finds to the list, so these are searched too
+        for name, owner, one in self.models:
             self._search(name, owner, one)
 
     @cached_property
     def _listed(self) -> list[Any]:
-        """The parts of all models that their frameworks list. Most models hold nothing else, and are not asked: for a
-        model of 200 layers that takes as long as to ask for its devices."""
+        """The parts of all models that their frameworks list. Computed only if there is
+        something else, which is rare: for a model of 200 layers it takes as long as finding its
+        devices."""
         return list(self._backend.model_parts(self._model))
 
     @cached_property
     def _known(self) -> set[int]:
+        """The `id`s of all models, and of their listed parts."""
         return {id(self._model), *map(id, self._listed)}
 
     def _add(self, name: str, backend: Backend, model: Any) -> None:
+        """Adds a model that was found in an attribute, with its listed parts."""
         self.models.append((name, backend, model))
         parts = list(backend.model_parts(model))
         self._listed.extend(parts)
         self._known.update(map(id, (model, *parts)))
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
-        """Notes what the attributes of a model hold. Models in them are added to `models`, and so are searched next."""
+        """Adds a `_Holding` for the attributes of a model, if these hold tensors or models.
+        Models in them are added to `models`, unless they are known already or contain the whole
+        model. `name` is the path to the model."""
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
             for path, part, own in backend.attributes_of(model)
             for key, value in _readable(part).items()
             if key not in own and id(type(value)) not in PLAIN and not _is_flat(value)
         ]
+        # in a second step, because it takes longer
         attributes = [attribute for attribute in attributes if _holds(attribute)]
         if not attributes:
             return
+        # True, True: objects that move themselves are leaves, and a container in two places is
+        # walked once
         holding = _Holding(
             attributes, Tree([attribute.value for attribute in attributes], True, True)
         )
         self._holdings.append(holding)
-        own = self._known  # listed now, because a move may replace what is listed
+        # computed before anything moves, because a move may replace listed parts
+        own = self._known
         for inner, value, owned in holding.owned():
             if (
                 owned.kind == "model"
@@ -115,10 +135,12 @@ class WholeModel:
                 self._add(inner, owned.backend, value)
 
     def _is_owner(self, backend: Backend, model: Any) -> bool:
+        """Whether another model contains this one."""
         return any(part is self._model for part in backend.model_parts(model))
 
     def tensors(self) -> list[tuple[str, Any, Backend]]:
-        """Returns name, tensor and backend of each tensor that no framework lists."""
+        """Returns the name, the tensor and the backend of each tensor in the model that no
+        framework lists. Tensors that can only be on the host are left out."""
         return [
             (name, value, owned.backend)
             for holding in self._holdings
@@ -127,45 +149,53 @@ class WholeModel:
         ]
 
     def parts(self) -> list[Any]:
-        """Returns all parts of the model to which a user may hold references; for a copy as many parts, in the same
-        order."""
+        """Returns all parts of the model to which a user may have references: its variables and
+        submodels, and the tensors that no framework lists. For a copy of the model it returns
+        as many parts in the same order."""
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
     def places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of everything that the model holds: first its variables, then the rest."""
+        """Yields the name and device of each tensor that the model holds: first its variables,
+        then the others."""
         yield from self._backend.model_devices(self._model)
         yield from self.unlisted_places()
 
     def unlisted_places(self) -> Iterator[tuple[str, Device]]:
-        """Yields name and device of each tensor in the model that its framework does not list, and of the variables of
-        submodels that it does not list."""
+        """Yields the name and device of each tensor in the model that its framework does not
+        list, of the parameters that it updates if it is an optimizer, and of the variables of
+        models that its framework does not list."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
         for number, parameter in enumerate(self._backend.parameters_of(self._model)):
             yield f"parameters[{number}]", self._backend.device_of(parameter)
+        # objects that can move themselves
         for holding in self._holdings:
             for name, value in holding.named():
                 mover = trees.mover(value)
                 if mover is not None:
                     yield from ((name + path, place) for path, place in mover.places())
         for name, backend, model in self.models[1:]:
-            with suppress(NotBuiltError):  # its variables will be made where it is used
+            # a model that is not built has no device: its variables are made when it is first
+            # used
+            with suppress(NotBuiltError):
                 yield from (
                     (f"{name}.{inner}".rstrip("."), place)
                     for inner, place in backend.model_devices(model)
                 )
 
     def is_all_on(self, target: Device) -> bool:
+        """Whether everything that the model holds is on a device."""
         if not self._backend.is_all_on(self._model, target):
             return False
         try:
             return all(place is target for _, place in self.unlisted_places())
-        except UnsupportedError:  # a tensor of it is on several devices
+        # a tensor in it is on several devices
+        except UnsupportedError:
             return False
 
     def move(self, target: Device) -> Any:
-        """Moves the model in place, and what it holds; returns the model, or the object that its own method returns
-        instead."""
+        """Moves the model in place, with everything that it holds. Returns the model, or the
+        object that the framework's own move returns instead."""
         self._check(target)
         moved = self._backend.move_model(self._model, target)
         moved = self._model if moved is None else moved
@@ -173,28 +203,34 @@ class WholeModel:
         return moved
 
     def copy(self, target: Device) -> Any:
-        """Returns a copy of the model, and of what it holds, on a device."""
+        """Returns a copy of the model, and of everything that it holds, on a device."""
         twin = self._backend.copy_model(self._model, target)
-        self._check(target)  # only now: the line above refuses an optimizer in the right words
+        # checked after the copy, because the better error for an optimizer comes from
+        # `copy_model`
+        self._check(target)
+        # `leaves.copy` raises the error if the model returns itself
         if twin is not self._model:
             self._follow(twin, target, is_copy=True)
         return twin
 
     def _check(self, target: Device) -> None:
-        """Raises an error if a framework lacks the device, if a container cannot take the moved tensors, or for an
-        optimizer whose parameters are elsewhere."""
+        """Raises an error if a framework lacks the device, if a container with tensors to be
+        moved cannot be rebuilt, or if the model is an optimizer whose parameters are on another
+        device."""
         backend, model = self._backend, self._model
         parameters = backend.parameters_of(model)
         left = next((x for x in parameters if backend.device_of(x) is not target), None)
         if left is not None:
             raise backend.unsupported(
-                f"moving a {type(model).__qualname__} to {target} while a parameter of it is on "
+                f"moving a {type(model).__qualname__} to {target} while one of its parameters is on "
                 f"{backend.device_of(left)}",
-                "move the model with it: xdevice.to_device((model, optimizer), device)",
+                "move both together: xdevice.to_device((model, optimizer), device)",
             )
+        # the `id`s of the tensors that are going to move
         away = set()
         for _, value, backend in self.tensors():
             backend.require(target)
+            # a tensor on several devices moves too
             with suppress(UnsupportedError):
                 if backend.device_of(value) is target:
                     continue
@@ -203,17 +239,21 @@ class WholeModel:
             holding.tree.check_rebuilding(away)
 
     def _follow(self, moved: Any, target: Device, is_copy: bool) -> None:
-        """Brings everything after the model, which has been moved in place or to another object, or copied."""
+        """Moves everything that the framework does not list. `moved` is the model that the
+        framework has moved in place, or the new model that it has made, by a move or a copy."""
         if not self._holdings:
             return
         backend = self._backend
         other = WholeModel(backend, moved) if is_copy or moved is not self._model else self
+        # the listed parts as they are now; the framework may have replaced some
         now = list(backend.model_parts(moved))
         for _, owner, one in other.models[1:]:
             if not owner.is_all_on(one, target):
                 owner.move_model(one, target)
             now += owner.model_parts(one)
         listed = self._listed
+        # the new part for each old one, by the `id` of the old one; empty if they cannot be
+        # paired
         twins = (
             {id(old): new for old, new in zip(listed, now, strict=False)}
             if len(now) == len(listed)
@@ -221,6 +261,7 @@ class WholeModel:
         )
         done: dict[int, Any] = {}
         for old, new in zip(self._holdings, other._holdings, strict=False):
+            # the leaves of the old model, by which `twins` is asked, if the new one has as many
             before = (
                 old.tree.leaves
                 if len(old.tree.leaves) == len(new.tree.leaves)
@@ -231,13 +272,16 @@ class WholeModel:
                 for was, value in zip(before, new.tree.leaves, strict=True)
             ]
             for attribute, value in zip(new.attributes, new.tree.rebuilt(leaves), strict=True):
-                kept = _put_back(attribute.value, value)
-                if kept is not attribute.value:
-                    attribute.owner[attribute.key] = kept
+                merged = _put_back(attribute.value, value)
+                # straight into the `__dict__`, past the framework's `__setattr__`
+                if merged is not attribute.value:
+                    attribute.owner[attribute.key] = merged
 
 
 def move(backend: Backend, model: Any, target: Device) -> Any:
-    """Moves a model in place, unless it is on the device as a whole. One whose move fails is moved back."""
+    """Moves a model in place, with everything that it holds, and returns it, or the object that
+    the framework's own move returns instead. Does nothing if all of it is on the device
+    already. If the move fails, moves the model back."""
     whole = WholeModel(backend, model)
     if whole.is_all_on(target):
         return model
@@ -252,14 +296,17 @@ def move(backend: Backend, model: Any, target: Device) -> Any:
 def take_back(
     backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException
 ) -> None:
-    """Moves a model back to its device after a move that failed. If that fails too, a note on the error says which
-    variables have moved."""
+    """Moves a model back after a move that failed with `error`. `before` lists the names and
+    devices of its variables before the move. If some cannot be moved back, adds a note to the
+    error that names them."""
     homes = {place for _, place in before}
     try:
         whole = WholeModel(backend, model)
+        # a model that was spread over several devices cannot be moved back as a whole
         if len(homes) == 1 and list(whole.places()) != before:
             whole.move(*homes)
-    except Exception:  # the first error says why
+    # the first error matters, and is raised by the caller
+    except Exception:
         pass
     name = type(model).__qualname__
     try:
@@ -278,14 +325,11 @@ def take_back(
 def refuse(
     backend: Backend, model: Any, verb: str = "saving", only_trained: bool = False
 ) -> None:
-    """Raises `UnsupportedError` for a model that holds layers or parameters which the framework does not list, and
-    which `verb`, such as "saving", would therefore miss."""
+    """Raises `UnsupportedError` for a model that holds layers or parameters which the framework
+    does not list, because `verb`, such as "saving", would miss them. With `only_trained`, a
+    layer counts only if it has gradients."""
     whole = WholeModel(backend, model)
-    instead = (
-        ""
-        if only_trained
-        else "; or take only what is listed, without it: by the model's own state dict"
-    )
+    instead = "" if only_trained else "; or use the model's own state dict, which leaves it out"
     layers = [
         (name, one)
         for name, owner, one in whole.models[1:]
@@ -295,13 +339,14 @@ def refuse(
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
             f"{verb} {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "
-            "list or dict, where the framework sees neither its values nor that they are trained",
-            f"hold it in {backend.lists_layers}{instead}",
+            "list or dict, where the framework does not find it, and so neither saves nor trains it",
+            f"put it into {backend.lists_layers}{instead}",
         )
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a value is a list or tuple of numbers and texts, as the sizes of a layer are."""
+    """Whether a value is a list or tuple of numbers and strings, such as the sizes of a
+    layer."""
     if type(value) is not tuple and type(value) is not list:
         return False
     for one in value:  # noqa: SIM110  # twice as fast as `all`
@@ -311,15 +356,16 @@ def _is_flat(value: Any) -> bool:
 
 
 def _readable(part: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of a model. Raises `ContainerError` if one of its slots holds tensors: frameworks read
-    only the `__dict__`, so that a copy by PyTorch or Paddle lacks them."""
+    """Returns the `__dict__` of a model. Raises `ContainerError` if one of its slots holds
+    tensors, because frameworks read only the `__dict__`: a copy by PyTorch or Paddle would lack
+    these tensors."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
         if _holds(_Attribute(key, {}, key, value)):
             name = type(part).__qualname__
             raise ContainerError(
-                f"the slot {key} of a {name} holds tensors, which neither a move nor a copy of a model takes along; "
-                f"take {key!r} out of __slots__"
+                f"the slot {key} of a {name} holds tensors, which a move or a copy of the model would leave out; "
+                f"remove {key!r} from __slots__"
             )
     own: dict[str, Any] = vars(part)
     return own
@@ -330,13 +376,16 @@ def _holds(attribute: _Attribute) -> bool:
     value = attribute.value
     if registry.kind_of(type(value)) is not None:
         return True
+    # True: an object that moves itself is a leaf
     way = trees.way_of(value, True)
     if way is None:
         return trees.mover(value) is not None
+    # a container that must not be read (see `_ITERATED`), or that has only numbers and strings
     if not (way is ATTRIBUTES or isinstance(value, _ITERATED)) or looks.is_plain([value]):
         return False
     try:
         tree = Tree(value, True, True)
+    # a list that contains itself, for example: an error only if there are tensors in it
     except ContainerError as error:
         if not looks.search(value):
             return False
@@ -350,6 +399,7 @@ def _holds(attribute: _Attribute) -> bool:
 
 
 def _moves(owned: Owned, value: Any) -> bool:
+    """Whether a value is a tensor that can leave the host."""
     return (
         owned.kind == "tensor"
         and not owned.backend.is_host_only
@@ -358,7 +408,9 @@ def _moves(owned: Owned, value: Any) -> bool:
 
 
 def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
-    """Returns a leaf on a device: a tensor that was moved, or else the leaf itself, because models move in place."""
+    """Returns a leaf on a device: the moved tensor, the result of an object that moves itself,
+    or the leaf itself, because models have been moved in place. `done` has the results of
+    earlier calls, by the `id`s of the old leaves."""
     if id(value) not in done:
         owned, mover = registry.kind_of(type(value)), trees.mover(value)
         if mover is not None:
@@ -369,12 +421,13 @@ def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
 
 
 def _put_back(old: Any, new: Any) -> Any:
-    """Writes what is in a rebuilt list or dict into the old one, which others may refer to, and returns the old one; a
-    new object of any other type is returned as it is."""
+    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, puts the
+    contents of `new` into `old`, to which other objects may refer, and returns that, at all
+    levels."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):
-        kept = _put_back(old[key], new[key])
-        if kept is not old[key]:
-            old[key] = kept
+        merged = _put_back(old[key], new[key])
+        if merged is not old[key]:
+            old[key] = merged
     return old

@@ -1,4 +1,5 @@
-"""The verbs that find, move, copy and compare the devices of tensors. Each has one rule for every backend."""
+"""The verbs: functions that name devices, move and copy tensors, and find and compare their
+devices. Each follows the same rule on every backend."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from functools import partial
 from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
 
-# here, because scopes makes `with device:` work
+# exported from here, because this module imports `scopes`, without which `with device:` does
+# not work
 from xdevice.base.devices import Device as Device
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+# the default of `device`, which refuses None
 _DEFAULT = object()
+# local names, which are read faster than attributes of modules
 _spelled = devices.spelled
 _probes = registry.probes
 _movable = registry.movable
@@ -43,7 +47,8 @@ _movable = registry.movable
 
 
 def device(spec: object = _DEFAULT) -> Device:
-    """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
+    """The device that `spec` names: a `Device`, a string in any framework's spelling, or a
+    native device object.
 
     `device()` is the device on which this thread makes tensors, as in `torch.get_default_device`: that of the innermost
     `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have set do
@@ -56,10 +61,11 @@ def device(spec: object = _DEFAULT) -> Device:
             PyTorch's current device.
 
     Raises:
-        DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that does not name one:
-            a bare int, a bool, None.
+        DeviceError: a string that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an
+            object that does not name one: a bare int, a bool, None.
 
-    Whether the device exists is checked where it is used. Costs 0.1 us for a text that was used before.
+    Whether the device exists is checked when it is used. Costs 0.1 us for a string that was
+    used before.
 
     Example:
         >>> xdevice.device("/GPU:1"), xdevice.device()
@@ -124,13 +130,15 @@ def try_gpu(i: int = 0) -> Device:
         >>> xdevice.try_gpu() in (xdevice.gpu(), xdevice.cpu())
         True
     """
+    # the check without a call, because this function is called often
     if type(i) is not int or i < 0:
         i = _index(i)
     backend = _counted()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
-        return devices.of("tpu", i)  # otherwise the program would move work off JAX's TPU
+        # with cpu:0, the program would move its work away from the TPU, JAX's default
+        return devices.of("tpu", i)
     return CPU
 
 
@@ -147,8 +155,8 @@ def try_all_gpus() -> list[Device]:
 
 
 def _counted() -> Backend:
-    """The selected backend, whose GPUs a program counts. Raises `SettingError` if XDEVICE_VIRTUAL_GPUS was set too late
-    for it."""
+    """Returns the selected backend, for functions that count its GPUs. Raises `SettingError` if
+    XDEVICE_VIRTUAL_GPUS was set after the backend was loaded."""
     backend = selection.current()
     if selection.names_virtual_gpus():
         from xdevice.contract import environment
@@ -158,7 +166,8 @@ def _counted() -> Backend:
 
 
 def _index(i: object) -> int:
-    """Returns an index of a device as an int. Raises `DeviceError` for anything else."""
+    """Returns the index of a device as an int, from an int or a NumPy int. Raises `DeviceError`
+    for anything else."""
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
         raise DeviceError(
             f"a device index must be an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}"
@@ -209,20 +218,23 @@ def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoRe
         target = (_spelled.get(device) if type(device) is str else None) or devices.parse(
             device
         )
+    # a tensor that is on the device already: this path is the reason why a call costs so little
     probe = _probes.get(type(x))
     try:
         if probe is not None:
             here = probe(x)
             if here is target:
                 return x
+            # `cuda:1`, after the backend has confirmed that its GPUs are of that hardware
             if (
                 type(target) is Named
                 and here is target.plain
                 and target.word in _movable[type(x)].answered
             ):
                 return x
+    # it is on several devices, or on one of an unknown kind, and is moved below
     except UnsupportedError:
-        pass  # on several devices, or on one of an unknown kind, so not on `target`: it is moved
+        pass
     moved: T = contents.transfer(
         x, target, leaves.start_move if non_blocking else leaves.move, "move"
     )
@@ -279,14 +291,16 @@ def device_of(x: object) -> Device:
 
 
 def _device_of(x: object) -> Device:
-    """Does what `device_of` does, for all but tensors of known types."""
+    """Does what `device_of` does for objects whose type is not in `_probes`."""
     owned = None
+    # not a container of a known type
     if trees.walks.get(id(type(x))) is None:
         x = registry.as_array(x)
         owned = registry.kind_of(type(x))
     if owned is not None:
         shared = _common(leaves.places(*owned, x, str))
     else:
+        # without the names of the tensors, which only an error needs
         places = contents.where(x)
         if places is not None and len(places) == 1:
             return places.pop()
@@ -302,8 +316,8 @@ def _device_of(x: object) -> Device:
 def same_device(*xs: object) -> bool:
     """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
-    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. The same tensors
-    count, and the same go unnoticed, as with `device_of`. Costs 0.1 us a tensor.
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same
+    device. It finds the same tensors as `device_of`. Costs 0.1 us a tensor.
 
     Raises:
         NotATensorError: an argument that is not a tensor, a model or a container.
@@ -312,8 +326,10 @@ def same_device(*xs: object) -> bool:
         >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
         True
     """
+    # first for tensors of one type, which their backend compares fastest; the loop is faster
+    # than a set of the types
     cls: Any = type(xs[0]) if xs else None
-    for x in xs:  # faster than a set of the types
+    for x in xs:
         if type(x) is not cls:
             break
     else:
@@ -321,8 +337,10 @@ def same_device(*xs: object) -> bool:
         if owner is not None:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
+            # one is on several devices; the loop below may find two devices before it reaches
+            # that one
             except UnsupportedError:
-                pass  # one is on several devices, but the loop below may decide before it reaches that one
+                pass
     first = None
     for x in xs:
         probe = _probes.get(type(x))
@@ -337,8 +355,10 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
+    """Does what `same_device` does if some arguments are not tensors of known types."""
     places = _where(xs)
-    if places is None or len(places) > 1:  # string tensors do not count
+    # the second way leaves out string tensors, which `_where` counts
+    if places is None or len(places) > 1:
         places = {place for _, place, _ in _argument_places(xs, {})}
     return len(places) <= 1
 
@@ -346,7 +366,7 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 def check_same_device(*xs: object, **named: object) -> Device | None:
     """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
 
-    The same tensors count, and the same go unnoticed, as with `device_of`.
+    It finds the same tensors as `device_of`.
 
     Args:
         xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...
@@ -367,7 +387,8 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
 
 def _where(xs: tuple[object, ...]) -> set[Device] | None:
-    """The devices of a verb's arguments, if these are tensors, or containers of nothing but tensors; None otherwise."""
+    """Returns the set of the devices of all tensors in the arguments of a verb, if these are
+    tensors, or containers of tensors, numbers and strings; None otherwise."""
     for x in xs:
         if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
@@ -375,6 +396,8 @@ def _where(xs: tuple[object, ...]) -> set[Device] | None:
 
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
+    """Yields a `Location` for each tensor in the arguments of a verb, with the name that an
+    error calls it. Raises `NotATensorError` for an argument that cannot have a device."""
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))
@@ -386,6 +409,8 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
 
 
 def _common(places: Iterable[Location]) -> Device | None:
+    """Returns the device that all these tensors share; None if there are none. Raises
+    `DeviceMismatchError` if two differ."""
     first: Location | None = None
     for place in places:
         if first is None:
@@ -396,6 +421,7 @@ def _common(places: Iterable[Location]) -> Device | None:
 
 
 def _mismatch(place: Location, first: Location) -> DeviceMismatchError:
+    """Returns the error for a tensor that is not on the device of the first one."""
     hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(
         f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}"

@@ -57,6 +57,7 @@ def load(
         )
     if isinstance(source, Mapping):
         return _load_named(source, into, strict)
+    # a file is always loaded strictly, so strict=False would be ignored without notice
     if not strict:
         raise ArgumentError(
             "strict=False is for tensors by name: load(load(path), into=model, strict=False)"
@@ -69,6 +70,7 @@ def load(
 
 
 def _load_named(state: Mapping[str, Any], into: Any, strict: bool) -> Any:
+    """Writes tensors by name into the model `into`, and returns the model. Raises as `load` does."""
     if into is None:
         raise ArgumentError(
             "tensors by name are loaded into a model, and none was given: load(state, into=model)"

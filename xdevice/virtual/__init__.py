@@ -1,1 +1,1 @@
-"""Virtual GPUs: devices of their own on a machine without any."""
+"""Virtual GPUs: separate devices in host memory, for a machine without GPUs."""

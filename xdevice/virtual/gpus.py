@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _hides_real_gpus = False
+"""Whether a call of `virtual_gpus` has passed `force=True`."""
 # two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
 _lock = forks.renewed(threading.Lock())
 
@@ -22,10 +23,10 @@ _lock = forks.renewed(threading.Lock())
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
 
-    Virtual GPUs are other devices of the framework, in host memory: they show whether code for several devices is
-    correct, and are not faster. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the
-    same, and child processes inherit it. docs/explanation/virtual.md says what each operation costs, and lists their
-    characteristics: dtypes that virtual GPUs lack, as Apple's GPUs lack float64, and how much memory they have.
+    Virtual GPUs are additional devices of the framework in host memory: they show whether code for several devices is
+    correct, and are no faster than the CPU. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python
+    script.py` does the same, and child processes inherit it. docs/explanation/virtual.md says what each operation
+    costs, and lists the characters of virtual GPUs: dtypes that they lack, and how much memory they have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -37,15 +38,15 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     | numpy | none: `try_gpu` gives the CPU | |
 
     Args:
-        n: how many, 1 or more, or with their character: "2:no_float64,memory=256MB". The same again changes nothing.
-        force: hides the real GPUs of the machine; without it, real GPUs are an error. Once given, it holds for later
-            calls.
+        n: their number, 1 or more, or a text with their number and character: "2:no_float64,memory=256MB". A second
+            call with the same `n` changes nothing.
+        force: hides the machine's real GPUs, for later calls too. Without it, real GPUs raise `UnsupportedError`.
 
     Raises:
-        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or others were requested
-        before.
-        UnsupportedError: a framework that is loaded already cannot have them, or has real GPUs; nothing has changed
-            then. A framework that is loaded later raises the same error when it is loaded.
+        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or another number or
+            character was requested before.
+        UnsupportedError: a framework that is already loaded cannot have virtual GPUs, or has real GPUs; nothing has
+            changed then. A framework that is loaded later raises the same error when it is loaded.
 
     Example:
         >>> try:
@@ -54,26 +55,34 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
         ...     print(error)
         virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not 0
     """
+    # Python counts True as the int 1
     is_number = isinstance(n, int) and not isinstance(n, bool) and n > 0
+    # a text is for characters, so it has a colon; a number by itself is passed as an int
     if not (is_number or (isinstance(n, str) and ":" in n)):
         raise ArgumentError(
             f"virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not {shown(n)}"
         )
     _give_all(str(n), force)
+    # the kind of a tensor's type depends on its framework's devices, and these have changed
     registry.forget_types()
 
 
 def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
-    """Called while a backend is loaded: gives it virtual GPUs with these characteristics. Raises `UnsupportedError` if
-    it cannot have them."""
+    """Gives a backend virtual GPUs, one for each `Character` in `wanted`. It is called while
+    the backend is loaded. Raises `UnsupportedError` if the backend cannot have them, or has
+    real GPUs that may not be hidden."""
     with _lock:
         _refuse(backend, len(wanted), _hides_real_gpus)
         _make(backend, wanted)
 
 
 def _give_all(text: str, force: bool) -> None:
-    """Gives the virtual GPUs that `text` describes to each backend, whether it is loaded now or later. If it raises,
-    nothing has changed."""
+    """Gives the virtual GPUs that `text` describes, such as "2" or "2:mps", to each backend
+    that is loaded, and has them given to each that is loaded later. `force` is that of
+    `virtual_gpus`.
+
+    Raises `ArgumentError` if `text` describes none or others were requested before, and
+    `UnsupportedError` if a loaded backend cannot have them. No backend has changed then."""
     global _hides_real_gpus
     with _lock:
         before = environment.described()
@@ -81,28 +90,35 @@ def _give_all(text: str, force: bool) -> None:
             wanted = environment.parsed(text)
         except ValueError as error:
             raise ArgumentError(f"virtual_gpus({text!r}): {error}") from None
+        # () means that nobody has requested any yet
         if before not in ((), wanted):
-            by, others = environment.request()
+            requester, earlier = environment.request()
             raise ArgumentError(
-                f"{by} has asked for {others} virtual GPUs, which is fixed for the process; virtual_gpus() now asks "
-                f"for {text}"
+                f"{requester} has asked for {earlier} virtual GPUs, which is fixed for the process; virtual_gpus() now "
+                f"asks for {text}"
             )
-        waiting = [
+        without = [
             backend
             for backend in registry.list_loaded()
+            # `refusal` is set in a forked child that cannot use the backend's devices
             if not backend.virtual and backend.refusal is None
         ]
         force = force or _hides_real_gpus
-        for backend in waiting:
+        # every backend is checked before the first is changed, because a framework's new
+        # devices cannot be removed
+        for backend in without:
             _refuse(backend, len(wanted), force)
-        for backend in waiting:
+        for backend in without:
             _make(backend, wanted)
+        # last, because a request that failed must not hold for the backends that are loaded
+        # later
         environment.remember(text)
         _hides_real_gpus = force
 
 
 def _refuse(backend: Backend, n: int, force: bool) -> None:
-    """Raises `UnsupportedError` if a backend has real GPUs that may not be hidden, or cannot have `n` virtual ones."""
+    """Raises `UnsupportedError` if a backend cannot have `n` virtual GPUs, or if it has real
+    GPUs and `force` is False."""
     real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
     if real:
         raise UnsupportedError(
@@ -111,12 +127,13 @@ def _refuse(backend: Backend, n: int, force: bool) -> None:
         )
     reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
     if reason is None and most is not None and n > most:
-        reason = f"{n} are too many for it; ask for {most} at most"
+        reason = f"{n} are too many for it; ask for at most {most}"
     if reason is not None:
         raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
 
 
 def _make(backend: Backend, wanted: tuple[Any, ...]) -> None:
+    """Makes the virtual GPUs of one backend, one for each `Character` in `wanted`."""
     backend.make_virtual_gpus(len(wanted))
     backend.virtual = len(wanted)
     backend.take_characters(wanted)

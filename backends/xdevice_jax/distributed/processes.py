@@ -1,22 +1,24 @@
-"""Moves arrays between processes with JAX's collectives: by gloo on the CPU, by NCCL on GPUs. Both need
-`jax.distributed`.
+"""Moves arrays between processes with JAX's collectives: by gloo on the CPU, by NCCL on GPUs.
+Both need `jax.distributed`.
 
 Facts about JAX that the code depends on (measured on 0.7.1):
 
-- `jax.distributed.initialize` fails once JAX has started (https://github.com/jax-ml/jax/issues/18237), and JAX cannot
-  be started again. So a process has the same
-  rank in all groups that it joins later. Connections that exist still work after `jax.distributed.shutdown`, but new
-  ones cannot be made.
-- A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it. Rank 0
-  runs the coordination service, and must end it last: a rank that has not left by then prints connection errors.
-- A process whose connection to the service is lost ends at once by SIGABRT, whatever `jax_enable_recoverability` says;
-  a Python callback for that ends it by std::bad_cast. So all ranks reach the service through `relay`, which hides that
-  the service has ended: the PeerError comes through xdevice's own connection.
+- `jax.distributed.initialize` fails once JAX has started
+  (https://github.com/jax-ml/jax/issues/18237), and JAX cannot be started again. So a process
+  has the same rank in all groups that it joins later. Connections that exist still work after
+  `jax.distributed.shutdown`, but new ones cannot be made.
+- A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so
+  `close` calls it. Rank 0 runs the coordination service, and must end it last: a rank that has
+  not left by then prints connection errors.
+- A process whose connection to the service is lost ends at once by SIGABRT, whatever
+  `jax_enable_recoverability` says; a Python callback for that ends it by std::bad_cast. So all
+  ranks reach the service through `relay`, which hides that the service has ended: the PeerError
+  comes through xdevice's own connection.
 - The coordinator listens on all addresses unless it is given one.
-- Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so it adds the bits of the
-  values as integers.
-- 64-bit may be on in the caller's thread only. The thread in which collectives run needs it too, otherwise JAX would
-  narrow the caller's arrays.
+- Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so
+  it adds the bits of the values as integers.
+- 64-bit may be on in the caller's thread only. The thread in which collectives run needs it
+  too, otherwise JAX would narrow the caller's arrays.
 - A call returns before its collective has run.
 - Each collective is compiled for each dtype and shape.
 """
@@ -46,7 +48,7 @@ from . import relay
 
 try:
     from jax import shard_map
-except ImportError:
+except ImportError:  # in older versions of JAX
     from jax.experimental.shard_map import shard_map
 
 if TYPE_CHECKING:
@@ -59,102 +61,138 @@ if TYPE_CHECKING:
 _State = private["jax._src.distributed.State"]
 _global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
+"""Says that the first axis of an array is spread over the ranks."""
 _START: Final = 300
-"""How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the process by SIGABRT, without an
-error that could be reported. A rank that is missing is named by the world's own timeout, which may be shorter."""
+"""How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the
+process by SIGABRT, without an error that could be reported. A rank that is missing is named by
+the world's own timeout, which may be shorter."""
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
 
 class JaxProcesses(Processes):
+    """JAX's engines: gloo on the CPU, and NCCL on GPUs."""
+
     def engines(self) -> Sequence[str]:
+        """Returns the names of the engines that this process could start, the best first."""
         # a virtual GPU has its memory on the host, which NCCL cannot use
         return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Starts the engine `name` for this process of `group`."""
         private.require("several processes")
         return JaxEngine(name, group, self)
 
 
 class JaxEngine(Engine):
+    """Carries out the collectives of one process, each as a compiled program over one device of
+    each rank."""
+
     def __init__(self, name: str, group: Group, backend: Primitives) -> None:
+        """Connects this process with the others of `group`, which do the same at the same
+        time."""
         super().__init__(f"jax:{name}", group)
         self._exchange = group.exchange
         self._is_first = _initialize(group)
         own = backend.to_native(group.device)
-        # only a rank itself knows which of its devices it computes on, and a mesh needs those of all
+        # a mesh needs the devices on which the ranks compute, and only a rank itself knows
+        # which device that is
         numbers = group.exchange(str(own.id))
         everywhere = {native.id: native for native in jax.devices(own.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
-        # connects all ranks
+        # JAX connects the ranks in their first collective, for which the program's first call
+        # need not wait then
         self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        """Returns why a collective cannot be done; None if it can. `verb` is the name of a
+        method of this class."""
+        # a pair of ranks needs connections of its own, which JAX cannot make any more in a
+        # later world
         if verb in ("send", "recv") and not self._is_first:
             return "it connects two processes only in the first world of a process"
         return None
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
+        """Returns the "sum", "max" or "min" of the `x` of all ranks."""
         return self._called(_all_reduce, op, x)
 
     def broadcast(self, x: jax.Array, root: int) -> jax.Array:
+        """Returns the `x` of the rank `root`."""
         return self._called(_broadcast, root, x)
 
     def all_gather(self, x: jax.Array) -> list[jax.Array]:
+        """Returns the `x` of all ranks, in the order of the ranks."""
         return list(self._called(_all_gather, self.size, x))
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
+        """Returns this rank's part, along the first axis, of what `all_reduce` would return."""
         # `psum_scatter` only sums
         if op != "sum":
             return super().reduce_scatter(x, op)
         return self._called(_reduce_scatter, op, x)
 
     def send(self, x: jax.Array, to: int) -> None:
+        """Sends `x` to the rank `to`, which calls `recv` at the same time."""
+        # a broadcast between two ranks, of which the sender is the first
         pair = (self._natives[self.rank], self._natives[to])
         self._called(_broadcast, 0, x, pair)
 
     def recv(self, like: jax.Array, source: int) -> jax.Array:
+        """Returns the array that the rank `source` sends, of the shape and dtype of `like`."""
         pair = (self._natives[source], self._natives[self.rank])
         return self._called(_broadcast, 0, like, pair)
 
     # the end
 
     def close(self) -> None:
+        """Leaves JAX's coordination service after success, on all ranks at the same time."""
         leaving = _taken_from_jax()
-        # without the service, which the other ranks still need to leave
+        # rank 0 does not end the service yet, because the other ranks need it to leave
         service, leaving.service = leaving.service, None
         leaving.shutdown()
         relay.leave()
-        self._exchange("")  # all have left the service
+        # returns when all ranks have come here, and so have left the service
+        self._exchange("")
         if service is not None:
             service.shutdown()
 
     def _called(
         self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None
     ) -> Any:
-        """Runs a collective as a program over one device of each rank, and returns this rank's part of the results."""
+        """Runs a collective as a program over one device of each rank, and returns this rank's
+        part of the results, on the device of `x`. `verb(how)` returns the function that each
+        rank runs, such as `_broadcast(root)`; `natives` are the devices of the ranks that take
+        part, left out those of all."""
         with _64_bit(x):
             function, sharding = _compiled(verb, how, natives or self._natives)
             count = len(natives or self._natives)
-            # the host's arrays go by the GPU
+            # an array on the host is copied to this rank's GPU first; one without axes gets one
+            # that can be spread
             part = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
-            # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang
+            # waits in this thread, which may hang if a peer has died: otherwise the caller's
+            # thread would wait and hang
             jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own(y, x), spread)
 
 
 def _own(y: jax.Array, x: jax.Array) -> jax.Array:
+    """Returns this rank's part of a result, on the device of the operand `x`, without the axis
+    that `_called` adds to an operand without axes."""
     (place,) = x.devices()
     part = _on(place, y.addressable_data(0))
     return part if x.ndim else part.reshape(())
 
 
 def _on(native: Any, x: jax.Array) -> jax.Array:
+    """Returns an array on a JAX device: the array itself if it is there."""
     return x if x.devices() == {native} else jax.device_put(x, native)
 
 
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
+    """Returns a block in which JAX does not narrow an array like `x`: one with 64-bit on, if
+    that is needed."""
     if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
         return nullcontext()
     return parallel.enable_x64(True)
@@ -164,9 +202,10 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _taken_from_jax() -> Any:
-    """Takes from JAX the objects that `jax.distributed.shutdown` would end. JAX's own exit hook must not find
-    them: a program may end while `close` still waits for another rank, and a second call would end the process by
-    SIGABRT."""
+    """Takes from JAX the objects that `jax.distributed.shutdown` would end, and returns a state
+    that has them, with a `shutdown` of its own. JAX's exit hook must not find them: a program
+    may end while `close` still waits for another rank, and a second shutdown would end the
+    process by SIGABRT."""
     state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(state_taken, name, getattr(state, name))
@@ -175,22 +214,25 @@ def _taken_from_jax() -> Any:
 
 
 def _initialize(group: Group) -> bool:
-    """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is running now. Raises
-    `LaunchError` if JAX has been started, except if that was for an earlier group in which each process had the same
-    rank."""
+    """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is
+    running now. Raises `LaunchError` if JAX has been started, except if that was for an earlier
+    group in which each process had the same rank."""
     is_shared = unstarted.is_started() or jax.distributed.is_initialized()
+    # each rank sends "1" if it has used JAX, else "0"; rank 0 also sends a free address for the
+    # coordinator
     answers = group.exchange(
         f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}"
     )
     _, _, coordinator = answers[0].partition(" ")
     started = [rank for rank, text in enumerate(answers) if text.startswith("1")]
     if not started:
-        # set, because the default differs between versions of JAX
+        # the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
             relay.to(coordinator),
             group.size,
             group.rank,
+            # JAX must not look for a launcher's variables: xdevice has read them already
             cluster_detection_method="deactivate",
             initialization_timeout=max(_START, int(group.timeout)),
             coordinator_bind_address=coordinator if group.rank == 0 else None,
@@ -200,7 +242,8 @@ def _initialize(group: Group) -> bool:
         group.rank,
         group.size,
     )
-    # every rank learns the answers of all: one that went on alone would wait for those that have raised
+    # every rank gets the answers of all, so that all raise together: a rank that went on would
+    # wait for the others
     if "0" in group.exchange(str(int(is_ours))):
         raise LaunchError(
             f"JAX has already been used on rank {', '.join(map(str, started))}, and it meets other processes only "
@@ -216,17 +259,23 @@ def _initialize(group: Group) -> bool:
 def _compiled(
     verb: Any, how: Any, natives: tuple[Any, ...]
 ) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
+    """Returns the program in which each of the devices runs the function `verb(how)` on its
+    part of an array, and the sharding that says how the array is spread. Cached, because jit
+    compiles each new function object again, even if its code is the same."""
     mesh = Mesh(np.array(natives), ("rank",))
     function = shard_map(verb(how), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
-    # cached, because jit traces each new function object anew, even if its code is the same
     return jax.jit(function), NamedSharding(mesh, _SPREAD)
 
 
 def _all_reduce(op: str) -> Callable[[jax.Array], jax.Array]:
+    """Returns the function that gives each rank the "sum", "max" or "min" over all ranks."""
     return lambda x: _REDUCED_BY[op](x, "rank")
 
 
 def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
+    """Returns the function that gives each rank the array of the rank `root`: a sum of the bits
+    of the values, in which the other ranks add zeros."""
+
     def function(x: jax.Array) -> jax.Array:
         bits = _bits(x)
         sent = jnp.where(jax.lax.axis_index("rank") == root, bits, jnp.zeros_like(bits))
@@ -236,6 +285,8 @@ def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
 
 
 def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
+    """Returns the function that gives each rank the arrays of all `count` ranks."""
+
     def function(x: jax.Array) -> tuple[jax.Array, ...]:
         gathered = jax.lax.all_gather(x, "rank")
         return tuple(gathered[rank] for rank in range(count))
@@ -244,10 +295,14 @@ def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
 
 
 def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
+    """Returns the function that gives each rank its part of the sum over all ranks; `op` is
+    always "sum"."""
     return lambda x: jax.lax.psum_scatter(x, "rank", tiled=True)
 
 
 def _bits(x: jax.Array) -> jax.Array:
+    """Returns the bits of an array as unsigned integers; of a complex array those of the real
+    and imaginary parts, along a new first axis."""
     # `bitcast_convert_type` takes neither bool nor complex numbers
     if x.dtype == bool:
         return x.astype("uint8")
@@ -257,8 +312,10 @@ def _bits(x: jax.Array) -> jax.Array:
 
 
 def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
+    """Returns the array of this dtype whose bits `_bits` has returned."""
     if dtype == np.dtype(bool):
         return bits.astype(bool)
+    # the first axis has the real and the imaginary part
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return jax.lax.complex(*_from_bits(bits, np.empty(0, dtype).real.dtype))
     return jax.lax.bitcast_convert_type(bits, dtype)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 class JaxArithmetic(Arithmetic):
+    """The capability `Arithmetic` on JAX; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
     def namespace(self) -> ModuleType:
         from . import arithmetic
 

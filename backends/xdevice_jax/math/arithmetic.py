@@ -1,5 +1,5 @@
-"""JAX's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return."""
+"""JAX's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
     from jax import Array
 
+# the constants that `xdevice.math.contract.arithmetic` explains
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
 ONE_DEVICE = True
 TAKES_MASKS = True
-RESHAPE_IS_VIEW = True  # arrays cannot be changed, so nobody can tell a copy from a view
+RESHAPE_IS_VIEW = True  # arrays cannot be changed, so a copy and a view look the same
 
 # making
 
@@ -38,15 +39,17 @@ dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
+    # a new array also if `x` has that dtype already, because the contract requires one
     return jnp.astype(x, host_dtype(name), copy=True)
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """Returns the values of a NumPy array on the device of `like`. If `like` is traced, or spread over several devices,
-    the result is uncommitted: JAX uses it together with arrays on any device."""
+    """Returns the values of a NumPy array on the device of `like`. If `like` is traced, or
+    spread over several devices, the result is uncommitted: JAX uses it together with arrays on
+    any device."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
-    # committed to that device, so that JAX raises beside tensors of another
+    # committed to that device, so that JAX raises if it is combined with arrays on another
     places = like.sharding.device_set
     return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
 
@@ -56,20 +59,24 @@ def full_like(x: Array, value: complex, name: str) -> Array:
 
 
 def number(value: complex, name: str, like: Array) -> Array:
-    # NumPy warns of a number beyond the dtype, which becomes infinity
+    # NumPy warns if the number is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    # the settings as one tuple: `static_argnums` counts arguments, and functions differ in how many settings they take
+    """Returns `function` as one compiled program, called with a tuple of tensors and then the
+    settings, which must be hashable: JAX compiles once for each combination of them."""
+    # the settings are one tuple, because `static_argnums` counts arguments and functions take
+    # different numbers of them
     program = jax.jit(lambda tensors, settings: function(*tensors, *settings), static_argnums=1)
     return lambda tensors, *settings: program(tensors, settings)
 
 
 # of each element
 
-# the gradient is one program as well: of JAX's own functions, which are inlined, each step of it is a program
+# compiled once more, so that the gradient is one program, too: JAX inlines its own functions,
+# and then each step of their gradients is a program of its own
 add = jax.jit(jnp.add)
 divide = jax.jit(jnp.divide)
 multiply = jax.jit(jnp.multiply)
@@ -79,9 +86,11 @@ subtract = jax.jit(jnp.subtract)
 @partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
     quotient = jnp.floor_divide(x1, x2)
+    # the standard leaves a division of integers by 0 open
     if not jnp.issubdtype(quotient.dtype, jnp.floating):
         return quotient
-    # JAX gives NaN for a divisor of 0, the standard wants infinity: https://github.com/jax-ml/jax/issues/37752
+    # JAX gives NaN for a divisor of 0, the standard requires infinity:
+    # https://github.com/jax-ml/jax/issues/37752
     return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, quotient)
 
 
@@ -89,6 +98,8 @@ def floor_divide(x1: Array, x2: Array) -> Array:
 
 
 def _reducing(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Makes a kernel with the arguments `(x, axes, keepdims)` from one of JAX's reductions."""
+
     def kernel(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
         return function(x, axes, keepdims=keepdims)
 
@@ -125,11 +136,13 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
+    # without a mode, JAX would compare each index with the bounds and fill in NaN
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 
 
 @partial(jax.jit)
 def put(x: Array, indices: Array, values: Array) -> Array:
+    # the core promises that no index occurs twice, so JAX may write the values in any order
     return x.at[indices].set(values, unique_indices=True)
 
 
@@ -137,10 +150,12 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
     return jnp.take_along_axis(x, indices, axis, mode=_mode(indices, "promise_in_bounds"))
 
 
-def _mode(indices: Array, quick: str) -> str:
-    """Indices have been checked, except the values of traced ones, which cannot be."""
-    # `fill` shows a wrong index, where `clip` would return some other element
-    return "fill" if isinstance(indices, jax.core.Tracer) else quick
+def _mode(indices: Array, fast: str) -> str:
+    """Returns how JAX treats indices out of range: `fast` for indices that the core has
+    checked, and "fill" for traced ones, whose values cannot be checked."""
+    # "fill" gives NaN for an index out of range, where "clip" would hide it and return another
+    # element
+    return "fill" if isinstance(indices, jax.core.Tracer) else fast
 
 
 # of shapes
@@ -159,4 +174,4 @@ def unstack(x: Array, axis: int) -> tuple[Array, ...]:
     return jnp.unstack(x, axis=axis)
 
 
-view = reshape
+view = reshape  # a reshape never has to copy in a way that a program could notice

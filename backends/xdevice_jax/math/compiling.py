@@ -1,8 +1,10 @@
-"""Compiles functions with `jax.jit`, which computes on the device of the committed arrays that a function is given.
+"""Compiles functions with `jax.jit`, which computes on the device of the committed arrays that
+a function is given.
 
 Facts about JAX that the code depends on:
-- jit traces anew for other shapes, dtypes and settings, and compares them in C++.
-- It raises a ValueError for committed arrays on different devices, and silently moves other arrays to the device.
+- jit traces the function again for other shapes, dtypes and settings, and compares them in C++.
+- It raises a ValueError for committed arrays on different devices, and silently moves other
+  arrays to the device.
 - It keeps the keys of dicts with the program, and puts them into each result.
 """
 
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.math.contract.compiling import Traced
 
+# whether an array was put on its device explicitly; JAX moves the other arrays where they are
+# needed
 _is_committed = attrgetter("committed")
 
 
 class JaxCompiling(Compiling):
+    """The capability `Compiling` on JAX; its methods are documented in
+    `xdevice.math.contract.compiling`."""
+
     def compile(self, call: Traced, device: Device) -> Traced:
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])
@@ -36,7 +43,7 @@ class JaxCompiling(Compiling):
                 # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
                 return program(tensors).popitem()
             except ValueError as error:
-                # another ValueError: that of the function
+                # the tensors are on one device, so the user's function has raised this error
                 if len(self.devices_of(jax.Array, tensors)) == 1:
                     raise
                 raise DeviceMismatchError(str(error)) from None
@@ -44,7 +51,8 @@ class JaxCompiling(Compiling):
         return compiled
 
     def common_device(self, tensors: list[Any]) -> Device | None:
-        # jit itself raises for committed arrays on several devices, so the first may speak for all
+        # jit itself raises for committed arrays on several devices, so the device of the first
+        # one is enough
         if all(map(_is_committed, tensors)):
             return self.device_of(tensors[0])
         return super().common_device(tensors)

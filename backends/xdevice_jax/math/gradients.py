@@ -2,9 +2,10 @@
 
 Facts about JAX that the code depends on:
 
-- The inputs are passed as a list and not as a dict, because JAX would return the gradients with sorted keys.
-- A gradient that does not depend on values is made on the default device, wherever its input is. So gradients are moved
-  to the devices of their inputs.
+- The inputs are passed as a list and not as a dict, because JAX would return the gradients with
+  sorted keys.
+- A gradient that does not depend on values is made on the default device, wherever its input
+  is. So gradients are moved to the devices of their inputs.
 """
 
 from __future__ import annotations
@@ -21,21 +22,29 @@ if TYPE_CHECKING:
 
     from xdevice.math.contract.gradients import Call, Outcome
 
+# the trace that a tracer belongs to: each nested call of `jax.value_and_grad` has one of its
+# own
 _trace = private.field("jax.core.Tracer._trace")
 
 
 class JaxGradients(Gradients):
+    """The capability `Gradients` on JAX; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         depends = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
             nonlocal depends
             loss, rest = call(inputs)
-            # JAX itself gives zeros then, which hides the mistake
+            # a loss that does not depend on these inputs (a plain array, or a tracer of an
+            # outer gradient only) is the caller's mistake: JAX would return zeros, which hides
+            # it
             depends = isinstance(loss, jax.core.Tracer) and _trace(loss) is _trace(inputs[0])
             return loss, rest
 
         (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
+        # the contract: all gradients are None if the loss depends on no leaf
         if not depends:
             return loss, [None] * len(leaves), rest
         return loss, [_on_device_of(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
@@ -46,13 +55,14 @@ class JaxGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        # no copies where a rule writes, because arrays cannot be changed
+        # JAX's arrays cannot be changed, so a rule that writes (`writes`) needs no copies; nor
+        # is `nested` needed, because JAX records only inside its own transformations
         return [rule(*row) for row in rows]
 
 
 def _on_device_of(x: Any, g: Any) -> Any:
-    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of them is traced, and so has
-    no device."""
+    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of
+    them is traced, and so has no device."""
     if (
         isinstance(g, jax.core.Tracer)
         or isinstance(x, jax.core.Tracer)

@@ -1,5 +1,5 @@
-"""JAX's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and what
-they have to return."""
+"""JAX's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core
+calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -29,16 +29,22 @@ gelu = jax.jit(jax.nn.gelu, static_argnames="approximate")
 
 
 def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callable[..., Array]:
+    """Returns a kernel of the core as one program; `settings` names its arguments that are no
+    tensors."""
     return jax.jit(kernel, static_argnames=settings)
 
 
 def guards(indices: Array, place: str) -> bool:
+    """Whether the core may call the kernels below without reading `indices`, which are on a
+    device of the kind `place`. For an index out of range they return NaN."""
+    # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
+    # raise at once
     return place != "cpu" and not is_blocking()
 
 
 @partial(jax.jit)
 def cross_entropies(logits: Array, labels: Array) -> Array:
-    # `fill` gives NaN for a label that is no class
+    # with mode="fill", JAX gives NaN for a label that is not a class
     places = _forward(labels, logits.shape[1])[:, None]
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), places, 1, mode="fill")[:, 0]
 
@@ -54,7 +60,8 @@ def embedding(indices: Array, table: Array) -> Array:
 
 
 def _forward(indices: Array, n: int) -> Array:
-    """The indices, with those below 0 moved beyond the end: JAX would count them from the end."""
+    """Returns the indices, with `n`, one beyond the last valid index, for each that is below 0.
+    JAX would count these from the end, and not treat them as out of range."""
     return jnp.where(indices < 0, n, indices)
 
 
@@ -64,7 +71,8 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
     ones = jax.nn.one_hot(indices, n, dtype=dtype)
     if not jnp.issubdtype(dtype, jnp.inexact):
         return ones
-    # JAX gives zeros for an index that is no class, which would hide the mistake
+    # JAX gives zeros for an index that is not a class, which would hide the mistake; integers
+    # have no NaN to show it
     is_class = (indices >= 0) & (indices < n)
     return jnp.where(is_class[..., None], ones, jnp.nan)
 
@@ -79,7 +87,7 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    # JAX has a gradient of this only if it starts from -inf
+    # JAX has a gradient of `reduce_window` with `max` only if it starts from -inf
     return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
 
 
@@ -98,7 +106,9 @@ def _pooled(
     stride: Pair,
     padding: Pair,
 ) -> Array:
-    """Reduces each window of the padded images, beginning with `start`."""
+    """Combines the numbers of each window with `reduce`, beginning with `start`, which also
+    fills the padding. Images have the shape (N, C, H, W)."""
+    # no padding along the batch and the channels
     around = [(0, 0), (0, 0), *_around(padding)]
     return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), around)
 
@@ -109,4 +119,6 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
 
 
 def _around(padding: Pair) -> list[Pair]:
+    """Returns the padding before and after each axis, as JAX expects it: equal on both
+    sides."""
     return [(length, length) for length in padding]

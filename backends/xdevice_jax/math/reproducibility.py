@@ -15,12 +15,16 @@ _FLAG: Final = "--xla_gpu_deterministic_ops=true"
 
 
 class JaxReproducibility(Reproducibility):
+    """The capability `Reproducibility` on JAX; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         """Does nothing, because JAX has no generators: a program seeds its keys."""
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        # XLA reads the flags when JAX starts, so the flag can only be asked for here
+        # XLA reads the flags when JAX starts, so the block cannot set the flag but only report
+        # that it is missing
         needs_flag = (
             self.count("gpu")
             and not self.virtual

@@ -1,4 +1,5 @@
-"""JAX's part of the product `performance`. It records no work: its programs come from `jax.jit`."""
+"""JAX's part of the product `performance`. It records no work: its programs come from
+`jax.jit`."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from .transfers import JaxTransfers
 
 
 class JaxGraphs(Graphs):
+    """No graphs: the error that refuses them names `jax.jit` instead."""
+
     compiler = "jax.jit"
 
 

@@ -1,4 +1,5 @@
-"""Carries the settings that JAX keeps for each thread, such as the default device, into the threads of tasks."""
+"""Carries the settings that JAX keeps for each thread, such as the default device, into the
+threads of tasks."""
 
 from __future__ import annotations
 
@@ -14,11 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+# newer versions of JAX have it under its public name
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
 
 class JaxParallel(Parallel):
+    """Tasks in threads, with the settings of the thread that starts them."""
+
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads this thread's default device, precision of matrix products, and 64-bit setting.
+        Returns a function that makes a context manager, in whose block another thread has the
+        same."""
         place, precision = (
             jax.config.jax_default_device,
             jax.config.jax_default_matmul_precision,

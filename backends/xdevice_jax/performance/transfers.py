@@ -1,5 +1,5 @@
-"""Notices JAX's transfers (arrays read by the host, and copies between devices) by replacing methods of its private
-class of arrays, and `jax.device_put`."""
+"""Notices JAX's transfers (arrays read by the host, and copies between devices) by replacing
+methods of its private class of arrays, and `jax.device_put`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,35 @@ _Array = private["jax._src.array.ArrayImpl"]
 
 
 class JaxTransfers(Transfers):
+    """Reports of reads by the host, and of copies between devices."""
+
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer of this thread."""
         private.require("transfers")
 
         def place(x: Any) -> Device | None:
-            # an array may be spread over several devices: the first one stands for them
+            """Returns the device from which the host reads an array."""
+            # a report names one device, so for an array that is spread over several it names
+            # the first
             native = min(x.sharding.device_set, key=lambda native: native.id)
             return self.from_native(native)
 
         def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+            """Returns the device to which `x.to_device(device)` or `jax.device_put(x, device)`
+            copies `x`; None if that is not to be reported."""
             if isinstance(device, jax.sharding.Sharding):
+                # `x` is data of the host, whose copy to a device is not reported
                 if not isinstance(x, jax.Array):
-                    return None  # `x` is data of the host, which is no transfer from a device
+                    return None
+                # the first device to which something is copied
                 others = device.device_set - x.sharding.device_set
                 device = min(others or device.device_set, key=lambda native: native.id)
             return self.from_native(device)
 
+        # `device_get` takes a container of arrays, which are read as one transfer
         def describe_get(args: Any, kwargs: Any) -> Transfer | None:
+            """Returns the record of a call of `jax.device_get`; None if it reads no array."""
             arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
             first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None
             return first and first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
@@ -49,7 +60,7 @@ class JaxTransfers(Transfers):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(_Array, *READS)
-            # a property, in which JAX's own reads end
+            # the property by which JAX's own functions read an array
             hooks.reads(_Array, "_value", how="value")
             hooks.moves(_Array, "to_device", target)
             hooks.moves(jax, "device_put", target)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class JaxSampling(Sampling):
+    """Gives the conformance suite the samples of JAX."""
+
     def samples(self) -> JaxSamples:
         from .samples import JaxSamples
 

@@ -1,5 +1,5 @@
-"""Arrays, gradients and other samples, written with JAX alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass.
+"""Arrays, gradients and other samples, written with JAX alone, for the conformance suite: the
+tests in `xdevice.testing` that every adapter must pass.
 
 There are no models among them, because JAX has none: its users keep parameters in containers.
 """
@@ -21,42 +21,54 @@ if TYPE_CHECKING:
 
 
 class JaxSamples(Samples):
+    """JAX's samples. `Samples` says what the suite expects of each method."""
+
     def other_device(self) -> Device | None:
+        """Returns a second device for the tests, made if possible; None if there is none."""
         if self.backend.virtual:
             return devices.of("gpu")
+        # JAX can make a second CPU device, as long as it is not started
         if self.backend.count("cpu") == 1:
             try:
                 jax.config.update("jax_num_cpu_devices", 2)
-            except RuntimeError:  # JAX is started
+            except RuntimeError:  # raised if JAX has been started
                 return None
         return devices.of("cpu", 1) if self.backend.count("cpu") > 1 else None
 
     def native_ones(self, *shape: int) -> jax.Array:
+        """Returns ones of this shape, made by JAX's own function."""
         return jnp.ones(shape)
 
     def address(self, x: jax.Array) -> int:
+        """Returns the address at which the memory of an array begins, once the array is
+        computed."""
         return x.block_until_ready().unsafe_buffer_pointer()
 
     def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
+        """Returns the gradient of `sum(function(x))` with respect to `x`."""
         gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)
         return gradient
 
     def failing_work(self) -> jax.Array:
+        """Starts work on the CPU that fails for lack of memory, and returns its result."""
         size = 20_000_000  # its square does not fit into any memory
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
 
     def long_work(self, device: Device) -> Work:
+        """Starts work on a device that takes long. Returns its result, and a function that
+        tells whether it is done."""
         native = self.backend.to_native(device)
         size, steps = (1024, 30) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)
-        # compiled in advance, because the call of a jitted function waits for its compiler
+        # compiled in advance, because the first call of a jitted function waits for the
+        # compiler
         work = (
             jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v))
             .lower(x)
             .compile()
         )
-        # the work must not have to wait for its input
+        # otherwise the call might wait until its input is computed
         x.block_until_ready()
         result = work(x)
         return Work(result, result.is_ready)

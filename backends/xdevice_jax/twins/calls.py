@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 
 
 class JaxCalls(Calls):
+    """The hooks that call the modules of JAX's libraries and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of Flax's layers. The list of an Equinox module stays empty, see the top of this file."""
         layer_paths = {layer.path for layer in self.layers(model)}
         if linen.is_linen(model):
+            # no layers by `id`: linen creates them in each call, so they are recognized by their paths
             watch = common.Watch(self, {})
             with linen.intercepting(layer_paths, watch.run):
                 yield watch.calls
@@ -40,7 +44,7 @@ class JaxCalls(Calls):
         paths = {
             id(module): path for path, module in inner if path in layer_paths and is_nnx(module)
         }
-        # no class is common to all modules that has `__call__`
+        # modules have no common base class with a `__call__`, so it is patched in the class of each layer
         classes = {_owner(type(module)) for _, module in inner if id(module) in paths}
         watch = common.Watch(self, paths)
         with ExitStack() as stack:
@@ -48,6 +52,7 @@ class JaxCalls(Calls):
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Raises `UnsupportedError`: modules have no common base class whose `__call__` could be replaced."""
         raise self.unsupported(
             "seeing the calls of all models of a program",
             "name the model: xdevice.parity.capture_intermediates(model)",
@@ -55,12 +60,16 @@ class JaxCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records primitives, which are JAX's smallest operations, and the gradients that `jax.grad` and
+        `jax.value_and_grad` return."""
         private.require("operations")
 
         def replaced(original: Any) -> Any:
+            """Returns the function that replaces JAX's function for evaluating a primitive with values."""
+
             @wraps(original)
             def process(trace: Any, primitive: Any, args: Any, params: Any) -> Any:
-                # arrays have no hooks in JAX, so that nothing can follow their gradients
+                # JAX arrays have no hooks, so nothing can follow their gradients
                 follow = None
                 is_backward = common.is_called("backward_pass")
                 return run(
@@ -73,7 +82,7 @@ class JaxCalls(Calls):
 
             return process
 
-        # without compiled functions, each primitive comes by with its values
+        # with jit disabled, JAX evaluates each primitive of a compiled function with its values
         with jax.disable_jit(), Patches() as patches:
             patches.replace(jax, "grad", partial(_with_leaves, leaf, False))
             patches.replace(jax, "value_and_grad", partial(_with_leaves, leaf, True))
@@ -83,6 +92,7 @@ class JaxCalls(Calls):
             yield
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a module in evaluation mode; a module of Equinox for each example of the batch."""
         if linen.is_linen(model):
             # linen has no mode: a module's arguments say whether it trains
             return model(*inputs, **named)
@@ -104,11 +114,13 @@ class JaxCalls(Calls):
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """True for the modules of Flax; Equinox has the channels first."""
         return is_nnx(model) or linen.is_linen(model)
 
 
 def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
-    """`jax.grad` or `value_and_grad`, whose functions report the gradients that they return."""
+    """Returns the function that replaces `jax.grad` or `jax.value_and_grad` (`original`): the functions that it makes
+    pass each gradient that they return to `leaf`. `gives_value` is true for `value_and_grad`."""
 
     @wraps(original)
     def transform(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
@@ -117,6 +129,7 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
         @wraps(fun)
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             result = compute(*args, **kwargs)
+            # (value, gradients), (gradients, auxiliary output), or gradients alone
             gradients = result[1] if gives_value else result[0] if has_aux else result
             values = (
                 args[argnums]
@@ -130,7 +143,7 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
             )
             # reversed, since gradients come from the last layer to the first
             for (path, x), gradient in reversed(list(pairs)):
-                # inside `jit` or `vmap` there are no numbers
+                # inside `jit` or `vmap` a gradient is a tracer, which has no numbers
                 if not isinstance(gradient, jax.core.Tracer):
                     leaf(x, gradient, jax.tree_util.keystr(path))
             return result
@@ -141,5 +154,5 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
 
 
 def _owner(cls: type) -> type:
-    """The class that defines the `__call__` of a class of modules."""
+    """The class that defines the `__call__` of a class of modules: the class itself or one of its bases."""
     return next(base for base in cls.__mro__ if "__call__" in vars(base))

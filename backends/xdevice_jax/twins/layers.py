@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _Kind = tuple[str, tuple[Part, ...], Settings]
+"""The kind, the parts and the settings of a layer with parameters."""
 
 
 def _of_nnx(module: Any) -> _Kind | None:
-    """Kind, parts and settings of a layer of nnx; None if it is not one that has parameters and a counterpart."""
+    """Returns kind, parts and settings of a layer of nnx; None for a module that is no layer with parameters, or whose
+    class is not known."""
     library: Any = nnx()
     settings: Settings
     # the exact class, because a subclass may compute something else
@@ -47,6 +49,7 @@ def _of_nnx(module: Any) -> _Kind | None:
                 dialects.flax(kind, {"transpose_kernel": module.transpose_kernel}),
                 settings,
             )
+        # PyTorch's momentum is the weight of the new value, Flax's that of the old one
         case library.BatchNorm:
             kind, settings = (
                 "batch_norm",
@@ -80,8 +83,8 @@ def _of_nnx(module: Any) -> _Kind | None:
 
 
 def _of_transposed(module: Any) -> dict[str, object]:
-    """The settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of the
-    spread input; PyTorch adds the size of the window less 1, less `padding`."""
+    """Returns the settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of
+    the input, which the stride has spread. PyTorch adds dilation * (kernel - 1) - padding zeros."""
     stride, dilation = _steps(module)
     settings: dict[str, object] = {
         "stride": stride,
@@ -90,8 +93,8 @@ def _of_transposed(module: Any) -> dict[str, object]:
         "padding_mode": "zeros",
     }
     settings |= _masked(module)
+    # with padding=0, PyTorch adds this many zeros to each end
     sizes = [step * (size - 1) for size, step in zip(module.kernel_size, dilation, strict=True)]
-    # the number of zeros before and behind the spread input
     added = _zeros(module.padding, sizes, stride)
     if added is None:
         return settings | {"padding": str(module.padding).lower()}
@@ -103,7 +106,7 @@ def _of_transposed(module: Any) -> dict[str, object]:
 
 
 def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """The stride and the dilation of a convolution, along each axis."""
+    """Returns the stride and the dilation of a convolution, each with one number for each axis."""
     axes = len(module.kernel_size)
     return layouts.per_axis(module.strides or 1, axes), layouts.per_axis(
         module.kernel_dilation or 1, axes
@@ -113,8 +116,8 @@ def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
 def _zeros(
     padding: Any, sizes: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """How many zeros `jax.lax.conv_transpose` adds to both ends of each axis; None for a string that it does not
-    know."""
+    """Returns how many zeros `jax.lax.conv_transpose` adds before and behind the input, a pair for each axis; None for
+    an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
     if not isinstance(padding, str):
         each = layouts.per_axis(padding, len(sizes))
         return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]
@@ -123,7 +126,7 @@ def _zeros(
         return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
     if padding != "SAME":
         return None
-    # so that the output is as long as the input times the stride
+    # "SAME" makes the output as long as the input times the stride
     totals = [size + step - 1 for size, step in zip(sizes, stride, strict=True)]
     firsts = [
         size if step > size else -(-total // 2)
@@ -133,10 +136,11 @@ def _zeros(
 
 
 def _of_conv(module: Any) -> dict[str, object]:
-    """The settings of a Conv of nnx in PyTorch's terms."""
+    """Returns the settings of a Conv of nnx in PyTorch's terms."""
     axes = len(module.kernel_size)
     stride, dilation = _steps(module)
     padding = module.padding
+    # another text, such as "CIRCULAR", stays as it is and then differs from any setting of PyTorch
     if padding == "SAME":
         padding = layouts.same_padding(module.kernel_size, stride, dilation)
     elif padding == "VALID":
@@ -152,11 +156,13 @@ def _of_conv(module: Any) -> dict[str, object]:
 
 
 def _masked(module: Any) -> dict[str, object]:
+    """The setting of a convolution whose kernel has a mask; empty without a mask."""
     return {} if getattr(module, "mask", None) is None else {"mask": "of the kernel"}
 
 
 def _padding(padding: Any, axes: int) -> object:
-    """A padding in PyTorch's terms; for each axis it is a number, or a pair of numbers for its two sides."""
+    """Returns a padding in PyTorch's terms. `padding` is a text, a number, or for each axis a number or a pair of
+    numbers for its two sides."""
     each = layouts.per_axis(padding, axes)
     if isinstance(each, str):
         return each
@@ -166,6 +172,7 @@ def _padding(padding: Any, axes: int) -> object:
 
 
 def _of_attention(module: Any) -> dict[str, object]:
+    """The settings of a MultiHeadAttention of nnx."""
     return {
         "num_heads": module.num_heads,
         "dropout": float(module.dropout_rate),
@@ -174,6 +181,7 @@ def _of_attention(module: Any) -> dict[str, object]:
 
 
 def _of_recurrent(module: Any) -> dict[str, object]:
+    """The settings of an RNN of nnx around one cell."""
     cell = module.cell
     functions = {
         "activation": (cell.activation_fn, "tanh"),
@@ -188,7 +196,8 @@ def _of_recurrent(module: Any) -> dict[str, object]:
 
 
 def _of_equinox(module: Any) -> _Kind | None:
-    """The same for a layer of Equinox."""
+    """Returns kind, parts and settings of a layer of Equinox; None for a module that is no layer with parameters, or
+    whose class is not known."""
     library: Any = equinox()
     library = library.nn
     settings: Settings
@@ -212,7 +221,7 @@ def _of_equinox(module: Any) -> _Kind | None:
     elif isinstance(module, library.Embedding):
         kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
     elif isinstance(module, library.LSTMCell | library.GRUCell):
-        # the two cells differ in their kind and in how their biases are kept
+        # an LSTM cell has one bias, a GRU cell has four, see `modules._with_one_bias`
         is_gru = isinstance(module, library.GRUCell)
         bias = layouts.BIASES_OF_GRU if is_gru else layouts.SUMMED
         return "gru" if is_gru else "lstm", _of_cell(bias), layouts.ONE_CELL
@@ -222,6 +231,7 @@ def _of_equinox(module: Any) -> _Kind | None:
 
 
 def _of_cell(bias: Rule) -> tuple[Part, ...]:
+    """The parts of a cell of Equinox, given the rule for its biases."""
     return (
         Part("weight_ih", ("weight_ih_l0",), layouts.SAME),
         Part("weight_hh", ("weight_hh_l0",), layouts.SAME),
@@ -232,12 +242,13 @@ def _of_cell(bias: Rule) -> tuple[Part, ...]:
 def _described(model: Any) -> Iterator[Layer]:
     """Yields the layers of a module of nnx or Equinox that have parameters, with all parts that their kinds may
     have."""
+    # the beginning of the names inside the last recurrent layer
     cell = None
     for path, module in walk(model):
         description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
         if description is None or (cell is not None and path.startswith(cell)):
-            continue  # the linear layers of a cell are parts of it
-        # modules come in the order of their paths, so the cell's follow at once
+            continue  # the linear layers of a cell belong to the recurrent layer
+        # `walk` yields a module's contents directly after it, so the modules of the cell come next
         cell = f"{path}.cell." if description[0] in layouts.RECURRENT else cell
         kind, own, settings = description
         # nnx casts the parameters to `dtype` before it computes
@@ -250,12 +261,16 @@ def _described(model: Any) -> Iterator[Layer]:
 
 
 class JaxLayers(Layers):
+    """The hooks that list the layers of Flax and Equinox. `Layers` describes each hook."""
+
     dialects = ("flax", "haiku")
 
     def has_layers(self, x: object) -> bool:
+        """Whether `x` is a module of Flax or Equinox."""
         return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
+        """Writes values into a module by name. Raises `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind flax.core.unfreeze(variables)"
@@ -266,6 +281,7 @@ class JaxLayers(Layers):
                 one.write(values[one.name])
 
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
         if not self.has_layers(model):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}",

@@ -5,8 +5,9 @@ Facts that the code depends on:
   except those of collections that are declared mutable, which it copies.
 - Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is recognized by the
   names and shapes of its parameters, and its settings are unknown.
-- The cell of an LSTM or GRU has a kernel for each gate and side, as `ii`, `if`, `ig`, `io` for the inputs of an LSTM.
-  Here the kernels of a side are one variable, with nnx's names, and so are the four biases of a GRU.
+- The cell of an LSTM or GRU has a kernel for each gate, of the inputs and of the state: `ii`, `if`, `ig`, `io` for the
+  inputs of an LSTM. Here the kernels of the inputs are one variable, with nnx's name, and so are the kernels of the
+  state and the four biases of a GRU.
 """
 
 from __future__ import annotations
@@ -25,23 +26,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
     from contextlib import AbstractContextManager
 
+# the collections of Flax's own layers
 _COLLECTIONS: Final = ("params", "batch_stats")
 _PASSING: Final = ("intermediates", "perturbations", "cache")
-"""State that each run makes anew."""
+"""The collections of values that each run creates again."""
+# the linear layers inside an attention
 _PROJECTIONS: Final = ("query", "key", "value", "out")
 
 
 def is_linen(x: object) -> bool:
+    """Whether an object is a module of Flax's linen."""
     library: Any = sys.modules.get("flax.linen")
     return library is not None and isinstance(x, library.Module)
 
 
 def is_frozen(module: Any) -> bool:
+    """Whether a bound module has a collection that is not a dict, such as a FrozenDict, which cannot be written."""
     return any(not isinstance(module.variables[name], dict) for name in module.variables)
 
 
 def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
-    """Yields name, value and writer of each array of a bound module."""
+    """Yields the name and the value of each array of a bound module, and a function that writes another value. The
+    arrays of a cell's gates are joined. Raises `NotBuiltError` for a module that is not bound."""
     groups = _groups(module)
     cells = _cells(groups)
     joined: set[str] = set()
@@ -60,6 +66,8 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
 def _joined(
     cell: str, kind: str, groups: Mapping[str, Any]
 ) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
+    """Yields the joined arrays of a cell's gates, as `arrays` does. `cell` is the cell's path, `kind` "lstm" or
+    "gru", and `groups` the result of `_groups`."""
     for name, gates in dialects.LINEN_CELLS[kind].items():
         own = name.rpartition(".")[2]
         holders = [groups[layouts.join(cell, gate.partition(".")[0])][own] for gate in gates]
@@ -69,12 +77,12 @@ def _joined(
 
 
 def layers(module: Any) -> Iterator[Layer]:
-    """Yields the layers whose kind follows from the names and shapes of their parameters, without settings that these
-    do not show."""
+    """Yields the layers of a bound module whose kind follows from the names and shapes of their parameters. Their
+    settings are only those that names and shapes show. Raises `NotBuiltError` for a module that is not bound."""
     groups = _groups(module)
     cells = _cells(groups)
     listed: set[str] = set()
-    # names tell the kind of parameters only
+    # collections of the user's own: the names in them tell no kind
     own = module.variables.keys() - {*_COLLECTIONS, *_PASSING}
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
@@ -93,6 +101,7 @@ def layers(module: Any) -> Iterator[Layer]:
                 yield Layer(path, cells[owner], parts, one)
             listed.add(owner)
         elif last in _PROJECTIONS and _is_attention(owner, groups):
+            # one layer for all four projections, at the place of the query
             if last == "query":
                 heads, size = leaves["kernel"]["kernel"].shape[1:]
                 yield Layer(
@@ -105,13 +114,15 @@ def layers(module: Any) -> Iterator[Layer]:
 def intercepting(
     layer_paths: Container[str], run: Callable[..., Any]
 ) -> AbstractContextManager[None]:
-    """Returns a context manager. While its block is open, `run` makes the calls of the layers at `layer_paths`, except
-    those in a `scan`, such as of a recurrent cell, where there are no values."""
+    """Returns a context manager. While its block is open, calls of the layers at `layer_paths` are made with
+    `run(layer, path, arguments, go)`, except calls in a `scan`, such as that of a recurrent cell, in which there are no
+    values."""
 
     def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
+        """Makes the call of a method of a module, which linen passes to this function instead of making it itself."""
         path = ".".join(call.module.path)
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
-        # helper methods of a layer are no calls of it
+        # a call of another method of a layer is not a call of the layer
         if is_traced or call.method_name != "__call__" or path not in layer_paths:
             return go(*args, **kwargs)
         return run(
@@ -127,12 +138,13 @@ def intercepting(
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
-    """The kind of the layer with this name in its module and these parameters; "" if they do not decide it."""
+    """Returns the kind of the layer with this name and these parameters; "" if they do not decide it. `leaves` is one
+    entry of `_groups`."""
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"
     if "kernel" in names and names <= {"kernel", "bias"}:
-        # the shapes of both are alike, so only Flax's usual names tell them apart
+        # both have kernels of the same form, so only Flax's usual names distinguish them
         spread = "conv_transpose" if name.startswith("ConvTranspose") else "conv"
         return "linear" if leaves["kernel"]["kernel"].ndim == 2 else spread
     # statistics are in a collection of their own, but under the same path
@@ -146,12 +158,13 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
 
 
 def _cells(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The kind of each cell, by its path."""
+    """The kind ("lstm" or "gru") of each recurrent cell, by its path."""
     names = {layouts.join(path, name) for path, leaves in groups.items() for name in leaves}
     return dict(dialects.linen_cells(names))
 
 
 def _is_gate(name: str, kind: str | None) -> bool:
+    """Whether a module of this name is a gate of a cell of this kind; `kind` is None outside a cell."""
     return kind is not None and any(
         name == gate.partition(".")[0]
         for gates in dialects.LINEN_CELLS[kind].values()
@@ -160,12 +173,15 @@ def _is_gate(name: str, kind: str | None) -> bool:
 
 
 def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:
+    """Whether the module at the path `owner` is an attention: it has all four projections, whose kernels have an axis
+    for the heads."""
     four = [groups.get(layouts.join(owner, name), {}) for name in _PROJECTIONS]
     return all("kernel" in leaves and leaves["kernel"]["kernel"].ndim == 3 for leaves in four)
 
 
 def _groups(module: Any) -> dict[str, dict[str, Any]]:
-    """For the path of each layer, the dicts that hold its arrays, by their names."""
+    """Returns, by the path of each layer and the name of each of its arrays, the dict that holds the array under that
+    name. Raises `NotBuiltError` for a module that is not bound."""
     if module.scope is None:
         raise NotBuiltError(
             f"a {type(module).__qualname__} of Flax's linen holds no parameters: give module.bind(variables)"
@@ -173,12 +189,14 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for collection, values in module.variables.items():
         if collection not in _PASSING:
-            # a collection of the user's own may have the names of these two
+            # with its name in the paths, because a collection of the user's own may have the same paths as these two
             _gather("" if collection in _COLLECTIONS else collection, values, groups)
     return groups
 
 
 def _gather(path: str, here: Mapping[str, Any], groups: dict[str, dict[str, Any]]) -> None:
+    """Adds the arrays in a dict of nested dicts to `groups`, the result of `_groups`. `path` is the path of the
+    dict."""
     for name, value in here.items():
         if isinstance(value, Mapping):
             _gather(layouts.join(path, name), value, groups)
@@ -188,7 +206,8 @@ def _gather(path: str, here: Mapping[str, Any], groups: dict[str, dict[str, Any]
 
 
 def _into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
-    """Writes equal parts of a value, along its last axis, into the dicts that hold them."""
+    """Returns a function that divides a value along its last axis into equal parts, and writes one part under `name`
+    into each of the dicts `holders`."""
 
     def write(value: jax.Array) -> None:
         parts = [value] if len(holders) == 1 else jax.numpy.split(value, len(holders), axis=-1)

@@ -3,8 +3,8 @@ nnx and Equinox move as containers.
 
 Facts that the code depends on:
 - nnx keeps values in `nnx.Variable`s, which are written in place. Every variable counts, even one of a user's class,
-  except those that each run makes anew: keys and counts of random numbers, caches, and the values that `sow` and
-  `perturb` keep. An array that is an attribute counts, too.
+  except those that each run creates again: keys and counts of random numbers, caches, and the values that `sow` and
+  `perturb` keep. An array that is an attribute counts too.
 - Equinox keeps arrays as attributes of frozen dataclasses, and intends a module to be replaced, not changed. Everyone
   who holds the module sees an array that is written into it, as with any other framework's model.
 - An Equinox module takes one example, without an axis for the batch.
@@ -40,11 +40,13 @@ MODES: Final = ("deterministic", "use_running_average")
 
 
 class Variable(NamedTuple):
-    """A variable of a module: its name in the model, its value, and a function that writes another one."""
+    """A variable of a module, which is written by putting another array in its place."""
 
     name: str
+    """The name in the model, with dots."""
     value: jax.Array
     write: Callable[[jax.Array], None]
+    """Puts another array in place of the value."""
 
 
 def nnx() -> ModuleType | None:
@@ -58,19 +60,22 @@ def equinox() -> ModuleType | None:
 
 
 def is_nnx(x: object) -> bool:
+    """Whether an object is a module of Flax's nnx."""
     library = nnx()
     return library is not None and isinstance(x, library.Module)
 
 
 def is_equinox(x: object) -> bool:
+    """Whether an object is a module of Equinox."""
     library = equinox()
     return library is not None and isinstance(x, library.Module)
 
 
 def walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and module of the model and of every module in it, each once, in the order of the attributes."""
+    """Yields the path and the module, for the model and for every module in it. Each comes once, in the order of the
+    attributes, and the modules inside a module directly after it."""
     visited: set[int] = set()
-    # a stack of our own, because models may be nested more deeply than Python recurses
+    # a list as the stack, because models may be nested more deeply than Python functions may recurse
     stack = [("", model)]
     while stack:
         path, thing = stack.pop()
@@ -80,6 +85,7 @@ def walk(model: Any) -> Iterator[tuple[str, Any]]:
         visited.add(id(thing))
         if _is_module(thing):
             yield path, thing
+        # reversed, because the last item of the stack is taken first
         stack += [
             (layouts.join(path, name), child)
             for name, _, child in reversed(list(_children(thing)))
@@ -87,11 +93,13 @@ def walk(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_module(thing: Any) -> bool:
+    """Whether an object is a module of nnx or Equinox."""
     return is_nnx(thing) or is_equinox(thing)
 
 
 def _children(thing: Any) -> Iterable[tuple[str, Any, Any]]:
-    """Yields name, key and value of each object directly in a module or a container."""
+    """Returns name, key and value of each object directly in a module or a container; nothing for any other object. The
+    name is the key as a text."""
     if isinstance(thing, list | tuple):
         return ((str(number), number, child) for number, child in enumerate(thing))
     if isinstance(thing, Mapping):
@@ -102,18 +110,21 @@ def _children(thing: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def variables(model: Any) -> Iterator[Variable]:
+    """Yields the variables of a module of nnx, Equinox or linen, in order."""
     if linen.is_linen(model):
         yield from (Variable(*one) for one in linen.arrays(model))
         return
     for path, module in walk(model):
+        # the initial values of an Equinox state are no parameters: a run takes its state as an argument
         if not _is_initial(module):
             every = _inside(path, module, lambda value: None)
             yield from _with_one_bias(every) if _is_gru(module) else every
 
 
 def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Variable]:
-    """Yields the arrays of a module, including those in its lists and dicts, but not those of the modules inside it.
-    `put` replaces `thing` where it is, for a tuple, which cannot be written."""
+    """Yields the arrays in `thing`, a module or a container in one, including those in its containers, but not those of
+    the modules inside it. `put` writes a new object in place of `thing`: an array in a tuple is written by replacing
+    the tuple."""
     items = list(thing) if isinstance(thing, tuple) else thing
     for name, key, value in _children(thing):
         way, write = layouts.join(path, name), partial(_write, items, key)
@@ -121,6 +132,7 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
             write = partial(_write_in_tuple, items, key, type(thing), put)
         if _is_variable(value):
             yield from _of_variable(way, value)
+        # a key of random numbers is no parameter
         elif isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
@@ -130,8 +142,9 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
 
 
 def _write(holder: Any, key: Any, value: Any) -> None:
+    """Writes a value into a module, list or dict."""
     if is_equinox(holder):
-        # object's own, because a module of Equinox refuses assignments
+        # not setattr, because a module of Equinox is frozen and refuses assignments
         object.__setattr__(holder, key, value)
     elif _is_module(holder):
         vars(holder)[key] = value
@@ -142,19 +155,25 @@ def _write(holder: Any, key: Any, value: Any) -> None:
 def _write_in_tuple(
     items: list[Any], key: int, cls: Any, put: Callable[[Any], None], value: Any
 ) -> None:
+    """Writes a value into `items`, a list of the items of a tuple, and passes a new tuple of the class `cls` to
+    `put`."""
     items[key] = value
+    # a named tuple takes its items as separate arguments
     put(cls(*items) if hasattr(cls, "_fields") else cls(items))
 
 
 def _is_variable(value: Any) -> bool:
+    """Whether an object is a variable of nnx."""
     library = nnx()
     return library is not None and isinstance(value, library.Variable)
 
 
 def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
-    """Yields the variable of nnx, whatever its class, unless nnx makes its value anew in each run."""
+    """Yields a variable of nnx, whatever its class, unless each run creates its value again. Raises `UnsupportedError`
+    if it does not hold one array or number."""
     library: Any = nnx()
     value = variable.value
+    # created again in each run, see the top of this file
     passing = (library.RngState, library.Intermediate, library.Cache, library.Perturbation)
     if isinstance(variable, passing) or value is None:
         return
@@ -163,6 +182,7 @@ def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
             f"{path} is a {type(variable).__qualname__} of nnx that holds a {type(value).__qualname__}, not one array; "
             "give it a variable for each array"
         )
+    # a number is an array from here on
     array = value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
     yield Variable(path, array, partial(setattr, variable, "value"))
 
@@ -174,23 +194,30 @@ def _is_initial(module: Any) -> bool:
 
 
 def _is_gru(module: Any) -> bool:
+    """Whether an object is a GRUCell of Equinox with biases."""
     library = equinox()
     return library is not None and isinstance(module, library.nn.GRUCell) and module.use_bias
 
 
 def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
+    """Yields the variables of a GRUCell of Equinox with its two arrays of biases, the last ones, joined into one."""
     *weights, first, second = every
     size = len(first.value)
 
     def write(value: jax.Array) -> None:
+        """Writes the joined biases back into the two arrays."""
         first.write(value[:size])
         second.write(value[size:])
 
+    # under the name of the first
     whole = jax.numpy.concatenate([first.value, second.value])
     yield from (*weights, Variable(first.name, whole, write))
 
 
 class JaxModels(Models):
+    """The hooks for modules as models: their variables, devices, moves and files. `Models` and `Files` describe each
+    hook."""
+
     def own_file(self, path: str) -> Any:
         """Reads msgpack with Flax, and a folder of Orbax with Orbax. The library that is used must be installed."""
         if os.path.isdir(path):
@@ -207,6 +234,7 @@ class JaxModels(Models):
                 ) from error
 
     def _library(self, module: str, package: str) -> ModuleType:
+        """Imports a module. Raises `UnsupportedError` with the name of the package to install if that fails."""
         try:
             return importlib.import_module(module)
         except ImportError:
@@ -225,6 +253,7 @@ class JaxModels(Models):
             one.write(self.move(one.value, device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a module with its arrays copied to the device."""
         return jax.tree.map(
             lambda x: self.copy(x, device) if isinstance(x, jax.Array) else x, model
         )

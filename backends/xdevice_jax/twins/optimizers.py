@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     _Values = dict[str, Any]
 
+# optax's argument for each setting, or a sentence if no single argument makes it
 _ARGUMENTS: Final = {
     "lr": "learning_rate", "beta1": "b1", "beta2": "b2", "alpha": "decay", "eps": "eps", "momentum": "momentum",
     "nesterov": "nesterov", "centered": "centered", "initial_accumulator_value": "initial_accumulator_value",
@@ -30,14 +31,15 @@ _ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds it to the root"}
 
 
 def _adam(values: _Values) -> dict[str, object]:
-    # both are other formulas: eps under the root as well, and NAdam
+    """The settings of scale_by_adam."""
+    # other values make other formulas: with a second eps under the root, and NAdam
     _require(values, eps_root=0.0, nesterov=False)
     return {"kind": "adam", "beta1": values["b1"], "beta2": values["b2"], "eps": values["eps"]}
 
 
 def _rms(values: _Values) -> dict[str, object]:
     """The settings of scale_by_rms and scale_by_stddev."""
-    # otherwise the average is divided, or begins elsewhere, as in no other framework
+    # other values correct the average, or begin it at another value, which no other framework does
     _require(values, bias_correction=False, initial_scale=0.0)
     inside = values.get("eps_in_sqrt", True)
     where = terms.INSIDE if inside else terms.ADDED
@@ -50,6 +52,7 @@ def _rms(values: _Values) -> dict[str, object]:
 
 
 def _rss(values: _Values) -> dict[str, object]:
+    """The settings of scale_by_rss."""
     return {
         "kind": "adagrad", "eps": values["eps"], "eps_enters": terms.INSIDE,
         "initial_accumulator_value": values["initial_accumulator_value"],
@@ -76,22 +79,25 @@ _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
 
 
 class _UnknownError(Exception):
-    """Something in an optimizer that is not among the known formulas."""
+    """Raised for a step or a setting of an optimizer that is not among the known formulas; the message names it."""
 
 
 def _require(values: _Values, **wanted: object) -> None:
+    """Raises `_UnknownError` if one of these settings has another value. A setting that is missing counts as equal,
+    as in versions of optax that do not have it."""
     for name, value in wanted.items():
         if values.get(name, value) != value:
             raise _UnknownError(f"{name}={values[name]!r:.40}")
 
 
 def _steps(transformation: Any) -> Iterator[tuple[str, _Values]]:
-    """Yields name and settings of each step of a transformation, in order."""
+    """Yields name and settings of each step of a transformation, in order. The name is that of the function of optax
+    that made the step, such as "scale_by_adam"."""
     update = getattr(transformation.update, "__func__", transformation.update)
     values = _closure(update)
     # such as scale_by_adam.<locals>.update_fn
     name = update.__qualname__.partition(".")[0]
-    # optax's wrapper for a transformation that takes no further arguments
+    # optax wraps a transformation that takes no further arguments in this function
     if name == "with_extra_args_support":
         yield from _steps(values["tx"])
     elif name == "chain":
@@ -111,7 +117,8 @@ class _Step:
 
 
 def _closure(function: Any) -> _Values:
-    """The variables that a function of optax has from the function that made it: its settings."""
+    """Returns the variables in the closure of a function, by name: the settings of a step of optax."""
+    # Python keeps the names of these variables in the code, and their values in the closure, in the same order
     code = getattr(function, "__code__", None)
     names = code.co_freevars if code is not None else ()
     return dict(
@@ -124,13 +131,13 @@ def _closure(function: Any) -> _Values:
 
 
 def _settings(transformation: Any) -> tuple[str, dict[str, object]]:
-    """The kind of a transformation, and its settings."""
+    """Returns the kind of a transformation, and its settings. Raises `_UnknownError` if they are not known."""
     stated: dict[str, Any] = {}
     for name, values in _steps(transformation):
         if name not in _STEPS:
             raise _UnknownError(name)
         step = _STEPS[name](values)
-        # momentum after the learning rate accumulates steps, before it gradients
+        # momentum that comes after the learning rate accumulates steps; before it, gradients
         if "momentum" in step:
             step["momentum_holds"] = terms.STEPS if "lr" in stated else terms.GRADIENTS
         # decay that is added after the moments does not go through them
@@ -150,20 +157,25 @@ def _settings(transformation: Any) -> tuple[str, dict[str, object]]:
 
 
 class JaxOptimizers(Optimizers):
+    """The hooks that read optimizers of optax. Their state is not converted. `Optimizers` describes each hook."""
+
     def has_optimizer(self, x: object) -> bool:
+        """Whether `x` is a transformation of optax."""
         library = sys.modules.get("optax")
         return library is not None and isinstance(x, library.GradientTransformation)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads a transformation of optax. It has no parameters: optax is given them in each step."""
         if not self.has_optimizer(optimizer):
             raise self.unsupported(
                 f"reading a {type(optimizer).__qualname__}", "give a transformation of optax"
             )
+        # the other errors are those of closures that do not have the expected variables
         try:
             kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
-                f"reading a chain of optax that has {error}", f"it knows {', '.join(_STEPS)}"
+                f"reading a chain of optax that has {error}", f"use only {', '.join(_STEPS)}"
             ) from error
         arguments = _ARGUMENTS | (_ROOT if kind == "rmsprop" else {})
         return Optimizer(kind, "GradientTransformation", settings, (), arguments)

@@ -1,11 +1,11 @@
 """Virtual GPUs for JAX: further CPU devices, which JAX itself makes (`jax_num_cpu_devices`) and keeps apart.
 
-| in place of | stands | because |
+| replaced in JAX | by | because |
 |---|---|---|
-| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, for a character | `_compiling`, `_placing` | programs \
-and copies that a device lacks a dtype for are refused |
-| `ExecuteReplicated.__call__`, `_get_fastpath_data`, for `memory=` | `_counting` | JAX does not count the memory of a \
-CPU, and calls compiled functions past Python |
+| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have a character | `_compiling`, `_placing` | \
+programs and copies that need a dtype that the device lacks are refused |
+| `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting`, `_leaving_out` | \
+JAX does not count the memory of a CPU, and calls compiled functions from C++, past Python |
 | `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
 not have here (no upstream issue known) |
 """
@@ -46,7 +46,10 @@ _TYPES: Final = {
 
 
 class JaxVirtualGpus(LimitedGpus, VirtualGpus):
+    """Virtual GPUs of JAX, with limits to their memory and dtypes if the user sets some."""
+
     def why_no_virtual_gpus(self) -> str | None:
+        """Returns why this process cannot have virtual GPUs; None if it can."""
         if not unstarted.is_started():
             return None
         return (
@@ -55,11 +58,16 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
-        # JAX would take a real GPU for its default, and start it
+        """Makes JAX start with `n` virtual GPUs."""
+        # otherwise JAX would start a real GPU, and compute on it by default
         jax.config.update("jax_platforms", "cpu")
+        # the first CPU device is cpu:0
         jax.config.update("jax_num_cpu_devices", n + 1)
 
     def limit(self) -> None:
+        """Makes JAX refuse the dtypes that the virtual GPUs lack, and count their memory if it
+        has a limit."""
+        # plain virtual GPUs lack nothing, so JAX is left as it is
         if not any(self.characters):
             return
         private.require("virtual GPUs")
@@ -69,32 +77,41 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
                 setattr(owner, name, make(getattr(owner, name)))
         setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
         setattr(*_PLACE, self._placing(getattr(*_PLACE)))
+        # the primitive by which `jax.device_put` copies
         _put.def_impl(self._placing(_put.impl))
 
     def lack_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU lacks a dtype."""
         error: Exception = jax.errors.JaxRuntimeError(f"UNIMPLEMENTED: {text}")
         return error
 
     def memory_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU has too little memory."""
         error: Exception = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
         return error
 
     def memory(self, device: Device) -> Memory:
+        """Returns the bytes of a device's memory, of a virtual GPU with a limit as the ledger
+        has counted them."""
+        # arrays may have gone since the last operation
         if device.kind == "gpu" and self.ledger is not None:
             self._count([self.to_native(device)])
         return super().memory(device)
 
     def reset_peak(self, device: Device) -> None:
-        self.memory(device)  # arrays may have gone since the last operation
+        """Sets the peak of a device's memory to the bytes that are allocated now."""
+        self.memory(device)  # counts the bytes that are allocated now, which become the peak
         super().reset_peak(device)
 
     def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the function that compiles: a program in which a value has a dtype that a device lacks is refused."""
+        """Returns JAX's function that compiles a program, wrapped so that it raises an error if
+        a value in the program has a dtype that one of the program's devices lacks."""
 
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
             for native in natives.flat:
                 place = self.from_native(native)
-                # without 64 bits JAX makes no such arrays, and its programs still count in int64
+                # without 64 bits JAX makes no such arrays, and its programs still count in
+                # int64
                 if place is not None and self.lacks(place) and jax.config.jax_enable_x64:
                     types = _types_in(program)
                     names = [name for name, written in _TYPES.items() if written in types]
@@ -104,11 +121,14 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the function that puts arrays on devices."""
+        """Returns a function of JAX that puts arrays on devices, wrapped so that it raises an
+        error if an array has a dtype that its virtual GPU lacks, and counts the memory."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             results = put(*args, **kwargs)
+            # the primitive returns a list, and the other function one array
             for x in results if isinstance(results, list) else [results]:
+                # a symbol has no devices
                 natives = x.devices() if hasattr(x, "devices") else ()
                 for place in map(self.from_native, natives):
                     if place is not None and place.kind == "gpu":
@@ -119,6 +139,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns JAX's method that runs a compiled program, wrapped so that it counts the
+        memory of its devices afterwards."""
+
         def counted(program: Any, *args: Any) -> Any:
             results = execute(program, *args)
             self._count(
@@ -129,6 +152,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return counted
 
     def _count(self, natives: Iterable[Any]) -> None:
+        """Tells the ledger how many bytes are allocated on those of the JAX devices that are
+        virtual GPUs. Raises the error for a lack of memory if they are too many."""
+        # without a limit nothing is counted
         if self.ledger is None:
             return
         for native in natives:
@@ -139,12 +165,16 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
+        """Makes `jax.devices("cuda")` and `jax.devices("gpu")` return the virtual GPUs,
+        `device` first, until the process ends. Returns True."""
         private.require("--xd-cuda")
-        find, chosen = jax.devices, self.to_native(device)
+        list_devices, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:
+            """Replaces `jax.devices`."""
             if backend not in ("cuda", "gpu"):
-                return find(backend)
+                return list_devices(backend)
+            # the first of `self.devices()` is cpu:0
             others = [
                 native for native in map(self.to_native, self.devices()[1:]) if native != chosen
             ]
@@ -156,15 +186,20 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
 
 def _leaving_out(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that takes the place of JAX's, and makes no fast path: without one,
+    JAX calls a compiled function by Python code that can be replaced."""
     return lambda *args, **kwargs: None
 
 
 def _types_in(program: Any) -> set[str]:
-    """Returns the names of the dtypes of all values in a program that JAX is about to compile."""
+    """Returns the dtypes of all values in a program that JAX is about to compile, by their
+    names in the program, such as "f64"."""
     types: set[str] = set()
 
     def add(operation: Any) -> Any:
         for result in operation.results:
+            # the part after the last "x" of "tensor<2x3xf64>"; a type without a shape is
+            # "tensor<f64>", and of "tensor<2xcomplex<f64>>" the dtype of the parts is left
             types.add(str(result.type).rstrip(">").rpartition("<")[2].rpartition("x")[2])
         return WalkResult.ADVANCE
 

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 
 class MxnetArithmetic(Arithmetic):
+    """The capability `Arithmetic` on MXNet; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
+    # both modules are imported at their first use: a program that only moves arrays does not
+    # need them
     def namespace(self) -> ModuleType:
         from . import arithmetic
 

@@ -1,17 +1,19 @@
-"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return.
 
 Facts about MXNet that the code depends on:
-- Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or without elements do not exist.
-  And a loss that is recorded with these semantics and differentiated without them crashes the process. So the first
-  call of a kernel in a thread switches them on for good, or raises an error.
-- For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
-  they have none, or it is refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue known).
+- Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or
+  without elements do not exist. And a loss that is recorded with these semantics and
+  differentiated without them crashes the process. So the first call of a kernel in a thread
+  switches them on permanently, or raises an error.
+- For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host.
+  Their gradient is 0, or they have none, or it is refused. MXNet's own gradient of `eigh` and
+  `eigvalsh` is 0 (no upstream issue known).
 - `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
-- `where` with a number in place of an array passes the gradient to the elements that were not taken
-  (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
-- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32 (no
-  upstream issues known).
+- `where` with a number in place of an array passes the gradient to the elements that were not
+  taken (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
+- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are
+  divided as float32 (no upstream issues known).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...  # the kernels that tables list
 
 
+# the constants that `xdevice.math.contract.arithmetic` explains
 TAKE_NUMBERS = frozenset(
     ["add", "divide", "greater", "greater_equal", "less", "less_equal", "multiply", "subtract"]
 )
@@ -58,7 +61,8 @@ leave = semantics.leave
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that first switches NumPy's semantics on, unless they are on in this thread."""
+    """Makes a kernel that first switches NumPy's semantics on, unless they are on in this
+    thread."""
     is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
@@ -71,10 +75,14 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _beside_numbers(name: str) -> Callable[..., Any]:
-    """Makes a kernel of two arrays, or of an array and a float."""
+    """Makes a kernel of two arrays, or of an array and a float, from MXNet's function
+    `name`."""
+    # MXNet has two operators for it: `_npi_add` for two arrays, and `_npi_add_scalar` for an
+    # array and a number
     own = getattr(_np, name)
     of_number = operator("npi", name, "scalar", own=lambda x, scalar: own(x, scalar))
 
+    # called for arguments that the operator of two arrays does not take
     def of_others(x1: Any, x2: Any) -> Any:
         return of_number(x1, scalar=x2) if type(x2) is float else own(x1, x2)
 
@@ -82,14 +90,15 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
 
 
 def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, made to refuse tensors that are part of a recorded graph, because MXNet would take its gradient for
-    zero."""
+    """Makes a kernel from `function`, which has no right gradient: MXNet would use zeros for
+    it. The kernel raises `UnsupportedError` for tensors that are part of a recorded graph;
+    `name` is its name in the error."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
         if mx.autograd.is_recording() and builtins.any(map(_is_recorded, (x, *rest))):
             raise UnsupportedError(
-                f"mxnet has no gradient of {name}, and would take zeros for it; compute it with another backend, or "
+                f"mxnet has no gradient of {name}, and would use zeros instead; compute it with another backend, or "
                 "pass constants: xdevice.math.stop_gradient(x)"
             )
         return function(x, *rest)
@@ -104,17 +113,19 @@ def _is_recorded(x: Any) -> bool:
     try:
         mx.autograd.get_symbol(x)
     except mx.MXNetError:
-        # "NDArray is not part of a computation graph": MXNet has no function that asks
+        # "NDArray is not part of a computation graph": MXNet has no function that returns this
+        # without an error
         return False
     return True
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a NumPy function: it computes on the host, and its result is on the device of `x`."""
+    """Makes a kernel from a NumPy function: it computes on the host, and its result is on the
+    device of `x`."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
-        # `any` is a kernel here
+        # a list and not `any`, which is a kernel in this module
         if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:
             raise ValueError("tensors on two devices")
         values = (
@@ -127,8 +138,8 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take bool: it computes in
-    int8."""
+    """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take
+    bool: it computes in int8."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -137,8 +148,8 @@ def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that only rearranges values. The kernel takes bool even if the function does not,
-    as many of MXNet's: it rearranges bools as int8."""
+    """Makes a kernel from a function that only rearranges values. The kernel takes bool even if
+    the function does not, as many of MXNet's: it rearranges bools as int8."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -152,6 +163,7 @@ def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_float(x: Any) -> bool:
+    # MXNet's dtypes are NumPy's scalar types, which have no `kind` themselves
     return bool(np.dtype(x.dtype).kind == "f")
 
 
@@ -164,8 +176,9 @@ dtype = host_dtype
 def astype(x: Any, name: str) -> Any:
     if name == "bool":
         return _np.not_equal(x, 0) if x.dtype != np.bool_ else x.copy()
+    # integers have no gradient, but MXNet would pass one through them
     if _is_float(x) and not name.startswith("float"):
-        x = x.detach()  # integers have no gradient, but MXNet would pass one through them
+        x = x.detach()
     return x.astype(name)
 
 
@@ -189,12 +202,14 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 # of each element
 
+# MXNet's operators that are right as they are
 _OWN = named(
     "ceil", "copysign", "cos", "cosh", "equal", "exp", "expm1", "floor", "hypot", "isfinite", "isinf", "isnan", "log",
     "log10", "log1p", "log2", "logical_not", "maximum", "minimum", "negative", "not_equal", "reciprocal", "sin", "sinh",
     "sqrt", "tan", "tanh", "trunc", acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan",
     atan2="arctan2", atanh="arctanh",
 )  # fmt: skip
+# those that NumPy computes, because MXNet has none or a wrong one
 _ON_THE_HOST = named(
     "argmax", "argmin", "floor_divide", "searchsorted", "signbit", bitwise_invert="invert",
     bitwise_left_shift="left_shift", bitwise_right_shift="right_shift",
@@ -211,6 +226,8 @@ logical_xor = _of_bits(_np.bitwise_xor)
 
 
 def _bitwise(of_bool: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel that calls `of_bool` for bool tensors, and MXNet's own function for
+    integers."""
     return _kernel(lambda x1, x2: (of_bool if x1.dtype == np.bool_ else own)(x1, x2))
 
 
@@ -221,11 +238,13 @@ bitwise_xor = _bitwise(logical_xor, _np.bitwise_xor)
 
 @_kernel
 def abs(x: Any) -> Any:
+    # MXNet's own would make floats of integers
     return _np.abs(x) if _is_float(x) else _np.maximum(x, _np.negative(x))
 
 
 @_kernel
 def pow(x1: Any, x2: Any) -> Any:
+    # MXNet's own would make floats of integers, so NumPy computes these
     return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
 
 
@@ -236,7 +255,7 @@ _whole_power = _by_numpy(np.power)
 def remainder(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_remainder(x1, x2)
-    # MXNet's own `mod` is 0 for a divisor of 0 and for infinities
+    # NaN for a divisor of 0 and for infinities, where MXNet's own `mod` gives 0
     return where(
         logical_or(x2 == 0, _np.isinf(x1)),
         number(np.nan, dtype_name(x1.dtype), x1),
@@ -249,11 +268,12 @@ _whole_remainder = _by_numpy(np.remainder)
 
 @_kernel
 def round(x: Any) -> Any:
-    # MXNet's own does not round halves to the even neighbour
+    # MXNet's own `round` does not round halves to the even neighbor, as the standard requires
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
-    return _np.copysign(where(is_up, low + 1, low), x)  # of -0.5 it is -0.0
+    # with the sign of x, because the result for -0.5 is -0.0
+    return _np.copysign(where(is_up, low + 1, low), x)
 
 
 @_kernel
@@ -265,12 +285,14 @@ def sign(x: Any) -> Any:
 
 @_kernel
 def square(x: Any) -> Any:
+    # MXNet's own would make floats of integers
     return _np.square(x) if _is_float(x) else _np.multiply(x, x)
 
 
 @_kernel
 def where(condition: Any, x1: Any, x2: Any) -> Any:
     shape = np.broadcast_shapes(condition.shape, x1.shape, x2.shape)
+    # MXNet's `where` of empty arrays crashes the process
     return _where(condition, x1, x2) if 0 not in shape else _nothing(shape, x1)
 
 
@@ -278,6 +300,8 @@ _where = operator("npi", "where")
 
 
 def _nothing(shape: tuple[int, ...], like: Any) -> Any:
+    """Returns an array of this shape without elements (one length is 0), with the dtype and
+    device of `like`."""
     return constant(np.zeros(shape, host_dtype(dtype_name(like.dtype))), like)
 
 
@@ -285,12 +309,15 @@ def _nothing(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., Any]:
-    """Makes a kernel from a reduction. It returns `of_nothing` if there are no elements."""
+    """Makes a kernel with the arguments `(x, axes, keepdims)` from a reduction. For an array
+    without elements, which MXNet does not reduce correctly, each result is the number
+    `of_nothing`."""
 
     @wraps(function)
     def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
         if x.size:
             return function(x, axis=axes, keepdims=keepdims)
+        # NumPy finds the shape of the result
         kept = np.sum(np.zeros(x.shape), axes, keepdims=keepdims)
         return constant(np.full(kept.shape, of_nothing, host_dtype(dtype_name(x.dtype))), x)
 
@@ -302,6 +329,7 @@ any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    # the sum by the number of elements behind each of its values
     total = sum(x, axis, keepdims)
     return total / (x.size // total.size)
 
@@ -315,14 +343,16 @@ prod = _reducing(operator("np", "prod"), 1)
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     shape = x.shape  # read once: MXNet builds the tuple each time
+    # without elements the sum is 0; while MXNet records, the result has to be linked with `x`
     if 0 in shape:
         return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(
             x, axes, keepdims
         )
-    # `total` sums along one axis at least
+    # the sum of a 0-d array is a copy, because `sums.total` needs at least one axis
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
+    # `total` has lost the summed axes; with `keepdims` they have the length 1
     return (
         total
         if not keepdims
@@ -334,8 +364,9 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum of `x`, which has no elements, with a gradient that flows to `x`: MXNet raises for a loss that
-    depends on no input. So the sum of `x` joined with one zero is added."""
+    """Returns the sum of `x`, which has no elements, as a result that depends on `x`: MXNet
+    raises an error for a loss that depends on no input. So the sum of `x` joined with one zero,
+    which is 0, is added."""
     joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
     return _sum_of_nothing(x, axes, keepdims) + sum(joined, None, False)
 
@@ -346,6 +377,7 @@ sliced = _kernel(tables.sliced)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
+    # NumPy finds the order on the host, and MXNet takes the elements, so that a gradient flows
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
@@ -353,11 +385,13 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 def take(x: Any, indices: Any, axis: int) -> Any:
     if not x.size or not indices.size:
         return _nothing((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
+    # no index is out of range, because the core has checked them all
     return _np.take(x, indices, axis, mode="clip")
 
 
 @_kernel
 def einsum(subscripts: str, *tensors: Any) -> Any:
+    # only the order of three or more tensors can be optimized
     return _np.einsum(subscripts, *tensors, optimize=len(tensors) > 2)
 
 
@@ -365,7 +399,8 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if not indices.size:
         return _nothing(indices.shape, x)
-    # MXNet has no kernel for this, so each index becomes one into the flat array
+    # MXNet has no kernel for this, so each index becomes one into the flat array: along `axis`
+    # it is the index itself, along the other axes the position of the result
     places = list(np.ogrid[tuple(map(slice, indices.shape))])
     places[axis] = indices.asnumpy()
     flat = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
@@ -391,14 +426,17 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 
 @_kernel
 def matmul(x1: Any, x2: Any) -> Any:
-    # read once, as the shapes: MXNet makes each anew, in a microsecond
+    # read once, like the shapes: MXNet makes a new object at each read, which takes a
+    # microsecond
     dtype = np.dtype(x1.dtype)
     if dtype.kind != "f":
         return _whole_product(x1, x2)
     shape1, shape2 = x1.shape, x2.shape
     if len(shape2) == 2 <= len(shape1) and dtype != np.float16:
-        return _dot(x1, x2)  # the gradient of `matmul` takes twice as long
-    # where both are broadcast, the gradient of `matmul` is wrong (1.9.1)
+        # the gradient of `matmul` takes twice as long; `dot` does not take float16
+        return _dot(x1, x2)
+    # if both operands are broadcast, the gradient of `matmul` is wrong (1.9.1), so they are
+    # broadcast before
     stack = _stack_of_both(shape1, shape2)
     if stack is not None:
         x1, x2 = (broadcast_to(x, (*stack, *x.shape[-2:])) for x in (x1, x2))
@@ -406,8 +444,8 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 
 def _stack_of_both(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The stack that `matmul` broadcasts both operands of these shapes to; None if it broadcasts only one of them, or
-    neither."""
+    """Returns the shape of the stack (all axes but the last two) to which `matmul` broadcasts
+    both operands of these shapes; None if it broadcasts only one of them, or neither."""
     stack1, stack2 = shape1[:-2], shape2[:-2]
     if stack1 == stack2 or not stack1 or not stack2:
         return None
@@ -447,19 +485,22 @@ view = reshape
 
 @_kernel
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
-    """The kernel `svd`: MXNet's own takes matrices with no more rows than columns."""
+    """The kernel `svd`. MXNet's own takes only matrices with no more rows than columns, so the
+    others are transposed. Raises `UnsupportedError` for full matrices, unless the matrix is
+    square."""
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
         raise UnsupportedError(
             "mxnet does not support linalg.svd with full matrices; pass full_matrices=False"
         )
-    if rows <= columns:  # MXNet takes no others
+    if rows <= columns:
         return tuple(_np.linalg.svd(x))
-    # of the transposed matrix U and V change places
+    # x = U S V', so its transpose is V S U': U and V change places
     v, values, uh = _np.linalg.svd(_np.swapaxes(x, -1, -2))
     return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 
 
+# the others, `eigh` and `eigvalsh`, are refused inside a gradient
 _FACTORIZATIONS = ("cholesky", "det", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
     **{name: _kernel(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},

@@ -1,15 +1,15 @@
 """Computes gradients with `mx.autograd.grad`.
 
 Rules for this module, and why:
-- NumPy's shape semantics (a flag of each thread) must be the same while a function is recorded and while it is
-  differentiated. Otherwise the process crashes with a segmentation fault.
-- `backward()` is not used, because it would write into the `.grad` of every array that the loss depends on. The
-  function that is used, `autograd.grad`, requires that the loss depends on each input, so it is called again without
-  those on which the loss does not depend.
+- NumPy's shape semantics (a flag of each thread) must be the same while a function is recorded
+  and while it is differentiated. Otherwise the process crashes with a segmentation fault.
+- `backward()` is not used, because it would write into the `.grad` of every array that the loss
+  depends on. The function that is used, `autograd.grad`, requires that the loss depends on each
+  input. If it raises because of one, it is called again without that input.
 - Nested gradients are refused, because hardly any operation has a second gradient.
-- MXNet requires an array for each gradient, into which only `backward()` writes. So there is a single array for all,
-  without elements, and `backward()` within the function that is differentiated raises an error. Each thread has its
-  own, because MXNet writes into the object.
+- MXNet requires an array for each gradient, into which only `backward()` writes. So all inputs
+  share one array without elements; `backward()` inside the differentiated function then raises
+  an error. Each thread has its own array for each device, because MXNet writes into the object.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.math.contract.gradients import Call, Outcome
 
+# the part of MXNet's error that counts the inputs from 1
 _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
 
 
@@ -45,6 +46,7 @@ _blanks = _Blanks()
 
 
 def _blank(device: Device, x: Any) -> Any:
+    """Returns this thread's array without elements on `device`, which is the device of `x`."""
     arrays = _blanks.arrays
     if device not in arrays:
         arrays[device] = mx.np.zeros((0,), ctx=x.ctx)
@@ -54,6 +56,7 @@ def _blank(device: Device, x: Any) -> Any:
 def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
     """Returns the gradient for each input; None for those that the loss does not depend on."""
     gradients: list[Any] = [None] * len(inputs)
+    # the inputs on which the loss may depend, by their indices: each error of MXNet removes one
     places = list(range(len(inputs)))
     while places:
         try:
@@ -64,6 +67,7 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
                 break
             del places[_unreachable(error)]
             continue
+        # of the type of its input: mx.np arrays for mx.np arrays, mx.nd arrays for others
         for i, g in zip(places, dense, strict=True):
             gradients[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
         break
@@ -71,8 +75,9 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _unreachable(error: mx.MXNetError) -> int:
-    """Returns the number of the input that the loss does not depend on. MXNet names that input only in its error, one
-    input at a time, and has no function that finds it earlier (no upstream issue known). Raises any other error."""
+    """Returns the index of the input that the loss does not depend on. MXNet names it only in
+    `error`, one input at a time, and has no function that finds it earlier (no upstream issue
+    known). If it is another error, raises it."""
     match = _UNREACHABLE.search(str(error))
     if match is None:
         raise error
@@ -80,6 +85,9 @@ def _unreachable(error: mx.MXNetError) -> int:
 
 
 class MxnetGradients(Gradients):
+    """The capability `Gradients` on MXNet; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
@@ -91,7 +99,8 @@ class MxnetGradients(Gradients):
         if not mx.util.is_np_shape():
             with mx.util.np_shape(True):
                 return self.value_and_grad(leaves, call, nested)
-        # MXNet refuses writes in place only after it has written
+        # copies, because MXNet refuses to write into a recorded array only after it has written
+        # into it
         inputs = list(map(arithmetic.copy, leaves))
         mx.autograd.mark_variables(inputs, [_blank(self.device_of(x), x) for x in inputs])
         with mx.autograd.record():
@@ -110,5 +119,7 @@ class MxnetGradients(Gradients):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         arithmetic.enter()
+        # inside `pause`, MXNet does not record the step; inside an outer gradient (`nested`) it
+        # goes on recording
         with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
             return [rule(*map(arithmetic.copy, row)) if writes else rule(*row) for row in rows]

@@ -1,11 +1,13 @@
-"""MXNet's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and what
-they have to return.
+"""MXNet's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
+core calls them, and what they have to return.
 
 Facts that the code depends on:
-- NumPy's semantics are on in this thread, because the core has called `arithmetic.enter` before.
-- `log_softmax` of float32 has errors up to 5e-6. MXNet can compute it exactly, but that takes up to 17 times as long.
-- Convolutions and pools of an empty batch fail later, in their gradients or when MXNet computes them in the background.
-  So an image of zeros is added to an empty batch.
+- NumPy's semantics are on in this thread, because the core has called `arithmetic.enter`
+  before.
+- `log_softmax` of float32 has errors up to 5e-6. MXNet can compute it exactly, but that takes
+  up to 17 times as long.
+- Convolutions and pools of an empty batch fail later, in their gradients or when MXNet computes
+  them in the background. So an image of zeros is added to an empty batch.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ relu = operator("npx", "relu")
 sigmoid = operator("npx", "sigmoid")
 erf = operator("npx", "erf")
 
+# the operators that the kernels below call with their own arguments
 _softmax = operator("npx", "softmax")
 _log_softmax = operator("npx", "log_softmax")
 _pick = operator("npx", "pick")
@@ -60,25 +63,29 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def cross_entropies(logits: Any, labels: Any) -> Any:
-    return arithmetic.negative(_pick(_log_softmax(logits), labels))  # both along the last axis
+    # both operators work along the last axis by default, which has the classes
+    return arithmetic.negative(_pick(_log_softmax(logits), labels))
 
 
 def embedding(indices: Any, table: Any) -> Any:
+    # MXNet's operator needs both lengths of the table as settings
     rows, features = table.shape
     return _embedding(indices, table, input_dim=rows, output_dim=features)
 
 
 def gelu(x: Any, approximate: bool) -> Any:
-    # it computes in float32, and takes no 0-d array
+    # MXNet's operator has no approximation by tanh, computes in float32 and takes no 0-d array;
+    # the core computes these
     if approximate or x.dtype != "float32" or not x.ndim:
         return NotImplemented
     return _leaky_relu(x, act_type="gelu")
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    if x.dtype != "float32":  # its eps is a float32
+    # MXNet's operator rounds eps to float32, so it is right for float32 only
+    if x.dtype != "float32":
         return NotImplemented
-    # MXNet's kernel has no defaults
+    # it needs both arrays, where the contract allows None
     weight = _np.ones(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if weight is None else weight
     bias = _np.zeros(x.shape[-1:], dtype=x.dtype, ctx=x.ctx) if bias is None else bias
     return _layer_norm(x, weight, bias, eps=eps)
@@ -86,13 +93,14 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
     if name == "bool":
-        # MXNet's kernel makes no bools
+        # MXNet's operator does not make bools
         return one_hot(indices, n, "int8").astype(name)
     return _npx.one_hot(indices, n, dtype=name)
 
 
 def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that takes empty batches too: an image of zeros is added, and its result is removed."""
+    """Makes a kernel that also takes empty batches: it adds an image of zeros, and removes the
+    result for it."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
@@ -106,6 +114,7 @@ def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 @_with_an_image
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
+    # (O, C, kh, kw)
     filters, _, *size = kernel.shape
     arrays = (x, kernel) if bias is None else (x, kernel, bias)
     return _convolution(
@@ -131,18 +140,20 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @lru_cache(4)
 def _before(queries: int, keys: int, device: Any) -> Any:
+    """Returns a bool matrix that is True where the key is not after the query. The last four
+    are kept: a model uses the same one in all of its layers."""
     return _np.tril(_np.ones((queries, keys), ctx=device)).astype("bool")
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
     size = q.shape[-1]
-    # what batch_dot takes
+    # `batch_dot` takes arrays of three dimensions, so the axes of the stack become one
     q, k, values = (arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v))
     scores = arithmetic.reshape(
         arithmetic.divide(_product(q, k, transpose_b=True), size**0.5), shape
     )
-    # an object for this thread, as in `sums`
+    # a new array object, which shares the memory: threads must not share one, as `sums.py` says
     before = _before(*shape[-2:], q.ctx).detach() if causal else None
     visible = (
         before
@@ -152,10 +163,11 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         else arithmetic.logical_and(mask, before)
     )
     if visible is not None:
-        # with -inf: gradients of NaN without keys
+        # the least number and not -inf: a query without any key would have gradients of NaN
         scores = _where(visible, scores, _np.full_like(scores, least))
     weights = _softmax(scores)
-    # a mask may hide all keys of a query, and the softmax then gives each the same weight; a causal query has a key
+    # a mask may hide all keys of a query, and the softmax then gives all of them the same
+    # weight; the result has to be zeros. Without a mask, each causal query has at least one key
     if mask is not None:
         weights = _where(visible, weights, _np.zeros_like(weights))
     result = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
@@ -169,13 +181,17 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    # the kernel takes its numbers from the host, which would wait for a GPU
+    # the kernel takes the number of steps as a Python number; reading it from a GPU would wait
+    # for the GPU
     if step.ctx.device_type != "cpu":
         return NotImplemented
     with mx.autograd.pause(), unseen():
         steps, rate = step.item() + 1, float(rate)
+        # MXNet's kernel does not correct the bias of the two means, so the rate and epsilon
+        # contain the corrections
         corrected, root = (1 - beta**steps for beta in betas)
-        # 1 - beta of a float32 is off by 1e-5 for the squares
+        # the kernel computes 1 - beta in float32, which is off by 1e-5 for the mean of the
+        # squares; scaling the gradients corrects it
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         settings = {
             "lr": rate / corrected * sqrt(root) / scale,

@@ -1,5 +1,5 @@
-"""Calls MXNet's operators through its C library. MXNet's functions in Python do the same and take twice as long: 13 us
-for an addition, of which the library takes 6.
+"""Calls MXNet's operators through its C library. MXNet's Python functions do the same and take
+twice as long: 13 us for an addition, of which the library itself takes 6.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _check = mx.base.check_call
+# the class of arrays, and the C types for a pointer to an array, a list of these and a list of
+# ints
 _Array, _Handle = mx.np.ndarray, mx.base.NDArrayHandle
 _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)
 
@@ -25,9 +27,13 @@ _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)
 def operator(
     family: str, *words: str, own: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns an operator with one result as a function of mx.np arrays and of settings. The operator's name joins the
-    family (np, npi or npx; nd adds nothing) and the words. Calls with any other argument go to `own`; without `own`,
-    they go to MXNet's public function of that name."""
+    """Returns an operator with one result as a function of mx.np arrays and of settings
+    (keywords).
+
+    Its name is the family ("np", "npi" or "npx") and the words, joined: `operator("npi", "add",
+    "scalar")` is `_npi_add_scalar`. The family "nd" is not part of the name. A call with any
+    other argument goes to `own`, or without `own` to MXNet's public function with the name of
+    the first word."""
     otherwise = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()
@@ -37,6 +43,7 @@ def operator(
         for x in arrays:
             if type(x) is not _Array:
                 return otherwise(*arrays, **settings)
+        # MXNet makes the result, and sets the number and the addresses of the outputs
         count, outputs, number, types = len(arrays), _Handles(), c_int(), _Types()
         handles = (_Handle * count)(*[x.handle for x in arrays])
         texts = _texts(tuple(settings), tuple(map(str, settings.values())))
@@ -50,20 +57,25 @@ def operator(
 
 @lru_cache(1024)
 def _texts(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Any, ...]:
+    """Returns the settings as the C library takes them: their number, their names and their
+    values as texts."""
     many = ctypes.c_char_p * len(names)
     return c_int(len(names)), many(*map(str.encode, names)), many(*map(str.encode, values))
 
 
 def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    """Does the same as `mx.autograd.grad`, but returns mx.np arrays for mx.np arrays. Raises `UnsupportedError` for a
-    gradient that is not dense."""
+    """Returns the gradient of `loss` for each input, as `mx.autograd.grad` does, but mx.np
+    arrays for mx.np arrays. Raises `UnsupportedError` for a gradient that is not dense."""
     if any(type(x) is not _Array for x in inputs):
         return list(mx.autograd.grad(loss, inputs))
     outputs, types, count = _Handles(), _Types(), len(inputs)
     handles = (_Handle * count)(*[x.handle for x in inputs])
+    # one loss and no gradient for it; the graph is not kept, no second gradient is recorded,
+    # and it is training mode
     _check(library.MXAutogradBackwardEx(
         1, byref(loss.handle), ctypes.c_void_p(), count, handles, 0, 0, 1, byref(outputs), byref(types)
     ))  # fmt: skip
+    # 0 is the type of a dense array
     if any(types[i] for i in range(count)):
         raise UnsupportedError(
             "mxnet does not support sparse gradients here; leave sparse_grad=True out"

@@ -17,6 +17,9 @@ _VARIABLE: Final = "MXNET_ENFORCE_DETERMINISM"
 
 
 class MxnetReproducibility(Reproducibility):
+    """The capability `Reproducibility` on MXNet; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         mx.random.seed(n)
 
@@ -24,6 +27,7 @@ class MxnetReproducibility(Reproducibility):
     def deterministic(self) -> Iterator[list[str]]:
         before = os.environ.get(_VARIABLE)
         os.environ[_VARIABLE] = "1"
+        # an empty list, because nothing else has to be set
         try:
             yield []
         finally:

@@ -1,12 +1,15 @@
 """Sums of an array along some of its axes.
 
 Facts about MXNet that the code depends on:
-- `sum` corrects rounding errors, and thereby makes NaN of infinities (https://github.com/apache/mxnet/pull/16234).
-  Products with ones and `einsum` only add.
-- A sum of 1,024 x 512 elements with its gradient takes 9 ms by `einsum`, and 0.7 ms by products with ones, on one core.
-  The gradient of `einsum` of a 0-d array sometimes raises, and only later, when MXNet computes it in the background.
-- `dot` supports float32 and float64 on the CPU. It sums over the last axis of an array and the first axis of a matrix.
-- Recording writes into the object of each array that it meets, so threads must not share one; they may share memory.
+- `sum` corrects rounding errors, and thereby makes NaN of infinities
+  (https://github.com/apache/mxnet/pull/16234). Products with ones and `einsum` only add.
+- A sum of 1,024 x 512 elements with its gradient takes 9 ms by `einsum`, and 0.7 ms by products
+  with ones, on one core. The gradient of `einsum` of a 0-d array sometimes raises, and only
+  later, when MXNet computes it in the background.
+- `dot` supports only float32 and float64 on the CPU. It sums over the last axis of the first
+  operand and the first axis of a vector or matrix as the second.
+- Recording writes into the object of each array that it meets, so threads must not share one;
+  they may share memory.
 """
 
 from __future__ import annotations
@@ -32,23 +35,30 @@ _transpose = operator("np", "transpose")
 
 
 def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-    """Returns the sum of an array with elements over some of its axes, at least one."""
+    """Returns the sum of `x` over `axes`, which are not kept in the result. `shape` is the
+    shape of `x`, which has at least one element and one axis; `axes` is a tuple of at least one
+    axis, in ascending order."""
     dtype = x.dtype
-    if dtype not in _PRODUCTS or not mx.autograd.is_recording():  # `einsum` is one operator
+    # without a gradient `einsum` is faster, because it is a single operator
+    if dtype not in _PRODUCTS or not mx.autograd.is_recording():
         return _einsum(x, subscripts=_summed(len(shape), axes), optimize=0)
     device = x.ctx
     if len(shape) == 2 and axes == (0,):
         return _dot(_ones(shape[0], dtype, device), x)
+    # moves the summed axes to the end, unless they are there already
     left = [axis for axis in range(len(shape)) if axis not in axes]
     if left and left[-1] > axes[0]:
         x = _transpose(x, axes=(*left, *axes))
-    # from behind, because `dot` sums over the last axis
+    # the last axis first, because `dot` sums over it
     for axis in reversed(axes):
         x = _dot(x, _ones(shape[axis], dtype, device))
     return x
 
 
 def _ones(n: int, dtype: Any, device: Any) -> Any:
+    """Returns a vector of `n` ones. Short vectors share memory with those of earlier calls; the
+    object is new."""
+    # `__wrapped__` is the function without its cache
     return (_kept if n <= _KEPT else _kept.__wrapped__)(n, dtype, device).detach()
 
 
@@ -59,6 +69,7 @@ def _kept(n: int, dtype: Any, device: Any) -> Any:
 
 @cache
 def _summed(ndim: int, axes: tuple[int, ...]) -> str:
-    """Returns the subscripts with which `einsum` sums over `axes`."""
+    """Returns the subscripts with which `einsum` sums over `axes`: "abc->b" for `ndim` 3 and
+    the axes 0 and 2."""
     letters = ascii_letters[:ndim]
     return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axis not in axes)

@@ -1,4 +1,5 @@
-"""Parallel tasks, copies in the background and transfers on MXNet, which records no work."""
+"""MXNet's part of the product `performance`. It has no graphs: `net.hybridize()` compiles
+blocks instead."""
 
 from __future__ import annotations
 

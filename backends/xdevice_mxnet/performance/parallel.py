@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 class _State:
-    """The state of the thread in which this object is made. Calling the object returns a context manager by which
-    another thread takes over that state."""
+    """The state of the thread in which this object is made. Calling the object returns a
+    context manager; another thread that enters it has that state in the block."""
 
     def __init__(self) -> None:
+        # both take whether the network is training, which MXNet keeps independently of
+        # recording
         self._scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause
         self._is_training = mx.autograd.is_training()
         self._here = mx.current_context()
@@ -29,13 +31,15 @@ class _State:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        # an object of its own: a Context keeps the one before it in itself, so that two threads may not share one
+        # a new object, because a Context stores the context before it in itself: two threads
+        # cannot share one
         here = mx.Context(self._here.device_type, self._here.device_id)
         with self._semantics.entered(), here, self._scope(self._is_training):
             yield
 
 
 class MxnetParallel(Parallel):
+    # two threads that record operations on the same array crash MXNet
     threads = "one"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 class MxnetPrefetch(Replicas, Prefetch):
     def stage(self, x: Any, device: Device) -> Any:
+        """Begins to copy an array of MXNet or NumPy to a device, and returns the new array:
+        through the ring of pinned memory, or through MXNet's own pinned memory."""
+        # xdevice makes an MXNet array from a NumPy array, which needs NumPy's semantics
         if not isinstance(x, mx.nd.NDArray):
             semantics.creating()
-        # paused, because copies that are recorded beside another thread's work segfault
+        # paused, because MXNet segfaults if it records copies while another thread records too
         with mx.util.np_shape(True), mx.autograd.pause():
             native = self.to_native(device)
             if native.device_type != "gpu":
@@ -28,6 +31,8 @@ class MxnetPrefetch(Replicas, Prefetch):
                     else self.from_numpy(x, device)
                 )
             stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
+            # None if xdevice's ring of pinned memory does not take it: then MXNet copies it to
+            # pinned memory
             staged = stage(x, native, self)
             if staged is not None:
                 return staged

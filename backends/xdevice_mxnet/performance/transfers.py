@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 
 
 def _family(cls: type) -> list[type]:
+    """Returns a class and all of its subclasses."""
     family = [cls]
-    for heir in family:  # which grows meanwhile
+    # the list grows during the loop, by the subclasses of each class in it
+    for heir in family:
         family += heir.__subclasses__()
     return family
 
 
 def _size(x: Any) -> int:
-    # a sparse array has no `size`, and is read as a dense one
-    # in MXNet's older semantics a 0 in a shape means that the size is not known
+    """Returns the bytes of an array. A sparse one counts with its zeros, because it is read as
+    a dense array."""
+    # not by `size`, which a sparse array lacks
+    # in MXNet's older semantics a 0 in a shape would mean that the size is not known
     with mx.util.np_shape(True):
         return prod(x.shape) * np.dtype(x.dtype).itemsize
 
@@ -38,9 +42,11 @@ def _size(x: Any) -> int:
 class MxnetTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer."""
         private.require("transfers")
 
         def target(x: Any, other: Any) -> Device | None:
+            # `copyto` takes an array or a context
             return (
                 self.device_of(other)
                 if isinstance(other, mx.nd.NDArray)
@@ -50,7 +56,7 @@ class MxnetTransfers(Transfers):
         with Hooks(self, report, _size) as hooks:
             hooks.verbs()
             hooks.numpy_reads()
-            # arrays of NumPy's interface and sparse ones are subclasses, with methods of their own
+            # `mx.np.ndarray` and the sparse arrays are subclasses that override methods
             for cls in _family(mx.nd.NDArray):
                 hooks.reads(
                     cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls))

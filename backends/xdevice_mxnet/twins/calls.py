@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
-    """The result of a block, with each array passed through a `_GradientTap` that has the next of `numbers`."""
+    """Returns the result of a block, with each array passed through a `_GradientTap` that has the next of `numbers`.
+    `put(number, gradient)` is called in the backward pass."""
     if isinstance(result, list | tuple):
         return type(result)(_tapped(x, numbers, put) for x in result)
     return (
@@ -60,8 +61,12 @@ class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
 
 
 class MxnetCalls(Calls):
+    """The hooks that call Gluon's blocks and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's blocks, and the gradients of their outputs if the program records for
+        gradients."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         paths, activations = {}, []
@@ -71,12 +76,15 @@ class MxnetCalls(Calls):
                     f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
                     "call model.hybridize(False) first",
                 )
+            # a block that contains others is recorded only if it is one layer elsewhere
             if path in layer_paths or not children(block):
                 paths[id(block)] = path
             if isinstance(block, (nn.Dense, *CONVOLUTIONS)) and block.act is not None:
                 activations.append(block.act)
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            """Returns the result with a tap in front of each array, if the program records for gradients."""
+            # outside `autograd.record` there is no backward pass
             if not mx.autograd.is_recording():
                 return result
             return _tapped(result, count(), put)
@@ -90,8 +98,10 @@ class MxnetCalls(Calls):
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a block in evaluation mode, with the inputs as arrays of the kind that it takes."""
         if named:  # `Block.__call__` takes none
             raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
+        # the first array of any parameter
         first = next(
             (
                 each
@@ -100,13 +110,15 @@ class MxnetCalls(Calls):
             ),
             None,
         )
-        # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
+        # a block takes arrays of the same kind as its parameters: legacy arrays or those of mx.np
         is_np = mx.util.is_np_array() if first is None else isinstance(first, mx.np.ndarray)
         arrays = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
         with mx.autograd.pause(train_mode=False):
             return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Reads the order from the first convolution or pool of the model; None without one."""
+        # the layouts of convolutions and pools begin with NC if the channels come first
         ordered = (
             block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS))
         )

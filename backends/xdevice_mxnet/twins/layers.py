@@ -54,11 +54,13 @@ _factors = private.field("mxnet.gluon.contrib.nn.PixelShuffle2D._factors")
 
 
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and block of every block in a model, once, beginning with the model itself."""
+    """Yields path and block of every block in a model, each once, beginning with the model itself."""
     return _blocks(model, "", set())
 
 
 def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yields path and block of the block at `path` and of every block in it. `visited` has the `id`s of the blocks that
+    were yielded before; a shared block has only its first path."""
     if id(block) in visited:
         return
     visited.add(id(block))
@@ -68,7 +70,7 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
-    """Reads a norm. Its axis is a setting if it is not the usual one."""
+    """Reads a norm of this kind. Its axis is a setting only if it is not `usual_axis`, the axis of other frameworks."""
     kwargs = options(block)
     settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
     if kwargs.get("axis", usual_axis) != usual_axis:
@@ -77,7 +79,9 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
         # Gluon's instance norms keep no running statistics
         settings["running_stats"] = False
     if kind == "batch_norm":
+        # PyTorch's momentum is the weight of the new value, Gluon's that of the old one
         settings["momentum"] = 1 - kwargs["momentum"]
+        # with scale=False
         if kwargs["fix_gamma"]:
             settings["weight"] = "1, whatever gamma is"
     return Layer(path, kind, (), settings)
@@ -121,6 +125,7 @@ def _conv(path: str, block: Any) -> Layer:
 
 
 def _activation(block: Any) -> str | None:
+    """The name of the activation inside a layer; None if it has none."""
     return _function(block.act) if block.act is not None else None
 
 
@@ -144,11 +149,12 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _dropout(path: str, block: Any) -> Layer:
+    """Reads a Dropout."""
     return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
 
 
 def _pool(path: str, block: Any) -> Layer:
-    """Reads a pool of any kind: Gluon's classes of pools differ in their arguments only."""
+    """Reads a pool of any kind: Gluon's classes of pools differ only in their arguments."""
     kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
@@ -162,6 +168,7 @@ def _pool(path: str, block: Any) -> Layer:
 
 
 def _pad(path: str, block: Any) -> Layer:
+    """Reads a ReflectionPad2D."""
     # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
     width = _padding(block)
     sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
@@ -169,6 +176,8 @@ def _pad(path: str, block: Any) -> Layer:
 
 
 def _pixel_shuffle(path: str, block: Any) -> Layer:
+    """Reads a PixelShuffle2D or PixelShuffle3D."""
+    # Gluon has a factor for each axis; equal factors are one number, as in PyTorch
     factors = set(_factors(block))
     return ops.plain(
         path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else _factors(block)
@@ -197,12 +206,16 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, block: Any) -> ops.Module:
+    """Returns the description of a block from which `ops.read` decides whether it is known what the block computes."""
     has_parameters = any(isinstance(value, Parameter) for value in vars(block).values())
     return ops.Module(path, block, list(children(block).values()), has_parameters)
 
 
 class MxnetLayers(Operations):
+    """The hooks that list the layers of Gluon. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than a `Block`."""
         if not isinstance(model, Block):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the Block itself"
@@ -214,7 +227,7 @@ class MxnetLayers(Operations):
         for block, layer in ops.read_each(_ROWS, blocks(model)):
             own = self.parts(layer.kind, layer.settings)
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
-            # only shapes can be compared: the axes of the weight follow the layout
+            # the axes of the weight follow the layout of the images; here the values are refused
             if not layout.startswith("NC"):
                 why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
                 own = dialects.refused(own, why)

@@ -29,7 +29,9 @@ _compression = private.field("mxnet.gluon.Trainer._compression_params")
 
 
 def _new_state(trainer: Any, index: int) -> Any:
-    """The state that the first step of a Trainer would make for the parameter of this number."""
+    """Returns the state that the first step of a Trainer would make for the parameter with the number `index`, as MXNet
+    has it: an array, nested tuples of arrays, or None."""
+    # with np_shape, () is the shape of a scalar, and not an unknown shape
     with mx.autograd.pause(), mx.util.np_shape(True):
         weight = trainers.parameters(trainer)[index].data().as_nd_ndarray()
         return trainer.optimizer.create_state_multi_precision(index, weight)
@@ -41,6 +43,7 @@ _KINDS: Final = {
     mx.optimizer.SGD: "sgd", mx.optimizer.NAG: "sgd", mx.optimizer.Adam: "adam", mx.optimizer.RMSProp: "rmsprop",
     mx.optimizer.AdaGrad: "adagrad",
 }  # fmt: skip
+# by kind, MXNet's argument for each setting
 _NAMES: Final = {
     "sgd": {"momentum": "momentum"},
     "adam": {"beta1": "beta1", "beta2": "beta2", "eps": "epsilon"},
@@ -63,7 +66,8 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
 def _parameter(
     optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
 ) -> terms.Parameter:
-    """Reads a parameter of a Trainer, whose own factors change the common rate and decay."""
+    """Reads the parameter of a Trainer with the number `index`. Its own factors change the rate and the decay of
+    `shared`, the settings of the optimizer."""
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
@@ -71,7 +75,7 @@ def _parameter(
     }
     variable = models.array_of(parameter)
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
-    # a 16-bit parameter has the state of its 32-bit copy
+    # the state of a 16-bit parameter belongs to its 32-bit copy, and is not converted
     slots = {} if half else _slots(optimizer, kind)
     return terms.Parameter(
         variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()}
@@ -79,7 +83,7 @@ def _parameter(
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
-    """The settings that all parameters of an optimizer share."""
+    """Returns the settings that all parameters of an optimizer share."""
     stated: dict[str, Any] = {
         "lr": optimizer.learning_rate,
         "weight_decay": optimizer.wd,
@@ -95,7 +99,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
 
 
 def _clip(optimizer: Any) -> str | None:
-    """A text that says how gradients are clipped; None if they are not."""
+    """Returns a text that says how gradients are clipped; None if they are not."""
     limit = optimizer.clip_gradient
     if not limit:
         return None
@@ -105,6 +109,7 @@ def _clip(optimizer: Any) -> str | None:
     )
 
 
+# the settings that follow from the class of an optimizer alone
 _OWN: Final[Mapping[type, Mapping[str, object]]] = {
     mx.optimizer.SGD: {"momentum_holds": terms.STEPS},
     mx.optimizer.NAG: {"momentum_holds": terms.STEPS, "nesterov": True},
@@ -130,7 +135,7 @@ def _chosen(optimizer: Any) -> dict[str, object]:
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
-    """Returns what each array of a parameter's state holds: a dict from PyTorch's name to the number of the array."""
+    """Returns the number of each array of a parameter's state, as a text, by PyTorch's name of the state."""
     if kind == "sgd":
         # MXNet's momentum holds steps: momentum * state - lr * gradient
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
@@ -144,7 +149,12 @@ def _slots(optimizer: Any, kind: str) -> dict[str, str]:
 
 
 class MxnetOptimizers(Optimizers):
+    """The hooks that read Gluon's Trainers and MXNet's optimizers, and load their state. `Optimizers` describes each
+    hook."""
+
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        """Returns new arrays for the state of a Trainer's parameters; nothing for an optimizer without a Trainer, or
+        for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -157,6 +167,7 @@ class MxnetOptimizers(Optimizers):
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        """Gives a Trainer the new arrays of `state`, and its counts of steps, which are numbers outside the arrays."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
@@ -182,10 +193,12 @@ class MxnetOptimizers(Optimizers):
         rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads a Trainer; or an optimizer without one, whose parameters are not known."""
         rule = optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
         kind = terms.kind_of(rule, _KINDS, self.unsupported)
         settings = _settings(rule, kind)
         parameters: list[terms.Parameter] = []
+        # only a Trainer has parameters; it does not update those whose grad_req is null
         if rule is not optimizer:
             _require_plain(optimizer, self)
             parameters += (

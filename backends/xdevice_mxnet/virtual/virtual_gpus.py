@@ -5,15 +5,15 @@ https://github.com/apache/mxnet/issues/6333), so they silently take arrays of `c
 GPUs, operators refuse an array on the CPU together with one on a GPU, and one GPU may be unable to read the memory of
 another. MXNet is retired: this will stay.
 
-| function of MXNet's library | stands there | because |
+| function of MXNet's library | replaced by | because |
 |---|---|---|
-| `MXImperativeInvokeEx` | `invoke` | all operators are called through it; copies to another device are let through |
+| `MXImperativeInvokeEx` | `invoke` | all operators are called through it; copies to another device are allowed |
 | `MXAutogradBackwardEx` | `_with_gradients` | `backward` takes gradients from the caller |
 | `MXAutogradMarkVariables` | `_with_gradients` | `attach_grad` may be given memory on another device |
 | `NDArrayBase.__del__`, `__init__` | `free`, `_checking` | only for virtual GPUs of a character: each array \
 is checked when it is made, and its memory counted until it is freed |
 
-A hybridized block refuses two devices by itself.
+A hybridized block itself refuses arrays on two devices.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from xdevice_mxnet.private import private
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-_get_context = ctypes.PyDLL(
-    library._name
-).MXNDArrayGetContext  # an object of its own, because of its types
+# a new object for this function, because the `argtypes` of MXNet's own object would hold for
+# MXNet's calls as well
+_get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _MAKE = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
@@ -47,7 +47,8 @@ them to an operator together with arrays on devices."""
 
 
 def refuse_mixed_devices() -> None:
-    """Makes MXNet's operators refuse arrays on two different devices, until the process ends."""
+    """Makes MXNet's operators raise an `MXNetError` for arrays on two different devices, until
+    the process ends. A second call changes nothing."""
     call = library.MXImperativeInvokeEx
     if hasattr(call, "refuses_mixed"):
         return
@@ -55,11 +56,14 @@ def refuse_mixed_devices() -> None:
     def invoke(
         operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
     ) -> int:
-        # the number of arrays in `out=`, which MXNet would write to on any device
+        # the number of arrays in `out=`, which MXNet would write to on any device; `_obj` is
+        # the argument of `byref`
         written = outputs._obj.value
+        # one array alone cannot be on two devices
         if count.value + written > 1:
             arrays = [*handles[: count.value], *results._obj[:written]] if written else handles
             places = _places(arrays)
+            # `copyto` is an operator with the other device's array as its `out=`
             if len(places) > 1 and not (written and _is_copy(operator)):
                 raise _mixed(f"operator {_name(operator)}", places)
         return int(call(operator, count, handles, outputs, results, *rest))
@@ -73,15 +77,22 @@ def refuse_mixed_devices() -> None:
 
 
 def _is_null(pointer: object) -> bool:
+    """Whether an argument for MXNet's library is the null pointer that MXNet passes instead of
+    a C array."""
     return isinstance(pointer, ctypes.c_void_p)
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """Wraps a function of MXNet's library that takes arrays and their gradients (`rest[at]`, after the arrays), so that
-    it raises an error if an array and its gradient are on two devices."""
+    """Wraps a function of MXNet's library that takes arrays and their gradients. The new
+    function raises an `MXNetError`, with `name` in it, if an array and its gradient are on two
+    devices.
+
+    The gradients are the argument with the number `at` after the arrays."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
         gradients = rest[at]
+        # MXNet passes a null pointer if no array has a gradient, and a null handle for each
+        # array without one
         for i in range(0 if _is_null(gradients) else count):
             places = _places([arrays[i], gradients[i]] if gradients[i] else [])
             if len(places) > 1:
@@ -92,7 +103,8 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
 
 
 def _places(handles: list[int]) -> list[int]:
-    """Returns the indices of the CPU devices on which these arrays are, each once."""
+    """Returns the sorted indices of the CPU devices on which these arrays are, each once. An
+    array is given by its handle, the address of MXNet's object."""
     return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
 
 
@@ -104,24 +116,31 @@ def _place(handle: int) -> tuple[int, int]:
 
 
 def _address(handle: Any) -> int:
-    """Returns where the memory of an array is, by which views are recognized. It waits for the array."""
+    """Returns the address of an array's memory, which the array shares with its views. It waits
+    until MXNet has computed the array."""
     mx.base.check_call(library.MXNDArrayWaitToRead(handle))
     address = ctypes.c_void_p()
     mx.base.check_call(library.MXNDArrayGetData(handle, ctypes.byref(address)))
+    # an array without elements has no memory: its own handle stands for it, which no other
+    # array has
     return address.value or int(handle.value)
 
 
 def _name(operator: Any) -> str:
+    """Returns the name of an operator, such as "_npi_add"."""
     name = ctypes.c_char_p()
     mx.base.check_call(library.MXSymbolGetAtomicSymbolName(operator, ctypes.byref(name)))
     return (name.value or b"").decode()
 
 
 def _is_copy(operator: Any) -> bool:
+    """Whether an operator copies an array, which it may do to another device."""
     return "copyto" in _name(operator)
 
 
 def _mixed(what: str, places: list[int]) -> Exception:
+    """Returns the error for an operation (`what`) with arrays on the CPU devices that have
+    these indices."""
     names = " and ".join(f"cpu({index})" for index in places)
     error: Exception = mx.MXNetError(
         f"{what} requires all its arrays on one device, but they are on {names}, "
@@ -131,6 +150,8 @@ def _mixed(what: str, places: list[int]) -> Exception:
 
 
 class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
+    """MXNet's virtual GPUs: `mx.cpu(1)` is gpu:0, and so on."""
+
     _cpus: int
     _gpus: int | None
     _places: dict[int, Device]
@@ -140,11 +161,16 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
 
     def make_virtual_gpus(self, n: int) -> None:
         private.require("virtual GPUs")
+        # cpu:0 alone remains a CPU: the other CPU devices are the virtual GPUs, or do not count
         self._cpus, self._gpus = 1, n
+        # the cache of `device_of`, in which cpu(1) may still be a CPU
         self._places.clear()
         refuse_mixed_devices()
 
     def limit(self) -> None:
+        """Checks each new array against the limits of its virtual GPU, and counts its memory
+        until it is freed if that is limited."""
+        # virtual GPUs without limits do not pay for a check of each array
         if not any(self.characters):
             return
         owner, name = _MAKE
@@ -154,6 +180,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
             delete = getattr(cls, end)
 
             def free(array: Any) -> None:
+                # before MXNet frees the handle, which the next array may get
                 ledger.drop(array.handle.value if array.handle is not None else None)
                 delete(array)
 
@@ -166,14 +193,19 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
     memory_error = lack_error
 
     def _checking(self, make: Any) -> Any:
-        """Wraps the method that makes an array object for anything that MXNet has computed."""
+        """Wraps the method that makes an array object for each array that MXNet has computed.
+        The new method raises MXNet's error if a virtual GPU lacks the array's dtype or the
+        memory for it, and counts that memory."""
 
         def checked(array: Any, handle: Any, writable: bool = True) -> None:
             make(array, handle, writable)
+            # an array that is being unpickled has no handle yet
             kind, index = _place(handle) if handle is not None and handle.value else (None, 0)
+            # cpu(0), and CPU devices beyond the virtual GPUs, have no limits
             if kind != _CPU or not 0 < index <= self.virtual:
                 return
             self.refuse_lacking(index - 1, [np.dtype(array.dtype).name])
+            # a sparse array has several blocks of memory and no single address
             if self.ledger is not None and array.stype == "default":
                 self.ledger.hold(
                     handle.value,
@@ -185,8 +217,9 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _virtual_gpu(self, native: Any) -> Device | None:
-        """Returns the virtual GPU that a context means; None if the context is one of the host. Raises an error for a
-        real GPU, and for a CPU device beyond the virtual GPUs."""
+        """Returns the virtual GPU for an `mx.Context`; None if the context is cpu(0) or
+        page-locked memory. Raises `UnsupportedError` for a real GPU, and `DeviceNotFoundError`
+        for a CPU device beyond the virtual GPUs."""
 
         if native.device_type == "gpu":
             raise self.unsupported(

@@ -1,4 +1,5 @@
-"""Arrays and reproducibility on NumPy. There is no mixin for gradients, because NumPy cannot compute them."""
+"""Arrays and reproducibility on NumPy. There is no mixin for gradients, because NumPy cannot
+compute them."""
 
 from __future__ import annotations
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
 
 
 class NumpyArithmetic(Arithmetic):
+    """The capability `Arithmetic` on NumPy; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
+    # both modules are imported at their first use: a program that only moves arrays does not
+    # need them
     def namespace(self) -> ModuleType:
         from . import arithmetic
 

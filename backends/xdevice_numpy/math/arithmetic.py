@@ -1,10 +1,11 @@
-"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return.
 
 Facts about NumPy that the code depends on:
-- It returns a scalar where the array API standard wants an array without dimensions.
-- It warns about `1 / 0` and `log(0)`, which have values in that standard. So the kernels that may do so silence these
-  warnings. `add`, `multiply` and `subtract` do not, because silencing takes longer than an addition.
+- It returns a scalar where the array API standard requires an array without dimensions.
+- It warns about `1 / 0` and `log(0)`, which have values in that standard. So the kernels that
+  may do so silence these warnings. `add`, `multiply` and `subtract` do not, because silencing
+  takes longer than an addition.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+# the constants that `xdevice.math.contract.arithmetic` explains. No kernel takes a Python
+# number, because NumPy 1 computes a 0-d float32 array and a number in float64
 TAKE_NUMBERS = frozenset[str]()
 TAKES_MASKS = True
 ONE_DEVICE = True
@@ -31,21 +34,24 @@ RESHAPE_IS_VIEW = True
 
 
 def require(x: Any) -> None:
+    """Raises `UnsupportedError` for a `numpy.matrix`."""
     if isinstance(x, np.matrix):
         raise UnsupportedError(
-            f"numpy does not support arithmetic of a {type(x).__qualname__} here: a matrix keeps two dimensions and "
-            f"multiplies otherwise; make it an array: numpy.asarray(x)"
+            f"numpy does not support arithmetic with a {type(x).__qualname__} here, because a matrix has other rules "
+            f"for dimensions and products; make it an array: numpy.asarray(x)"
         )
 
 
 def settled(x: Any) -> Array:
-    """Returns the result of a kernel as an array. The core calls this if a function of NumPy's own has returned a
-    scalar."""
+    """Returns the result of a kernel as an array. The core calls this for kernels of two
+    tensors, because `np.add` and others of NumPy's own functions return a scalar for operands
+    without dimensions."""
     return np.asarray(x)
 
 
 def _array(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that never warns: silencing warnings takes 2 us."""
+    """Makes a kernel from a function that never warns. It does not silence warnings, which
+    would take 2 us."""
 
     def kernel(*operands: Array) -> Array:
         return np.asarray(function(*operands))
@@ -54,6 +60,9 @@ def _array(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel from a function that may warn, for example of infinity or NaN. The kernel
+    does not warn."""
+
     def kernel(*operands: Any) -> Array:
         with np.errstate(all="ignore"):
             return np.asarray(function(*operands))
@@ -67,13 +76,13 @@ dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
-    # NumPy warns of NaN and infinity where the new dtype has integers
+    # NumPy warns if NaN or infinity becomes an integer
     with np.errstate(all="ignore"):
         return np.asarray(x).astype(host_dtype(name))
 
 
 def constant(array: Array, like: Array) -> Array:
-    return array
+    return array  # NumPy has one device, so there is nowhere to move it
 
 
 def copy(x: Array) -> Array:
@@ -85,6 +94,7 @@ def full_like(x: Array, value: complex, name: str) -> Array:
 
 
 def number(value: complex, name: str, like: Array) -> Array:
+    # NumPy warns if the number is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(host_dtype(name))
 
@@ -96,12 +106,15 @@ multiply = np.multiply
 subtract = np.subtract
 where = np.where
 
+# NumPy's functions that never warn; a keyword gives NumPy's name for a function whose name in
+# the standard differs
 _QUIET = named(
     "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "conj", "copysign", "equal", "floor", "greater",
     "greater_equal", "imag", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not",
     "logical_or", "logical_xor", "negative", "not_equal", "real", "signbit", "trunc", abs="absolute",
     bitwise_invert="invert", bitwise_left_shift="left_shift", bitwise_right_shift="right_shift",
 )  # fmt: skip
+# NumPy's functions that warn for some values
 _WARNING = named(
     "cos", "cosh", "divide", "exp", "expm1", "floor_divide", "hypot", "log", "log10", "log1p", "log2", "logaddexp",
     "maximum", "minimum", "nextafter", "reciprocal", "remainder", "round", "sin", "sinh", "sqrt", "square", "tan",
@@ -116,7 +129,9 @@ globals().update({name: _silent(getattr(np, own)) for name, own in _WARNING.item
 def sign(x: Array) -> Array:
     if x.dtype.kind != "c":
         return np.asarray(np.sign(x))
-    result = x / np.where(x == 0, 1, np.abs(x))  # NumPy 1's sign is that of the real part
+    # the standard has x / |x| for complex numbers, and 0 for 0; NumPy 1 returns the sign of the
+    # real part
+    result = x / np.where(x == 0, 1, np.abs(x))
     return np.asarray(np.where(x == 0, 0, result), x.dtype)
 
 
@@ -124,6 +139,9 @@ def sign(x: Array) -> Array:
 
 
 def _reducing(function: Callable[..., Any]) -> Callable[..., Array]:
+    """Makes a kernel with the arguments `(x, axes, keepdims)` from one of NumPy's reductions.
+    It does not warn."""
+
     def kernel(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
         with np.errstate(all="ignore"):
             return np.asarray(function(x, axis=axes, keepdims=keepdims))
@@ -139,10 +157,12 @@ prod = _reducing(np.multiply.reduce)
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    # this does not silence np.mean, which warns if there are no elements
+    # np.mean would warn of an empty array with `warnings.warn`, which `errstate` does not
+    # silence
     with np.errstate(all="ignore"):
         total = np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
-        # by a number of the same dtype: in NumPy 1 a float of Python's makes float64 of a 0-d total
+        # the divisor, the number of elements behind each sum, has the same dtype: in NumPy 1, a
+        # Python float would turn a 0-d float32 total into float64
         return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
 
 
@@ -156,11 +176,13 @@ argmin = _array(np.argmin)
 
 def cumulative_prod(x: Array, axis: int) -> Array:
     with np.errstate(all="ignore"):
-        # NumPy's default for small integers is a wider dtype
+        # by default NumPy widens small integers, which the core does itself where the standard
+        # requires it
         return np.cumprod(x, axis=axis, dtype=x.dtype)
 
 
 def cumulative_sum(x: Array, axis: int) -> Array:
+    # the dtype as in `cumulative_prod`
     return np.cumsum(x, axis=axis, dtype=x.dtype)
 
 
@@ -178,6 +200,7 @@ def take(x: Array, indices: Array, axis: int) -> Array:
 
 
 def put(x: Array, indices: Array, values: Array) -> Array:
+    # kernels return new arrays and never write into the caller's
     result = x.copy()
     result[indices] = values
     return result
@@ -188,7 +211,8 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
-    # cast first, because float bounds would make floats of integers
+    # cast to the dtype of `x`, because a bound of another dtype would change the dtype of the
+    # result
     bounds: Any = [
         None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)
     ]
@@ -228,13 +252,14 @@ triu = np.triu
 
 
 def unstack(x: Array, axis: int) -> tuple[Array, ...]:
-    # of a vector NumPy would give scalars
+    # iterating over a vector gives scalars, so each of them is made an array
     return tuple(np.moveaxis(x, axis, 0) if x.ndim > 1 else map(np.asarray, x))
 
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:
     result = np.reshape(x, shape)
-    # NumPy copies silently where strides cannot describe the shape
+    # NumPy copies silently if no strides describe the new shape; an empty array has no memory
+    # to share
     if x.size and not np.shares_memory(result, x):
         raise ValueError(
             f"an array with the strides {x.strides} cannot be viewed in the shape {shape}"
@@ -246,7 +271,8 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function with one or several results, which are arrays even where NumPy returns scalars."""
+    """Makes a kernel from a function that returns one result or a tuple of results. The kernel
+    returns arrays even if NumPy returns scalars, and does not warn."""
 
     def kernel(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -259,6 +285,8 @@ def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 fft = np.fft
+# NumPy's own names for these are those of the standard; only `svdvals` (below) has none in
+# NumPy 1
 _FACTORIZATIONS = (
     "cholesky",
     "det",

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 
 class NumpyReproducibility(Reproducibility):
+    """The capability `Reproducibility` on NumPy; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
-        # NumPy's only generator that a program shares: others are objects that their owners seed
+        # the only generator that all code of a program shares; others are objects, seeded by
+        # the code that makes them
         np.random.seed(n)
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
-        return nullcontext([])  # its sums have one order
+        # nothing is set or missing: NumPy adds up in the same order in each run
+        return nullcontext([])

@@ -1,4 +1,5 @@
-"""Copies of arrays on NumPy, which has no transfers."""
+"""NumPy's part of the product `performance`: copies for `prefetch`. NumPy has no transfers to
+report."""
 
 from __future__ import annotations
 
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
 
 
 class NumpyPrefetch(Prefetch):
+    """Batches that are copied, because the owner of the source may overwrite it."""
+
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        """Returns a copy of an array."""
         return np.array(x, copy=True, subok=True)
 
 
 class NumpyTransfers(Transfers):
+    """Reports of transfers, of which there are none."""
+
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        return nullcontext()  # NumPy has no devices, so nothing is transferred
+        """Returns a block in which nothing is reported."""
+        return nullcontext()  # NumPy has one device, so nothing is transferred
 
 
 MIXINS: Final = (NumpyPrefetch, NumpyTransfers)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class NumpySampling(Sampling):
+    """Gives the conformance suite the samples of NumPy."""
+
     def samples(self) -> NumpySamples:
         from .samples import NumpySamples
 

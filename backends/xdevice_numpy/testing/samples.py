@@ -1,5 +1,5 @@
-"""Arrays, written with NumPy alone, for the conformance suite: the tests in `xdevice.testing` that every adapter must
-pass. NumPy has neither networks nor gradients."""
+"""Arrays, written with NumPy alone, for the conformance suite: the tests in `xdevice.testing`
+that every adapter must pass. NumPy has neither networks nor gradients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 class NumpySamples(Samples):
+    """NumPy's samples. `Samples` says what the suite expects of each method."""
+
     def other_device(self) -> None:
-        return None
+        return None  # NumPy has only cpu:0
 
     def native_ones(self, *shape: int) -> np.ndarray[Any, Any]:
         return np.ones(shape)
@@ -24,7 +26,7 @@ class NumpySamples(Samples):
         return int(x.ctypes.data)
 
     def gradient(self, function: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> None:
-        return None
+        return None  # NumPy has no gradients
 
     def draw(self) -> list[float]:
         numbers: list[float] = np.random.rand(5).tolist()

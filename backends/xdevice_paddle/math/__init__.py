@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 
 class PaddleArithmetic(Arithmetic):
+    """The capability `Arithmetic` on Paddle; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
     def namespace(self) -> ModuleType:
         from . import arithmetic
 

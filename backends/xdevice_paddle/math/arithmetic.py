@@ -1,14 +1,16 @@
-"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return.
 
-Paddle's own functions have these faults, which the kernels here correct (no upstream issues known):
+Paddle's own functions have these faults, which the kernels here correct (no upstream issues
+known):
 - On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
 - `equal` treats floats that differ by 1e-8 as equal.
 - `pow` and `full_like` compute integers as float64.
 - `argmax` and `argmin` skip NaN, which the core corrects.
-- `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which crashes the process
-  later (3.3.1).
-- A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
+- `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which
+  crashes the process later (3.3.1).
+- A reduction with `axis=[]` works over all axes. This is not corrected, because the core never
+  passes `axis=[]`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+# the constants that `xdevice.math.contract.arithmetic` explains
 TAKE_NUMBERS = frozenset[str]()
 RESHAPE_IS_VIEW = False
 TAKES_MASKS = True
@@ -62,7 +65,9 @@ def astype(x: Any, name: str) -> Any:
 
 
 def _where(x: Any) -> Any:
-    return x.place if isinstance(x, paddle.Tensor) else None  # None for a traced tensor
+    """Returns the place of `x`, which is Paddle's word for a device; None for a traced tensor,
+    which has none."""
+    return x.place if isinstance(x, paddle.Tensor) else None
 
 
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
@@ -73,14 +78,16 @@ copy = paddle.assign
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
+    # `full_like` would round a larger int to a float64, so it is added to zeros; `abs` itself
+    # is a kernel here
     if isinstance(value, int) and builtins.abs(value) > 2**53:
-        # added to zeros, because `full_like` itself would round it to a float64
         return paddle.add(paddle.full_like(x, 0, name), number(value, name, x))
     return paddle.full_like(x, value, name)
 
 
 def number(value: complex, name: str, like: Any) -> Any:
     place = _where(like)
+    # `_C_ops.full` needs a place and takes no complex number
     if _full is None or place is None or type(value) is complex:
         return paddle.to_tensor(value, name, place=place)
     return _full([], value, dtype(name), place)  # to_tensor takes ten times as long
@@ -94,6 +101,8 @@ negative = paddle.neg
 
 
 def equal(x1: Any, x2: Any) -> Any:
+    # Paddle's own treats floats that differ by 1e-8 as equal; NaN is neither less nor greater,
+    # and so not equal
     if not paddle.is_floating_point(x1):
         return paddle.equal(x1, x2)
     return paddle.logical_and(paddle.less_equal(x1, x2), paddle.greater_equal(x1, x2))
@@ -112,10 +121,12 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """Returns the quotient or the remainder, as `function` computes it. Integers divided by 0 give 0. On the CPU,
-    Paddle would crash the process for a division of integers by 0, and for the least integer divided by -1."""
+    """Returns the quotient or the remainder of x1 by x2, as `function` computes it. Integers
+    divided by 0 give 0. On the CPU, Paddle would crash the process for a division of integers
+    by 0, and for the least integer divided by -1."""
     if paddle.is_floating_point(x1):
         return function(x1, x2)
+    # both divisors are replaced by 1; for -1 the numerator changes its sign instead
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
     x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
     result = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
@@ -123,16 +134,20 @@ def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
 
 
 def pow(x1: Any, x2: Any) -> Any:
+    # Paddle's own computes integers as float64, which holds all powers of int32 that fit, but
+    # not those of int64
     return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _whole_power(x1, x2)
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """Returns an integer power, computed by squaring. An even exponent above 63 is replaced by 62, an odd one by 63.
-    With such exponents only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these."""
+    """Returns the int64 power of `x`, computed by repeated squaring. An even exponent above 63
+    is replaced by 62, an odd one by 63. With such exponents only the powers of 0, 1 and -1 do
+    not overflow, and the replacement does not change these."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     result = paddle.ones_like(x)
-    # six bits, as exponents are 63 at most by now
+    # exponents have six bits, because they are at most 63 now. If the lowest bit of `left` is
+    # 1, the result is multiplied with `x`; then `x` is squared and the bit removed
     for _ in range(6):
         result = paddle.where(paddle.remainder(left, two) == 1, result * x, result)
         x, left = x * x, paddle.floor_divide(left, two)
@@ -142,6 +157,7 @@ def _whole_power(x: Any, exponent: Any) -> Any:
 def sqrt(x: Any) -> Any:
     if x.dtype != paddle.float32:
         return paddle.sqrt(x)
+    # in float32, the root of infinity is NaN on the CPU; in float64 it is right
     return paddle.cast(paddle.sqrt(paddle.cast(x, "float64")), "float32")
 
 
@@ -152,6 +168,7 @@ min = paddle.amin
 
 
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    # None, for all axes, is the quick call of a training step
     return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
 
 
@@ -171,7 +188,9 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
     places = paddle.searchsorted(x1, x2, right=side == "right")
     if not x1.is_floating_point():
         return places
-    # Paddle puts each infinity at the end, -inf too (no upstream issue known)
+    # Paddle puts each infinity at the end, -inf too (no upstream issue known). So the place of
+    # an infinity is found by counting the elements of `x1` before it: side "left" is before its
+    # equals, "right" after them
     is_before = x1 < math.inf if side == "left" else x1 == -math.inf
     count = paddle.sum(is_before.astype(places.dtype))
     zero, length = paddle.zeros_like(places), paddle.full_like(places, x1.shape[0])
@@ -191,7 +210,7 @@ take = paddle.index_select
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
-    # Paddle has no kernel for bools on the CPU, nor for complex numbers
+    # Paddle has no kernel for bool on the CPU, and none for complex numbers
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
     if paddle.is_complex(x):
@@ -209,15 +228,18 @@ expand_dims = paddle.unsqueeze
 
 
 def matmul(x1: Any, x2: Any) -> Any:
-    # `is` first: the call takes as long as the product
+    # `is` comes first, because the call of `is_floating_point` takes as long as a small product
     if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):
-        # of stacks of different ranks the gradient is an error (3.3.1)
+        # the gradient of the product of two stacks with different numbers of axes raises an
+        # error (3.3.1)
         if 2 < x1.ndim < x2.ndim:
             x1 = _of_rank(x1, x2.ndim)
         elif 2 < x2.ndim < x1.ndim:
             x2 = _of_rank(x2, x1.ndim)
         return product(x1, x2)
-    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # `multiply` would broadcast
+    # integers: (..., m, k, 1) * (..., 1, k, n), summed over k. `multiply` would broadcast
+    # shapes that do not fit
+    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(
         paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype
@@ -225,6 +247,7 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 
 def _of_rank(x: Any, rank: int) -> Any:
+    """Returns `x` with `rank` axes: axes of length 1 are added in front."""
     return reshape(x, [1] * (rank - x.ndim) + x.shape)
 
 
@@ -238,7 +261,8 @@ view = reshape
 
 
 def solve(x1: Any, x2: Any) -> Any:
-    # the kernel of Paddle's own gradient ends the process by SIGSEGV unless both gradients are computed (3.3.1)
+    # Paddle's own gradient ends the process with SIGSEGV unless both operands need a gradient
+    # (3.3.1), so `_Solve` replaces it
     if (
         paddle.in_dynamic_mode()
         and paddle.is_grad_enabled()
@@ -249,6 +273,10 @@ def solve(x1: Any, x2: Any) -> Any:
 
 
 class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
+    """`paddle.linalg.solve` with a gradient of its own. For x1 @ y = x2 and the gradient g of
+    y, the gradient of x2 is h = solve(adjoint of x1, g), and that of x1 is -h @ (adjoint of
+    y)."""
+
     @staticmethod
     def forward(ctx: Any, x1: Any, x2: Any) -> Any:
         result = paddle.linalg.solve(x1, x2)
@@ -260,16 +288,18 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Any) -> Any:
         x1, result = ctx.saved_tensor()
         of_x2 = solve(_adjoint(x1), gradient)
+        # None for an operand that needs no gradient
         of_x1 = None if ctx.are_constant[0] else -product(of_x2, _adjoint(result))
         return of_x1, None if ctx.are_constant[1] else of_x2
 
 
 def _adjoint(x: Any) -> Any:
+    """Returns the conjugate of the transposed matrices."""
     return conj(paddle.swapaxes(x, -1, -2))
 
 
-# a copy of the names, because Paddle's own module must keep its functions
+# a copy of Paddle's module, whose own functions must not be replaced
 linalg = SimpleNamespace(**vars(paddle.linalg))
 linalg.solve = solve
-# Paddle returns sign and logarithm in one tensor
+# Paddle returns the sign and the logarithm as two rows of one tensor
 linalg.slogdet = lambda x: tuple(paddle.unbind(paddle.linalg.slogdet(x), 0))

@@ -1,14 +1,15 @@
 """Computes gradients with `paddle.grad`.
 
 Rules for this module, and why:
-- `backward()` is not used, because it would write into the `.grad` of every tensor with `stop_gradient=False` that the
-  loss depends on.
-- The function to be differentiated is called on a detached alias of each input. If an input is itself a result of
-  recorded operations, or if gradients are nested, it is called on the result of `clone` instead, through which
-  gradients flow on.
-- One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other threads run meanwhile:
-  two calls at once crash the process with a segmentation fault (3.3.1).
-- Many operations have no second gradient. Paddle's RuntimeError for these becomes an `UnsupportedError`.
+- `backward()` is not used, because it would write into the `.grad` of every tensor with
+  `stop_gradient=False` that the loss depends on.
+- The function to be differentiated is called on a detached alias of each input. If an input is
+  itself a result of recorded operations, or if gradients are nested, it is called on the result
+  of `clone` instead, through which gradients flow on.
+- One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other
+  threads run meanwhile: two calls at once crash the process with a segmentation fault (3.3.1).
+- Many operations have no second gradient. Paddle's RuntimeError for these becomes an
+  `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 
     from xdevice.math.contract.gradients import Call, Outcome
 
-# got at each call: `parallel.run` replaces it
+# the module and the name of the function: it is looked up at each call, because `parallel.run`
+# replaces it
 _kernel = private.place("paddle.base.core.eager.run_partial_grad")
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")
+# a forked process gets a new lock
 _one_at_a_time = forks.renewed(threading.RLock())
 _ARGUMENTS = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",
@@ -44,12 +47,14 @@ _HAS_KERNEL = (
     private.has("paddle.base.core.eager.run_partial_grad")
     and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
 )
-"""Whether Paddle has `run_partial_grad`, and `paddle.grad` takes these arguments and passes them on to it: with fewer
-arguments it crashes the process."""
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has these parameters, which it
+passes on. With fewer arguments `run_partial_grad` crashes the process."""
 
 
 def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
-    # as new tensors, so that the flags of the program's own stay
+    """Returns a new recorded tensor for each leaf. With `goes_on`, gradients flow through it to
+    the leaf."""
+    # new tensors, so that the flags of the program's tensors stay as they are
     inputs = [x.clone() if goes_on and not x.stop_gradient else x.detach() for x in leaves]
     for x in inputs:
         x.stop_gradient = False
@@ -57,25 +62,33 @@ def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
 
 
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
-    """Returns the gradient for each input; None for those that the loss does not depend on."""
+    """Returns the gradient of the loss for each input; None for those that the loss does not
+    depend on. The gradients are recorded themselves if `goes_on`. Raises `UnsupportedError`,
+    made by `backend`, if one of the operations has no gradient of its gradient."""
     try:
         with _one_at_a_time:
             if not _HAS_KERNEL:
                 return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
-            # what paddle.grad calls after its checks, which take a twentieth of a small step
+            # `paddle.grad` calls this function after its checks, which take a twentieth of a
+            # small step
             return getattr(*_kernel)([loss], inputs, [], goes_on, goes_on, True, True, [], None)
     except RuntimeError as error:
-        # Paddle has no class of its own for that error
+        # Paddle has no class of its own for a missing gradient; any other error is the user's
         if "doesn't have any grad op" not in str(error):
             raise
         raise backend.unsupported(
             "the gradient of this gradient: "
+            # Paddle's message is "... (Unavailable) The Op ... doesn't have any grad op. ...";
+            # its first sentence is used
             + str(error).partition("(Unavailable) ")[2].partition(".")[0],
             "write the function in operations that have one (x * x for x ** 2)",
         ) from error
 
 
 class PaddleGradients(Gradients):
+    """The capability `Gradients` on Paddle; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
@@ -83,6 +96,7 @@ class PaddleGradients(Gradients):
                 "trace the function whose gradients you take",
             )
         was_on = paddle.is_grad_enabled()
+        # whether gradients flow on from the results to the caller's tensors
         goes_on = was_on and (nested or not all(map(_is_leaf, leaves)))
         with _nothing if was_on else paddle.enable_grad():
             inputs = _inputs(leaves, goes_on)
@@ -105,6 +119,7 @@ class PaddleGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        # parameters may ask for gradients: each update would then keep the graph of all steps before it
+        # not recorded, because the new parameters would otherwise keep the graphs of all steps
+        # before them
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
             return [rule(*map(_clone, row)) if writes else rule(*row) for row in rows]

@@ -1,11 +1,13 @@
-"""Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and what
-they have to return.
+"""Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
+core calls them, and what they have to return.
 
-Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first and the last; the core
-reads labels and indices first, because there are no `guards` here:
+Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first
+and the last. For the other two, the core checks labels and indices before each call, because
+this module has no `guards`:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
 - `cross_entropy` takes labels modulo 2**32, and skips those that equal its label to ignore.
-- `embedding` reads outside its memory for the index -1, and raises for all other invalid indices.
+- `embedding` reads outside its memory for the index -1, and raises for all other invalid
+  indices.
 - A tensor of numbers cannot be multiplied with a tensor of bools.
 """
 
@@ -30,12 +32,16 @@ _losses_and_softmax = private.get("paddle._C_ops.cross_entropy_with_softmax")
 _adam = private.get("paddle._C_ops.adam_")
 
 _NO_LABEL = -100
-"""The label that Paddle's kernel is told to ignore. No label has this value, because those below 0 are refused."""
+"""The label that Paddle's kernel ignores. No label has this value, because the core refuses
+labels below 0."""
 
 _HAS_ADAM = _adam is not None and paddle.__version__[0] == "3"
-"""Whether the kernel takes the arguments that it is given here: older versions have no `amsgrad`."""
+"""Whether Paddle's kernel takes the arguments of the call in `adam`: before version 3 it has no
+`amsgrad`."""
 _ADAM = (False, True, False)
-"""A single precision; the powers of beta are not updated; no `amsgrad`."""
+"""The last three arguments of Paddle's kernel: parameters in one precision only
+(`multi_precision` is False); the powers of beta are not updated (`use_global_beta_pow` is
+True); no `amsgrad`."""
 
 relu = functional.relu
 sigmoid = functional.sigmoid
@@ -43,9 +49,9 @@ softmax = functional.softmax
 
 
 def log_softmax(x: Any, axis: int) -> Any:
-    # detached: the maximum cancels out, and a gradient through it would only take time
+    # detached, because the maximum cancels out, and a gradient through it would only take time
     x = x - paddle.max(x.detach(), axis, keepdim=True)
-    # five times as fast as Paddle's own with 1000 classes
+    # exact, where Paddle's own is never below -64; and five times as fast for 1000 classes
     return x - paddle.logsumexp(x, axis, keepdim=True)
 
 
@@ -53,10 +59,11 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _losses(logits, column)
-        # a GPU's kernel has no bound
+        # the kernel for GPUs has no bound
         if losses.place.is_gpu_place() or not _may_be_at_the_bound(losses):
             return paddle.mean(losses)
-    # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off
+    # the loss for the most probable class of each row, which is never near the bound, plus the
+    # distance from the logit of that class to the logit of the label
     top = paddle.argmax(logits, 1, keepdim=True)
     apart = paddle.index_sample(logits, top) - paddle.index_sample(
         logits, paddle.unsqueeze(labels, 1)
@@ -65,9 +72,13 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def _losses(logits: Any, column: Any) -> Any:
+    """Returns the loss of each row as a column, cut off at 64 on the CPU. `column` has the
+    labels, in the shape (N, 1)."""
     if _losses_and_softmax is None:
         # bounded at 64: https://github.com/PaddlePaddle/Paddle/issues/20994
         return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
+    # soft_label, use_softmax, numeric_stable_mode, ignore_index, axis; the result is the
+    # softmax and the losses
     return _losses_and_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
 
 
@@ -76,12 +87,14 @@ gelu = functional.gelu
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    if len(x.shape) == 1 or eps > 1e-3:  # it refuses both
+    # Paddle's own refuses vectors, and an eps above 1e-3
+    if len(x.shape) == 1 or eps > 1e-3:
         return NotImplemented
     return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
+    # Paddle's own returns float32
     result = functional.one_hot(indices, n)
     return result if name == "float32" else paddle.cast(result, name)
 
@@ -96,21 +109,27 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
+    # Paddle does not multiply numbers with bools
     return x * paddle.cast(mask, x.dtype) / keep
 
 
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    # 0 has no logarithm, by which the powers of beta are computed
+    # the kernel is used on the CPU; the powers of beta are computed with its logarithm, which 0
+    # does not have
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
         return NotImplemented
     with paddle.no_grad():
         steps = paddle.cast(step, "float32") + 1.0
+        # 1 - beta ** steps for both betas: the corrections for the bias of the two means
         corrected, root = (-paddle.expm1(steps * log(beta)) for beta in betas)
+        # 0 in place of the power of the first beta, because the rate below contains that
+        # correction
         power, nothing = paddle.exp(steps * log(betas[1])), steps * 0.0
-        # the kernel takes `sqrt(1 - power)`, which has lost half of its digits, for the root
-        # and 1 - beta of a float32, which is off by 1e-5 for the squares
+        # the kernel multiplies the rate with `sqrt(1 - power)`, which has lost half of its
+        # digits; the rate corrects it. It also computes 1 - beta in float32, which is off by
+        # 1e-5 for the mean of the squares; scaling the gradients corrects that
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
         # clones, because the kernel writes into its arguments, which are the caller's
@@ -137,15 +156,16 @@ def adam(
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:
-    """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so, they have to be computed
-    in another way, which is exact and takes three times as long."""
+    """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so,
+    they have to be computed in another way, which is exact and takes three times as long."""
     return not _value(paddle.max(losses.detach())) < 63
 
 
 def _value(x: Any) -> Any:
-    """Returns the number in a tensor without dimensions. To compute a maximum with Paddle and read it here takes half
-    the time of copying all numbers to NumPy for its `max`."""
-    # the program does not see this read as its own: the same as `hooks.unseen`, in a tenth of its time
+    """Returns the number in a tensor without dimensions. To compute a maximum with Paddle and
+    read it here takes half the time of copying all numbers to NumPy for its `max`."""
+    # this read is not reported as a transfer of the program: does the same as `patching.unseen`
+    # in a tenth of its time
     token = listening.set(False)
     try:
         return x.numpy().item()

@@ -16,15 +16,19 @@ _FLAGS: Final = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic")
 
 
 class PaddleReproducibility(Reproducibility):
+    """The capability `Reproducibility` on Paddle; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         paddle.seed(n)
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        # such a build does not have the flags, which are of GPUs only
+        # a build for CPUs does not have the flags, which are about kernels of GPUs
         if not paddle.is_compiled_with_cuda():
             yield []
             return
+        # in both cases the list is empty, because nothing else has to be set
         before = paddle.get_flags(list(_FLAGS))
         paddle.set_flags(dict.fromkeys(_FLAGS, 1))
         try:

@@ -1,4 +1,5 @@
-"""Parallel tasks, copies in the background and transfers on Paddle, which records no work."""
+"""Paddle's part of the product `performance`. It has no graphs: `paddle.jit.to_static` compiles
+functions instead."""
 
 from __future__ import annotations
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
+# the C++ function that `paddle.grad` calls
 _GRADIENTS = private.place("paddle.base.core.eager.run_partial_grad")
 _dygraph_tracer = private["paddle.base.framework._dygraph_tracer"]
+# the settings of `paddle.amp.auto_cast`, which each thread's tracer has
 _CAST = (
     private.field("paddle.base.dygraph.tracer.Tracer._amp_level"),
     private.field("paddle.base.dygraph.tracer.Tracer._amp_dtype"),
@@ -28,8 +30,9 @@ _CAST = (
 
 @contextmanager
 def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """In this block, this thread uses the settings for AMP (automatic mixed precision) that `state` has from another
-    thread. The lists of operators to cast need no copy: all threads share them."""
+    """A block in which this thread has the AMP (automatic mixed precision) settings of another
+    thread. `state` has their values in the order of `_CAST`, or is None if the other thread has
+    no tracer. The lists of operators to cast are not copied, because all threads share them."""
     tracer = _dygraph_tracer()
     # in static mode there is no tracer
     if state is None or tracer is None:
@@ -54,14 +57,18 @@ class _InTurn:
     """
 
     def __init__(self) -> None:
+        # held during a call of `paddle.grad`
         self._turn = threading.RLock()
+        # held while the number of open blocks changes
         self._counting = threading.Lock()
         self._inside = 0
+        # Paddle's own function
         self._plain: Any = None
 
     def __enter__(self) -> None:
         with self._counting:
             self._inside += 1
+            # the first block replaces the function, and the last one restores it
             if self._inside == 1:
                 self._plain = getattr(*_GRADIENTS)
                 setattr(*_GRADIENTS, self._locked(self._plain))
@@ -73,6 +80,8 @@ class _InTurn:
                 setattr(*_GRADIENTS, self._plain)
 
     def _locked(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that calls `plain`, in one thread at a time."""
+
         def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
             with self._turn:
                 return plain(*args, **kwargs)
@@ -84,9 +93,13 @@ _gradients_in_turn = _InTurn()
 
 
 class PaddleParallel(Parallel):
+    # `paddle.set_device` sets the device of all threads
     scope_reach = "process"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads whether this thread records gradients, and its AMP settings, and returns a
+        function that makes a block in which another thread has them. Inside, `paddle.grad` runs
+        in one thread at a time."""
         private.require("parallel")
         grad = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()
@@ -94,7 +107,8 @@ class PaddleParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
-            # in a new thread the CUDA device is 0 until the place that is current in the process is set again
+            # in a new thread the current CUDA device is 0, until Paddle's current place is set
+            # again
             paddle.set_device(paddle.get_device())
             with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
                 yield

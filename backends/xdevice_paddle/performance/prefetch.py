@@ -1,10 +1,11 @@
 """Copies for `xdevice.prefetch`, and iterates over Paddle's `DataLoader` so that the exceptions of its dataset are
 raised in the loop over it.
 
-Without workers, Paddle's loop would hang forever after an exception, so the loader's dataset, sampler and collation are
-called here. With workers, a thread of the loader gets the exception and prints it, and Paddle's loop raises a
-SystemError that says nothing. So the exception is kept, and raised instead. The threads and processes of a loader do
-not end when the loop is left, but only when `close` is called.
+Without workers, Paddle's loop would hang forever after an exception, so the loader's dataset,
+sampler and collation are called here. With workers, a thread of the loader gets the exception
+and prints it, and Paddle's loop raises a SystemError without its text. So the exception is
+kept, and raised instead. The threads and processes of a loader do not end when the program
+leaves the loop, but only when `close` is called.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ _done = private.field(
 
 
 def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    """Yields the batches of a loader without workers, as tensors on the CPU. Errors of the
+    dataset, the sampler and the collation are raised unchanged."""
+    # Paddle's own defaults
     collate = loader.collate_fn or (
         default_collate_fn if loader.auto_collate_batch else default_convert_fn
     )
@@ -52,8 +56,8 @@ def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 
 def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Yields the data that the loader collates at each step: a list of samples, or one sample if it does not make
-    batches."""
+    """Yields the input of the loader's collation at each step: a list of samples, or one sample
+    if the loader does not make batches."""
     is_iterable = isinstance(loader.dataset, paddle.io.IterableDataset)
     if not loader.auto_collate_batch:
         yield from (
@@ -70,12 +74,16 @@ def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
             if samples is None
             else list(islice(samples, len(indices)))
         )
+        # an IterableDataset has ended: its sampler's indices never end, and only their number
+        # counts
         if not batch or (loader.drop_last and len(batch) < len(indices)):
-            return  # an IterableDataset has ended
+            return
         yield batch
 
 
 def _as_tensors(batch: Any) -> Any:
+    """Returns a batch with its NumPy arrays as tensors on the CPU, as Paddle's own loop does:
+    mappings become dicts, and other sequences lists. Anything else is returned unchanged."""
     if isinstance(batch, paddle.Tensor | np.ndarray):
         return (
             batch
@@ -90,33 +98,42 @@ def _as_tensors(batch: Any) -> Any:
 
 
 class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
-    """The loader's own iterator, changed so that it keeps the exception that stopped its thread, and raises that."""
+    """The loader's own iterator, changed so that it keeps the exception that stopped its
+    thread, and raises it in the loop instead of Paddle's SystemError."""
 
     _error: Exception | None = None
+    # whether Paddle has called `_exit_thread_unexpectedly`
     _is_broken = False
 
     def __next__(self) -> Any:
         try:
             return super().__next__()
         except SystemError as error:
+            # None if the SystemError has another cause
             if self._error is None:
                 raise
             raise self._error from error
 
     def close(self) -> None:
+        """Ends the loader's threads and processes."""
         _shut_down(self)
 
     def _thread_loop(self, place: Any) -> None:
+        """Replaces Paddle's method, which its thread runs: keeps the exception, and then lets
+        the loop raise."""
         try:
             _thread_loop(self, place)
-        except Exception as error:  # otherwise the thread would print it
+        # otherwise the thread would print it
+        except Exception as error:
             self._error = error
         finally:
             if self._is_broken:
                 _exit(self)
 
     def _exit_thread_unexpectedly(self) -> None:
-        # killing the queue makes the loop raise at once, so `_thread_loop` does it after it has kept the exception
+        """Replaces Paddle's method, which its thread calls before it raises the exception."""
+        # Paddle's own method makes the loop raise at once, so `_thread_loop` calls that when it
+        # has the exception
         self._is_broken = True
         _done(self).set()
 
@@ -126,6 +143,9 @@ class PaddlePrefetch(Prefetch):
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. A
+        copy from the host to CUDA goes through the ring of pinned memory, or through Paddle's
+        own pinned memory."""
         # only copies from the host to a CUDA GPU go through pinned memory
         goes_to_cuda = self._gpu == "gpu" and device is not devices.CPU
         if isinstance(x, paddle.Tensor):
@@ -133,10 +153,12 @@ class PaddlePrefetch(Prefetch):
                 goes_to_cuda
                 and self.device_of(x) is devices.CPU
                 and x.is_dense()
-                and x.stop_gradient  # else a gradient has to flow through the copy
+                # otherwise gradients must flow through the copy
+                and x.stop_gradient
             ):
                 return self.copy(x, device)
-            # None if xdevice's ring of pinned memory does not take it, as a small one: then Paddle pins a copy of it
+            # None if xdevice's ring of pinned memory does not take the tensor, such as a small
+            # one: then Paddle copies it to pinned memory
             staged = staging.to_gpu(x, self.to_native(device))
             if staged is not None:
                 return staged
@@ -147,12 +169,15 @@ class PaddlePrefetch(Prefetch):
             staged = staging.put(x, self.to_native(device), self.dtypes)
             if staged is not None:
                 return staged
+            # Paddle takes an array of uint16 for bfloat16
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
             pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
         # not blocking: Paddle keeps the pinned memory until the copy is done
         return copying.copy_to(pinned, self.to_native(device), is_blocking=False)
 
     def iterate(self, source: Any) -> Iterator[Any]:
+        """Returns an iterator over a loader that raises the errors of the user's code
+        unchanged."""
         if not isinstance(source, paddle.io.DataLoader):
             return iter(source)
         if source.num_workers == 0:

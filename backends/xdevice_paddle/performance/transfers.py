@@ -17,15 +17,18 @@ if TYPE_CHECKING:
     from xdevice.performance.contract.transfers import Transfer
 
 
+# `to`, `cpu`, `cuda` and `pin_memory` call it
 _tensor, _move = private.place("paddle.Tensor._copy_to")
 
 
 class PaddleTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer."""
         private.require("transfers")
         with Hooks(self, report, staging.size) as hooks:
             hooks.verbs()
+            # NumPy reads by `__array__`, which is one of these
             hooks.reads(_tensor, *READS, *NEWER_READS)
             hooks.moves(
                 _tensor,

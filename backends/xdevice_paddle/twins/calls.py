@@ -32,14 +32,19 @@ _operators: Any = private["paddle._C_ops"]
 
 
 def _asks(x: Any) -> bool:
+    """Whether an object is a tensor that requires a gradient."""
     # Paddle states the opposite of `requires_grad`
     return not getattr(x, "stop_gradient", True)
 
 
 class PaddleCalls(Calls):
+    """The hooks that call Paddle's layers and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's layers, and the gradients of their outputs."""
         private.require("layers' calls")
+        # a layer that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
         paths = {}
         for path, layer in model.named_sublayers(include_self=True):
@@ -48,7 +53,7 @@ class PaddleCalls(Calls):
                 name = f"{path or 'the model'}, a {type(layer).__name__}"
                 raise self.unsupported(
                     f"seeing the layers of {name} that paddle.jit.to_static has compiled",
-                    "trace it before, or a second one",
+                    "trace it before it is compiled, or trace a second model that is not compiled",
                 )
             if path in layer_paths or next(iter(layer.children()), None) is None:
                 paths[id(layer)] = path
@@ -61,15 +66,17 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records the calls of Paddle's operators, and the gradients of parameters and inputs."""
         private.require("operations")
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
+        # methods of tensors that do not call these functions
         methods = [(paddle.Tensor, name) for name in CHECKED]
         with ExitStack() as stack:
             hooks = common.GradientHooks(self, stack, _asks)
 
             def replaced(name: str, original: Any) -> Any:
-                """The function that replaces an operator of Paddle: it passes each call to `run`, and the gradient of
-                each parameter or input to `leaf`."""
+                """Returns the function that replaces an operator of Paddle: it passes each call to `run`, and the
+                gradient of each parameter or input to `leaf`."""
 
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
@@ -98,11 +105,13 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
+        """Sets a model to evaluation mode while the block is open, and restores the modes of all its layers and the
+        averages that evaluation would change."""
         layers = model.sublayers(include_self=True)
         training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False takes the batch's statistics even in evaluation mode
-        # (https://github.com/PaddlePaddle/Paddle/issues/56046), and updates its averages: they are put back
-        kept = [
+        # (https://github.com/PaddlePaddle/Paddle/issues/56046), and updates its averages, which are restored below
+        averages = [
             (x, x.clone())
             for layer in layers
             if isinstance(layer, BATCH_NORMS) and use_global_stats(layer) is False
@@ -115,13 +124,14 @@ class PaddleCalls(Calls):
             for layer in training:
                 layer.training = True
             with paddle.no_grad():
-                for x, own in kept:
+                for x, own in averages:
                     x.copy_(own, True)
 
     def is_training(self, model: Any) -> bool | None:
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Reads the order from the first layer of the model that has a data format; None without one."""
         private.require("layers")
         formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
         return next(

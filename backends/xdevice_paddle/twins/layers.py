@@ -7,7 +7,7 @@ Facts about Paddle that the code depends on:
   convolution is laid out as PyTorch's, whatever the data format.
 - An RNN, LSTM or GRU has each of its parameters twice: under a name of its own and in its cells. With `proj_size`, its
   own names belong to the wrong parameters (3.3.1), so the names in the cells are used.
-- A MultiHeadAttention contains four Linears, which are not layers by themselves here.
+- A MultiHeadAttention contains four Linears, which are parts of it here, and not layers.
 - Paddle's `momentum` is the weight of the old value, PyTorch's is that of the new one.
 - A `paddle.nn.BatchNorm` may contain an activation, which gets an entry of its own, as in frameworks where it is a
   layer.
@@ -66,13 +66,14 @@ _INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3
 _NORMS: Final = (*_NEWER_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
 _COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
-"""Paddle's Linear whose weight is laid out as PyTorch's."""
+"""Paddle's Linear whose weight is laid out as in PyTorch."""
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def _setting(layer: Any, name: str) -> Any:
-    """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, which has all digits of it."""
-    # a user's subclass may have an `extra_repr` of its own, which need not state any settings
+    """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, with all digits of a number: as
+    a Python value, or as a text if it is no literal. Raises `UnsupportedError` if it is not stated."""
+    # not that of a user's subclass, which may have an `extra_repr` of its own that states no settings
     cls: Any = next(
         cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
     )
@@ -84,7 +85,7 @@ def _setting(layer: Any, name: str) -> Any:
             f"paddle {paddle.__version__} does not state it; it was tested up to {private.tested}"
         )
     try:
-        # texts are stated without quotes
+        # a text is stated without quotes, and then is no literal
         return literal_eval(stated[1])
     except (ValueError, SyntaxError):
         return stated[1]
@@ -103,10 +104,11 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         if id(layer) in owned:
             continue
         kind, settings = read.kind, read.settings
-        # their parameters are also those of layers inside them: Linears, cells
+        # layers inside these, Linears or cells, have the same parameters
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
         own = read.parts or dialects.paddle(kind, settings)
+        # Paddle stores both parameters flat, whatever the number of axes
         if kind == "layer_norm":
             own = tuple(
                 part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
@@ -114,6 +116,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             )
         norm = next((hook for hook in _pre_hooks(layer).values() if _is_norm(hook)), None)
         if norm is not None:
+            # g has one number along each axis that |v| sums over: all but `dim`
             axes = range(layer.weight_v.ndim)
             shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
             own = layouts.normed(own, layouts.NORM_NAMES[0], shape, layer.weight_g.shape)
@@ -129,9 +132,11 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
-    """Returns which axis a norm layer works over, by the `id` of the layer. Left out are norms over the axis on which
-    all convolutions of the model have their channels; in a model without convolutions, norms over the second axis."""
+    """Returns the setting `layouts.AXIS` of each norm layer that may work over another axis than that of the channels,
+    by the `id` of the layer. Norms over the axis on which all convolutions of the model have their channels are left
+    out; in a model without convolutions, norms over the second axis."""
     every = model.sublayers(include_self=True)
+    # False without convolutions: the channels then count as the second axis
     convs = {_has_channels_last(layer) for layer in every if isinstance(layer, CONVS)} or {
         False
     }
@@ -143,49 +148,53 @@ def _axes_of_norms(model: Any) -> dict[int, Settings]:
 
 
 def _has_channels_last(layer: Any) -> bool:
+    """Whether the data format of a layer, such as "NHWC", has the channels last; False for a layer without one."""
     return not (data_format.get(layer) or "NC").startswith("NC")
 
 
 def _is_norm(hook: Any) -> bool:
-    """Whether a hook of a layer is the one by which Paddle applies a weight norm to the parameter `weight`."""
+    """Whether a hook of a layer is the one with which Paddle applies a weight norm to the parameter `weight`."""
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
 def _is_spectral(hook: Any) -> bool:
+    """The same for a spectral norm."""
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
 
 def _batch_norm(path: str, layer: Any) -> Layer:
     """Reads a batch norm, which may contain an activation."""
+    # PyTorch's momentum is the weight of the new value, Paddle's that of the old one
     settings = {
         "eps": _epsilon(layer),
         "momentum": 1 - _momentum(layer),
         "activation": _act.get(layer),
     }
     always = use_global_stats(layer)
-    # left out where the layer's mode decides, as in other frameworks: with None, and in the older nn.BatchNorm with
-    # False too
+    # not stated if the layer's mode decides, as in other frameworks: None, and in the older nn.BatchNorm also False
     if always or (always is not None and isinstance(layer, _NEWER_BATCH_NORMS)):
         settings["use_global_stats"] = always
     return Layer(path, "batch_norm", (), settings)
 
 
 def _embedding(path: str, layer: Any) -> Layer:
+    """Reads an embedding."""
     index = _padding_idx(layer)
     settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
-    # Paddle gives zeros at padding_idx, whatever the weight has in that row
+    # Paddle returns zeros at padding_idx, whatever the weight has in that row
     if index is not None:
         settings[layouts.PADDED] = layouts.ZEROS
     return Layer(path, "embedding", (), settings)
 
 
 def _order(layer: Any) -> tuple[str, ...]:
+    """The names of the layers inside a Transformer layer, in the order in which they are called."""
     between = ("cross_attn",) if isinstance(layer, nn.TransformerDecoderLayer) else ()
     return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
 
 
 def _of_block(layer: Any) -> dict[int, Settings]:
-    """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
+    """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
     return {
         id(layer.norm1): {
             "norm_first": layer.normalize_before,
@@ -196,7 +205,8 @@ def _of_block(layer: Any) -> dict[int, Settings]:
 
 
 def _padding_idx(layer: Any) -> int | None:
-    # before Paddle 3.3, which brought max_norm, -1 meant no padding
+    """The padding_idx of an embedding, counted from the front; None if it has none."""
+    # before Paddle 3.3, which added max_norm, -1 meant no padding
     index = _index(layer)
     is_none = index is None or (index == -1 and not _HAS_MAX_NORM)
     return None if is_none else index % layer.weight.shape[0]
@@ -222,7 +232,7 @@ def _conv(path: str, layer: Any) -> Layer:
 
 
 def _padding(layer: Any, axes: int) -> object:
-    """The padding of a convolution in PyTorch's terms."""
+    """Returns the padding of a convolution over this number of axes in PyTorch's terms, as in `layouts.sides`."""
     padding = _pad_of(layer)
     # Paddle takes "same" and "valid" in upper and lower case
     if isinstance(padding, str):
@@ -241,11 +251,13 @@ def _padding(layer: Any, axes: int) -> object:
 
 
 def _is_same(layer: Any) -> bool:
+    """Whether a convolution has the padding "SAME", in upper or lower case."""
     return str(_pad_of(layer)).lower() == "same"
 
 
 def _stated(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns functions that read the settings that `extra_repr` states, by the settings' common names."""
+    """Returns functions that read the settings that `extra_repr` states (`_setting`), by PyTorch's names. `names` are
+    those that both frameworks share; `renamed` gives Paddle's name for each of the others."""
     return {
         name: partial(_setting, name=own)
         for name, own in (*zip(names, names, strict=True), *renamed.items())
@@ -261,6 +273,7 @@ _OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
 }
 _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Linear: ops.row("linear", {"activation": None}),
+    # the parts of PyTorch, because its weight is not transposed
     **dict.fromkeys(
         _COMPAT_LINEAR, lambda path, _: Layer(path, "linear", layouts.parts("linear", {}), {"activation": None})
     ),
@@ -269,6 +282,7 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Embedding: _embedding,
     nn.LayerNorm: ops.row("layer_norm", **_stated(eps="epsilon")),
     nn.GroupNorm: ops.row("group_norm", **_stated("num_groups", eps="epsilon")),
+    # Paddle's instance norms keep no running statistics
     **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", {"running_stats": False}, **_stated(eps="epsilon"))),
     nn.PReLU: ops.row("prelu", {"axis": "channels"}),
     nn.MultiHeadAttention: ops.row(
@@ -289,26 +303,31 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _ceil_mode(pool: Any) -> object:
+    """The ceil_mode of a pool, as `ops.max_pool` takes it."""
     # unlike PyTorch, Paddle keeps a last window that begins beyond the image
     return ops.OUTSIDE_TOO if getattr(pool, "ceil_mode", False) else False
 
 
 def _kernel(pool: Any) -> Any:
+    """The size of the window of a pool."""
     # some of Paddle's pools call it ksize, the others kernel_size
     return getattr(pool, "ksize", getattr(pool, "kernel_size", None))
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads a MaxPool over this number of axes."""
     return ops.max_pool(path, axes, _kernel(pool), pool.stride, pool.padding, _ceil_mode(pool))
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads an AvgPool over this number of axes."""
     window = (_kernel(pool), pool.stride, pool.padding)
     return ops.avg_pool(
         path,
         axes,
         *window,
         _ceil_mode(pool),
+        # the opposite of PyTorch's count_include_pad
         not pool.exclusive,
         getattr(pool, "divisor", None),
     )
@@ -318,6 +337,8 @@ _output_size = partial(_setting, name="output_size")
 
 
 def _upsample(path: str, layer: Any) -> Layer:
+    """Reads an Upsample."""
+    # align_mode=1 is a third way to place the pixels, which PyTorch does not have
     corners = (
         "as align_mode=1"
         if layer.align_mode and not layer.align_corners
@@ -327,6 +348,7 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
+    """Reads an UpsamplingNearest2D or UpsamplingBilinear2D, as `mode` says."""
     # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
     return ops.upsample(
         path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
@@ -334,6 +356,7 @@ def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
+    """Reads a Pad1D, Pad2D or Pad3D."""
     return ops.pad(
         path,
         ops.last_axis_first([int(size) for size in layer.padding]),
@@ -343,12 +366,14 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _gelu(path: str, layer: Any) -> Layer:
+    """Reads a GELU."""
     return ops.activation(
         path, "gelu", approximate="tanh" if _setting(layer, "approximate") else "none"
     )
 
 
 def _dropout(path: str, layer: Any) -> Layer:
+    """Reads a Dropout."""
     axes = "each number" if layer.axis is None else layer.axis
     return ops.dropout(
         path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes
@@ -356,6 +381,7 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
+    """Reads a LayerNorm without parameters."""
     return ops.plain(
         path,
         "layer_norm",
@@ -419,7 +445,7 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, layer: Any) -> ops.Module:
-    """The facts about a layer from which `ops.read` decides whether it knows what the layer computes."""
+    """Returns the description of a layer from which `ops.read` decides whether it is known what the layer computes."""
     children = [child for child in _sub_layers(layer).values() if child is not None]
     hooks = *_pre_hooks(layer).values(), *_post_hooks(layer).values()
     owned = *layer.named_buffers(include_sublayers=False), *vars(layer).items()
@@ -429,7 +455,10 @@ def _module(path: str, layer: Any) -> ops.Module:
 
 
 class PaddleLayers(Operations):
+    """The hooks that list the layers of Paddle. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Layer`."""
         if not isinstance(model, nn.Layer):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the model itself"
@@ -443,6 +472,7 @@ class PaddleLayers(Operations):
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        """Lists all layers, with the settings of those without parameters."""
         private.require("layers")
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)

@@ -53,12 +53,14 @@ _NAMES: Final = {
 }  # fmt: skip
 """The argument of an optimizer's class for each setting."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
+# these are sentences, because no single argument makes the setting
 _CLIP: Final = {
     "clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"
 }
 _DECAY: Final = {
     "decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"
 }
+# for each kind, Paddle's name of each state, by PyTorch's name
 _SLOTS: Final = {
     "sgd": {"momentum_buffer": "velocity"},
     "adam": {
@@ -73,13 +75,15 @@ _SLOTS: Final = {
 def _settings(
     optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
-    """The settings with which an optimizer updates the parameter `p`, which is in `group`."""
+    """Returns the settings with which an optimizer updates the parameter `p`, which is in `group`; an optimizer without
+    groups has {} in its place. Raises `UnsupportedError` for settings that no other framework has."""
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
             "reading rescale_grad, which does nothing on the CPU", "multiply the loss instead"
         )
     names = terms.settings_of(kind)
+    # only settings that this kind and this version of Paddle have
     settings = {
         name: stated[own] for name, own in _NAMES.items() if name in names and own in stated
     }
@@ -98,7 +102,8 @@ def _settings(
 
 
 def _stated(optimizer: Any) -> dict[str, Any]:
-    """Returns the settings that an optimizer has for the parameters of groups without their own."""
+    """Returns the settings of an optimizer that apply to groups of parameters without settings of their own, by the
+    names of Paddle's arguments."""
     stated = dict(states.default_dict(optimizer))
     if "amsgrad" in signature(type(optimizer)).parameters:  # from 3.0 on
         stated["amsgrad"] = _amsgrad(optimizer)
@@ -108,15 +113,15 @@ def _stated(optimizer: Any) -> dict[str, Any]:
 def _coupled(
     optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers
 ) -> dict[str, object]:
-    """The weight decay of an optimizer that adds it to the gradient, as all but AdamW do."""
+    """Returns the settings of the weight decay of an optimizer that adds it to the gradient, as all except AdamW do."""
     # Paddle ignores the optimizer's decay for a parameter that has a regularizer of its own
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
-        kept = states.default_dict(optimizer) | group
-        return {"weight_decay": kept.get("regularization_coeff", 0.0)}
+        own_settings = states.default_dict(optimizer) | group
+        return {"weight_decay": own_settings.get("regularization_coeff", 0.0)}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(
-            f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay"
+            f"reading a {type(decay).__qualname__}", "use L1Decay or L2Decay"
         )
     sign = isinstance(decay, paddle.regularizer.L1Decay)
     return {
@@ -128,13 +133,14 @@ def _coupled(
 def _decoupled(
     optimizer: Any, p: Any, group: Any, stated: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
-    """The weight decay of an AdamW. Multiplies the rate in `stated` by the ratio that the AdamW has for the
-    parameter."""
+    """Returns the settings of the weight decay of an AdamW. Multiplies the rate in `stated` by the ratio that the AdamW
+    has for the parameter `p`."""
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW whose parameter {p.name} has a regularizer too",
             "set its regularizer to None",
         )
+    # both are functions that the user may give: of a parameter, and of its name
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if ratio is not None:
         stated["lr"] *= ratio(p)
@@ -144,7 +150,9 @@ def _decoupled(
 
 
 def _clip(clip: Any, backend: Optimizers) -> str:
-    """A text that says how gradients are clipped."""
+    """Returns a text that says how gradients are clipped. Raises `UnsupportedError` for a class that is not one of
+    Paddle's three."""
+    # by the exact class, because a subclass may clip in another way
     if type(clip) is paddle.nn.ClipGradByGlobalNorm:
         return f"to a norm of all of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByNorm:
@@ -152,12 +160,12 @@ def _clip(clip: Any, backend: Optimizers) -> str:
     if type(clip) is paddle.nn.ClipGradByValue:
         return f"to values from {clip.min:.6g} to {clip.max:.6g}"
     raise backend.unsupported(
-        f"reading a {type(clip).__qualname__}", "it knows the three of paddle.nn"
+        f"reading a {type(clip).__qualname__}", "use one of the three in paddle.nn"
     )
 
 
 def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
-    """The names of a parameter's state, by PyTorch's names for it: "0.moment1" for `exp_avg` of the first parameter."""
+    """Returns the names of a parameter's state by PyTorch's names: "0.moment1" for `exp_avg` of the first parameter."""
     if p.dtype in (paddle.float16, paddle.bfloat16):
         return {}  # the state may be that of its copy in 32 bits, and have another dtype
     return {
@@ -168,13 +176,17 @@ def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> di
 
 
 class PaddleOptimizers(Optimizers):
+    """The hooks that read Paddle's optimizers and load their state. `Optimizers` describes each hook."""
+
     def state_to_come(
         self, optimizer: Any, names: Sequence[str]
     ) -> Mapping[str, paddle.Tensor]:
+        """Makes the state in a copy of the optimizer, which has none, and returns it."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
         existing = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
+        # see the top of this file for the reason
         twin = copy.copy(optimizer)
         # a shallow copy shares these stores with the optimizer, which would get the new state too
         states.accumulators.set(twin, defaultdict(dict))
@@ -193,6 +205,7 @@ class PaddleOptimizers(Optimizers):
         return dict(states.variables(twin))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
+        """Puts the tensors of `state` where Paddle looks for them, under the names that it uses in this process."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return
         parameters, weights = states.parameters_of(optimizer), states.master_weights(optimizer)
@@ -209,6 +222,8 @@ class PaddleOptimizers(Optimizers):
                 accumulators[kind][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads an optimizer. Each tensor of its state is named by the number of its parameter, see the top of this
+        file."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         groups = [
             group for group in states.parameter_list(optimizer) if isinstance(group, dict)

@@ -1,11 +1,11 @@
 """Gives Paddle virtual GPUs: devices of a plugin, which use the host's memory and have no kernels.
 
-If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands and results. A plugin is
-a table of C functions. The module `machine_code` makes these functions. The position of each in the table is read from
-the header in Paddle's wheel, because it differs between versions. Paddle must get the table before `import paddle`
-ends, because that lists the devices.
-
-So importing this module must not import Paddle; and it is imported only where virtual GPUs are wanted.
+If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands
+and results. A plugin is a table of C functions, which the module `machine_code` makes. The
+position of each function in the table differs between versions, and is read from the header in
+Paddle's wheel. Paddle must get the table before `import paddle` ends, because that lists the
+devices. So importing this module must not import Paddle. It is imported only if the program
+requests virtual GPUs.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ _MOST: Final = 16
 """The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
 (3.3.1)."""
 _ALIGNMENT: Final = 256
+"""The alignment of a virtual GPU's memory in bytes. Paddle gets it as the smallest block,
+too."""
 
 
 def register(n: int, kind: str) -> str | None:
-    """Gives Paddle `n` virtual GPUs, devices of this kind. Returns why Paddle cannot have them; None if it has them."""
+    """Gives Paddle `n` virtual GPUs, with the names "{kind}:0" and so on. Returns why Paddle
+    cannot have them; None if it has them."""
     if n > _MOST:
         return f"Paddle takes {_MOST} devices of a plugin at most, not {n}"
     reason = machine_code.why_not()
@@ -52,21 +55,25 @@ def register(n: int, kind: str) -> str | None:
         return reason
     try:
         _register(n, kind)
+    # a version without the header, without a member of the struct, or without the function in
+    # its library
     except (OSError, LookupError, AttributeError) as error:
-        return f"this Paddle cannot be given them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
+        return f"this version of Paddle cannot have them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
     return None
 
 
 @contextmanager
 def environment() -> Iterator[None]:
-    """A block in which `import paddle` lists the devices of plugins. In it, environment variables of Paddle have values
-    unless they were set; one that is empty counts as not set, because Paddle leaves empty ones to child processes."""
+    """A block in which `import paddle` lists the devices of plugins, because it sets
+    environment variables that Paddle reads then. Variables that the user has set stay. An empty
+    variable counts as not set, because Paddle passes empty ones on to child processes."""
     wanted = _variables()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if not before[name]})
     try:
         yield
     finally:
+        # exactly as before, so that child processes do not inherit them
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -75,15 +82,21 @@ def environment() -> Iterator[None]:
 
 
 def _variables() -> dict[str, str]:
-    # Paddle lists the devices of plugins only if it has a folder in which to look for plugins: this one is without any
+    """Returns the environment variables, with their values, that Paddle must have while it is
+    imported."""
+    # Paddle lists the devices of plugins only if it has a folder to search for plugins. This
+    # folder contains none
     wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
     is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
-    # at glog's usual level Paddle would print five lines about the plugin
+    # at glog's default level Paddle would print five lines about the plugin; a user who sets
+    # GLOG_v gets them
     return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
 
 
 def _register(n: int, kind: str) -> None:
-    """Hands Paddle's library the table of C functions. Raises if this version of Paddle is not laid out as expected."""
+    """Passes the table of C functions to Paddle's library. Raises `OSError`, `LookupError` or
+    `AttributeError` if the header, the interface or the library of this version of Paddle is
+    not as expected."""
     spec = find_spec("paddle")
     assert spec is not None, "the adapter is loaded only where Paddle is installed"
     root = Path(str(spec.origin)).parent
@@ -91,7 +104,8 @@ def _register(n: int, kind: str) -> None:
     version = _version(header)
     if version != _VERSION:
         raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")
-    # with the flags that `import paddle` will have: after TensorFlow, those that prefer Paddle's own symbols
+    # with the flags that `import paddle` will use: after TensorFlow, those that prefer Paddle's
+    # own symbols
     load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
     load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
     interface = _interface(_Slots(header), n)
@@ -131,6 +145,8 @@ class _String(ctypes.Structure):
 
 
 def _version(header: str) -> tuple[int, ...]:
+    """Returns the version of the plugin interface that a header defines: major, minor and
+    patch."""
     return tuple(
         int(x)
         for x in re.findall(r"#define PADDLE_CUSTOM_RUNTIME_[A-Z]+_VERSION (\d+)", header)
@@ -138,14 +154,18 @@ def _version(header: str) -> tuple[int, ...]:
 
 
 class _Slots:
-    """The offset of each member of the C struct `C_DeviceInterface`, by its name, counted in words (pointer sizes)."""
+    """The layout of the C struct `C_DeviceInterface`, as the text of Paddle's header declares
+    it, in words: each member is a pointer or a `size_t`, or an array of these. `words` is the
+    size of the struct, and `places` has the offset of each member by its name."""
 
     def __init__(self, header: str) -> None:
         body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
-        # comments in the header name members that are none
+        # without comments, some of which look like members
         body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
         self.words = 0
         self.places: dict[str, int] = {}
+        # matches the name in `(*name)(`, `size_t name;` and `void* name;`, and the length in
+        # `void* name[8];`
         for name, length in re.findall(
             r"(?:\(\s*\*\s*|\bsize_t |\bvoid\* )(\w+)(?:\[(\d+)\])?(?:;|\)\()", body
         ):
@@ -160,7 +180,7 @@ def _interface(slots: _Slots, n: int) -> int:
     page.finish()
     interface: int = _allocate(slots.words * _WORD)
     words = (ctypes.c_size_t * slots.words).from_address(interface)
-    # Paddle compares it with its own size of the struct
+    # Paddle compares this member with its own size of the struct
     words[slots.places["size"]] = slots.words * _WORD
     for name, address in functions.items():
         words[slots.places[name]] = address
@@ -176,15 +196,19 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
     """
     done = page.success()
     set_device, get_device = page.per_thread()
+    # values that the functions below copy to the address that Paddle passes
     count = page.keep(_words(n))
     indices = page.keep(_words(*range(n)))
     alignment = page.keep(_words(_ALIGNMENT))
     event = page.keep(_words(1))
+    # Paddle passes the device, the destination, the source and the size
     copy = page.call("memmove", Argument(1), Argument(2), Argument(3))
     return {
         "set_device": set_device,
         "get_device": get_device,
         "synchronize_device": done,
+        # each event is the number 1: as all work is synchronous, there is nothing to record or
+        # to wait for
         "create_event": page.call("memcpy", Argument(1), event, _WORD),
         "record_event": done,
         "destroy_event": done,
@@ -197,6 +221,7 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
         "memory_copy_h2d": copy,
         "memory_copy_d2h": copy,
         "memory_copy_d2d": copy,
+        # Paddle passes two devices here, so the other arguments are one place further
         "memory_copy_p2p": page.call("memmove", Argument(2), Argument(3), Argument(4)),
         "get_device_count": page.call("memcpy", Argument(0), count, _WORD),
         "get_device_list": page.call("memcpy", Argument(0), indices, n * _WORD),
@@ -205,11 +230,13 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
 
 
 def _words(*values: int) -> bytes:
+    """Returns the bytes of a C array of `size_t`."""
     return bytes((ctypes.c_size_t * len(values))(*values))
 
 
 def _allocate(size: int) -> int:
-    """Allocates memory that is filled with zeros and that Paddle can free by `delete`, and returns its address."""
+    """Allocates memory that is filled with zeros, and returns its address. Paddle will free it
+    by `delete`, which calls the `free` of the C library."""
     calloc = ctypes.CDLL(None).calloc
     calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
     address: int = calloc(1, size)

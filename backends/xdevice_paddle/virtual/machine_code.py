@@ -15,10 +15,13 @@ import platform
 import sys
 from typing import Final, NamedTuple
 
-# System V calling convention: the numbers of rdi, rsi, rdx, rcx, r8, r9
+# the registers of the first six arguments in the System V calling convention: rdi, rsi, rdx,
+# rcx, r8, r9
 _REGISTERS: Final = (7, 6, 2, 1, 8, 9)
 _CALL_RAX: Final = b"\xff\xd0"
 _RETURN_0: Final = b"\x31\xc0"  # xor eax, eax
+# a called function expects a stack that is aligned to 16 bytes, and the return address has
+# taken 8
 _ALIGN_STACK: Final = b"\x48\x83\xec\x08"  # sub rsp, 8
 _RETURN: Final = b"\xc3"
 _RESTORE_STACK: Final = b"\x48\x83\xc4\x08" + _RETURN  # add rsp, 8; ret
@@ -30,7 +33,7 @@ _RAX: Final = 0
 
 
 class Argument(NamedTuple):
-    """In `Page.call`, an argument that the new function is called with: the one with this number, from 0."""
+    """In `Page.call`, the argument of the new function that has this number, counted from 0."""
 
     number: int
 
@@ -43,8 +46,8 @@ def why_not() -> str | None:
 
 
 class Page:
-    """One page of memory with new functions. It is never freed, because Paddle calls them until the process has
-    ended."""
+    """One page of memory with new functions. It is never freed, because Paddle calls the
+    functions until the process ends. Raises `OSError` if there is no memory for it."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -74,11 +77,13 @@ class Page:
     def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
         """Makes a function that calls the function `name` of the C library, and returns the new function's address.
 
-        `passed` has the arguments for the function of the C library: constants, and, in ascending order, arguments of
-        the new function. The new function returns 0, or, with `is_status`, the result of the function of the C library.
+        `passed` has the arguments for the function of the C library, at most six: constants,
+        and, in ascending order, arguments of the new function. The new function returns the
+        result of the C library's function with `is_status`, and 0 without.
         """
         places = list(zip(_REGISTERS, passed, strict=False))
-        # the constants last, because they overwrite registers whose arguments are still to be moved
+        # before the constants, which would overwrite registers with arguments that are still
+        # needed; in ascending order because each argument moves to an earlier register
         moved = [
             _move(register, _REGISTERS[x.number])
             for register, x in places
@@ -91,11 +96,13 @@ class Page:
         return self._add(b"".join([*code, b"" if is_status else _RETURN_0, _RESTORE_STACK]))
 
     def per_thread(self) -> tuple[int, int]:
-        """Makes two functions, and returns their addresses. Each is called with the address of a C int: the first keeps
-        that int for the calling thread, the second writes there what the thread has kept, or 0. Both return 0.
+        """Makes two functions, and returns their addresses. Each is called with the address of
+        a C int. The first stores that int for the calling thread. The second writes the
+        thread's int to the address, or 0 if the thread has stored none. Both return 0.
 
         Raises:
-            OSError: the process has no key for values of threads left (pthread_key_create).
+            OSError: the process has used up its keys for values of threads
+                (pthread_key_create).
         """
         key = ctypes.c_uint()
         status = self._libc.pthread_key_create(ctypes.byref(key), None)
@@ -104,6 +111,7 @@ class Page:
         load_key = _load(_REGISTERS[0], key.value)
         keep = [
             _ALIGN_STACK,
+            # before the key overwrites rdi, which has the address of the int
             _READ_INT,
             load_key,
             self._call("pthread_setspecific"),
@@ -111,6 +119,7 @@ class Page:
             _RESTORE_STACK,
         ]
         write = [
+            # keeps the address of the int during the call
             _PUSH_RDI,
             load_key,
             self._call("pthread_getspecific"),
@@ -122,11 +131,13 @@ class Page:
         return self._add(b"".join(keep)), self._add(b"".join(write))
 
     def finish(self) -> None:
-        """Makes the functions on this page callable, after which they cannot be changed.
+        """Makes the functions on this page callable. No function can be added after that.
 
         Raises:
             OSError: the system does not let programs make code.
         """
+        # not writable any more: hardened systems refuse memory that is writable and executable
+        # at the same time
         if self._libc.mprotect(self._code, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
             raise OSError(
                 ctypes.get_errno(),
@@ -134,21 +145,27 @@ class Page:
             )
 
     def _call(self, name: str) -> bytes:
+        """Returns the machine code that calls a function of the C library."""
+        # by its absolute address: it may be too far away for a relative call
         target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
         assert target is not None
         return _load(_RAX, target) + _CALL_RAX
 
     def _page(self) -> int:
+        """Returns the address of a new page of memory. Raises `OSError` if there is none."""
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address: int = self._libc.mmap(
             None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0
         )
+        # MAP_FAILED of mmap
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "no memory for a page of code (mmap)")
         return address
 
     def _add(self, code: bytes) -> int:
+        """Appends a function to the page, and returns its address."""
         address = self._code + self._used
+        # rounded up to 16 bytes, the usual alignment of functions on x86-64
         self._used += -(-len(code) // 16) * 16
         assert self._used <= mmap.PAGESIZE
         ctypes.memmove(address, code, len(code))
@@ -156,10 +173,14 @@ class Page:
 
 
 def _move(to: int, source: int) -> bytes:
-    """Returns the machine code of the instruction `mov to, source`, for two registers."""
+    """Returns the machine code of the instruction `mov to, source`, for the numbers of two
+    registers."""
+    # REX.W with bit 3 of both numbers, the opcode, and ModR/M with their lower three bits
     return bytes([0x48 | (source >> 3) << 2 | to >> 3, 0x89, 0xC0 | (source & 7) << 3 | to & 7])
 
 
 def _load(to: int, value: int) -> bytes:
-    """Returns the machine code of the instruction `movabs to, value`, for a register and a constant."""
+    """Returns the machine code of the instruction `movabs to, value`, for the number of a
+    register and a constant."""
+    # REX.W with bit 3 of the number, and the opcode with the lower three bits
     return bytes([0x48 | to >> 3, 0xB8 | to & 7]) + value.to_bytes(8, "little")

@@ -1,5 +1,5 @@
-"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code that `machine_code` writes:
-programs without virtual GPUs load neither."""
+"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code from
+`machine_code`. Programs without virtual GPUs load neither module."""
 
 from __future__ import annotations
 
@@ -20,32 +20,43 @@ if TYPE_CHECKING:
 
 
 class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
+    """Paddle's virtual GPUs: the devices of the plugin that `custom_device` has registered."""
+
     _gpu: str
     _gpus: int
     _natives: dict[Device, Any]
 
     def why_no_virtual_gpus(self) -> str | None:
         listed = paddle.device.get_all_custom_device_type() or ()
+        # Paddle got the plugin, but has not accepted it
         if virtual_devices.registered() and virtual_devices.KIND not in listed:
             return "Paddle does not list them; GLOG_v=3 makes it print why"
         return virtual_devices.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Prepares Paddle for its virtual GPUs, which exist since its import, and makes its
+        operations refuse tensors of two of them."""
         from . import virtual_operations
 
         private.require("virtual GPUs")
+        # with strides, Paddle calls the plugin's kernel `contiguous` for views, and raises a
+        # RuntimeError because there is none: for this kernel it does not use the CPU's (3.3.1)
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
         # Paddle makes the first device of a plugin its default
         paddle.set_device("cpu")
+        # forgets Paddle's objects for real GPUs, which are hidden from now on
         self._natives = {devices.CPU: self._natives[devices.CPU]}
         self._gpu, self._gpus = virtual_devices.KIND, n
-        for index in range(n):  # so that xdevice takes the names that paddle.get_device() gives
+        # xdevice accepts the names that `paddle.get_device()` returns
+        for index in range(n):
             devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
-        # they are made by Tensor.view, which has no kernel without strides
+        # xdevice makes them by Tensor.view, which has no kernel while strides are off
         self.short_floats = frozenset()
         virtual_operations.refuse_mixed_devices()
 
     def limit(self) -> None:
+        """Checks each new tensor against the limits of its virtual GPU. Paddle itself counts
+        their memory."""
         from . import virtual_operations
 
         if any(self.characters):
@@ -58,9 +69,11 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         return MemoryError(f"ResourceExhaustedError: {text}")
 
     def _check(self, x: Any, index: int) -> None:
-        """Raises Paddle's error if a virtual GPU lacks the dtype of a tensor, or the memory for it."""
+        """Raises Paddle's error if the virtual GPU with this index lacks the dtype of a new
+        tensor, or the memory for it."""
         self.refuse_lacking(index, [dtype_name(x.dtype)])
         usage = self.memory(devices.of("gpu", index))
+        # negative if too many bytes are allocated: Paddle has counted the new tensor already
         if usage.free is not None and usage.free < 0:
             more = x.size * x.element_size()
             raise self.memory_error(
@@ -68,6 +81,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
             )
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        """Returns a tensor that was made for `device`, after checking it against the limits of
+        that virtual GPU. Raises Paddle's error as `_check` does."""
         settled: paddle.Tensor = super()._settled(x, device)  # type: ignore[misc]
         if device.kind == "gpu" and any(self.characters):
             self._check(settled, device.index)

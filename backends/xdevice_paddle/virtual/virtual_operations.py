@@ -4,19 +4,19 @@ A virtual GPU is a device of a plugin without kernels. If a plugin has no kernel
 the CPU, and copies operands and results (https://github.com/PaddlePaddle/Paddle/pull/44639 and
 https://github.com/PaddlePaddle/Paddle/pull/44681).
 
-| in place of | stands | because |
+| function of Paddle | replaced by | because |
 |---|---|---|
 | each function of `paddle._C_ops` and `_legacy_C_ops`, except those that move | `_checked` | Paddle does not compare \
 the devices of operands: the kernel of one real GPU accesses the memory of the other, and of two virtual GPUs both \
 operands would silently be copied to the host |
 | methods of `paddle.Tensor` written in C++ (`CHECKED` in private.py) | `_checked` | Paddle's Python calls them \
-beside `_C_ops` |
+without going through `_C_ops` |
 | `to_tensor`, `Tensor.to`, `_copy_to`, for a character | `_checking` | they make tensors without `_C_ops` |
-| the place of results without elements | `_settle` | Paddle copies results back to the GPU, but not those |
 
-Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. No upstream issue is known for
-what is replaced here. custom_device.py says how Paddle gets the plugin, and machine_code.py why that needs machine
-code.
+Paddle copies results back to the GPU, except those without elements, so `_checked` moves these
+by `_settle`. Operands on the CPU are allowed, because Paddle copies them to the GPU, real or
+virtual. No upstream issue is known for any of this. custom_device.py says how Paddle gets the
+plugin, and machine_code.py why that needs machine code.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _MOVES = ("copy_to", "memcpy", "assign_")
+"""Parts of the names of Paddle's operations that copy between devices: their operands may be on
+two GPUs."""
 _REFUSED = "rmsprop_"
-"""The step of Paddle's RMSProp: its kernel requires the memory of its operands, and Paddle gives it copies on the
-host."""
+"""The step of Paddle's RMSProp. Its kernel writes to the operands' own memory, but Paddle
+passes it copies on the host."""
 
 
 def refuse_mixed_devices() -> None:
@@ -45,6 +47,7 @@ def refuse_mixed_devices() -> None:
     and methods through which Paddle's Python calls them."""
 
     for module in (private["paddle._C_ops"], private["paddle._legacy_C_ops"]):
+        # a list, because the loop replaces items of the module's dict
         for name, call in list(vars(module).items()):
             if isinstance(call, BuiltinFunctionType) and not any(
                 move in name for move in _MOVES
@@ -52,27 +55,35 @@ def refuse_mixed_devices() -> None:
                 setattr(module, name, _checked(name, call))
     for name in (*CHECKED, *NEWER_CHECKED):
         method: Any = getattr(paddle.Tensor, name, None)
+        # not those that this version of Paddle has in Python: they call operations that are
+        # replaced already
         if type(method) is _Method:
             setattr(paddle.Tensor, name, _checked(name, method))
 
 
 _Method = type(paddle.Tensor.clone)
+"""The type of methods that are written in C++."""
 
 
 def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps an operation of Paddle: operands on two virtual GPUs are refused, and empty results stay on the GPU."""
+    """Wraps `call`, the operation of Paddle with this name. The new function raises
+    `DeviceMismatchError` for operands on two virtual GPUs, and moves empty results to the
+    operands' GPU."""
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        first = there = None
+        first = gpu_place = None
         operands = []
+        # the keywords are not searched: Paddle's Python passes tensors by position, except
+        # `out=`
         for x in _tensors(args):
             place = x.place
+            # operands on the CPU may be used with those on a GPU
             if not place.is_custom_place():
                 continue
             operands.append(x)
             index = place.custom_device_id()
             if first is None:
-                first, there = index, place
+                first, gpu_place = index, place
             elif index != first:
                 raise DeviceMismatchError(
                     f"{name} takes tensors of one GPU, but they are on gpu:{first} and gpu:{index}; "
@@ -80,11 +91,12 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
                 )
         if operands and name == _REFUSED:
             raise UnsupportedError(
-                "RMSProp is not supported on virtual GPUs of paddle; take Adam, or stay on the CPU"
+                "RMSProp is not supported on virtual GPUs of paddle; use Adam, or stay on the CPU"
             )
         result = call(*args, **kwargs)
         if operands:
-            _settle([result, *operands], there)  # what is written in place is moved as well
+            # the operands too, because one may have been written in place
+            _settle([result, *operands], gpu_place)
         if _check is not None:
             _check_all([result, *operands])
         return result
@@ -93,10 +105,13 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _check: Callable[[Any, int], None] | None = None
+"""The function that `check_results` was called with; None if the virtual GPUs have no
+limits."""
 
 
 def check_results(check: Callable[[Any, int], None]) -> None:
-    """Calls `check` with each tensor on a virtual GPU that Paddle makes from now on, and the index of the GPU."""
+    """Has `check` called, from now on, with each tensor that Paddle makes on a virtual GPU, and
+    with the index of that GPU. An error that `check` raises ends the operation."""
     global _check
     _check = check
     # they make tensors without the functions of `_C_ops`
@@ -109,6 +124,9 @@ def check_results(check: Callable[[Any, int], None]) -> None:
 
 
 def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function of Paddle that makes a tensor: the function of `check_results` is called
+    with the new tensor."""
+
     @wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:
         result = call(*args, **kwargs)
@@ -119,6 +137,8 @@ def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_all(tensors: Iterable[Any]) -> None:
+    """Calls the function of `check_results`, if there is one, with each of these tensors that
+    is on a virtual GPU."""
     for x in _tensors(tensors):
         place = x.place
         if _check is not None and place.is_custom_place():
@@ -126,12 +146,16 @@ def _check_all(tensors: Iterable[Any]) -> None:
 
 
 def _settle(tensors: Iterable[Any], place: Any) -> None:
+    """Moves those of these tensors that have no elements from the CPU to `place`, Paddle's
+    object for a GPU. They stay the same objects."""
     for x in _tensors(tensors):
+        # `relocate` moves the memory of dense tensors only
         if x.is_dense() and not x.size and x.place.is_cpu_place():
             copying.relocate(x, place)
 
 
 def _tensors(args: Iterable[Any]) -> Iterable[Any]:
+    """Yields the tensors among these arguments, and those in their lists and tuples."""
     for x in args:
         if isinstance(x, paddle.Tensor):
             yield x

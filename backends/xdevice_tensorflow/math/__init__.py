@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 
 class TensorflowArithmetic(Arithmetic):
+    """The capability `Arithmetic` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
     _place: Callable[[str], Device]
 
     def namespace(self) -> ModuleType:
@@ -28,7 +31,9 @@ class TensorflowArithmetic(Arithmetic):
         return arithmetic
 
     def operand_device(self, x: Any) -> Device:
-        # an int32 tensor "on" a GPU has its memory on the host, and the GPU's kernels read int32 from the host
+        # the memory of an int32 tensor "on" a GPU is on the host, and GPU kernels read int32
+        # from the host. So the device of its operation (`device`) counts, not that of its
+        # memory (`backing_device`), which traced tensors lack
         if x.dtype == tf.int32 and hasattr(x, "backing_device"):
             return self._place(x.device)
         return self.device_of(x)

@@ -1,13 +1,15 @@
-"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the
-core calls them, and what they have to return.
+"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says
+with which arguments the core calls them, and what they have to return.
 
 Facts about TensorFlow that the code depends on:
-- An operation runs on the device of the open scope, not on that of its operands. So each kernel opens a scope with the
-  device of its first operand.
-- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted through integers that have the
-  same order (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
-- `floordiv` of floats rounds the quotient before it takes the floor: 1 // 0.1 is 10, while `floormod` gives a remainder
-  of 0.1. So `floor_divide` computes the quotient from the remainder (no upstream issue known; 74893 is another case).
+- An operation runs on the device of the open scope, not on that of its operands. So each kernel
+  opens a scope with the device of its first operand.
+- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted
+  through integers that have the same order
+  (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
+- `floordiv` of floats rounds the quotient before it takes the floor: 1 // 0.1 is 10, while
+  `floormod` gives a remainder of 0.1. So `floor_divide` computes the quotient from the
+  remainder (no upstream issue known; 74893 is another case).
 - `argmax` and `argmin` skip NaN (no upstream issue known), which the core corrects.
 """
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+# the constants that `xdevice.math.contract.arithmetic` explains
 TAKE_NUMBERS = frozenset(
     [
         "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply",
@@ -46,7 +49,7 @@ WIDER = {
     "sign": _UNSIGNED,
     "matmul": {"int8": "int32", "int16": "int32"} | _UNSIGNED,
 }
-RESHAPE_IS_VIEW = True  # tensors cannot be changed, so nobody can tell a copy from a view
+RESHAPE_IS_VIEW = True  # tensors cannot be changed, so a copy and a view look the same
 
 # making
 
@@ -62,6 +65,8 @@ def astype(x: Any, name: str) -> Any:
     return tf.cast(x, name)
 
 
+# `constant` and `number` cannot be placed by their first argument, which is not a tensor, but
+# by `like`
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
     return _made(like, tf.constant, array)
 
@@ -79,16 +84,19 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 
 def _number(value: complex, name: str) -> Any:
-    # `tf.constant` raises for a number where the dtype is bool
+    # `tf.constant` raises for a number other than a bool if the dtype is bool
     return tf.constant(bool(value) if name == "bool" else value, name)
 
 
 def _made(like: Any, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns `make(*arguments)`, computed on the device of `like`."""
     return _placed(lambda x: make(*arguments))(like)
 
 
 # of each element
 
+# functions of `tf.math` that are kernels once they are placed; a keyword gives TensorFlow's
+# name for a function
 _OF_MATH = named(
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "conj", "cos", "cosh", "equal",
     "exp", "expm1", "floor", "greater", "greater_equal", "imag", "less", "less_equal", "log", "log1p", "logical_and",
@@ -97,6 +105,7 @@ _OF_MATH = named(
     all="reduce_all", any="reduce_any", cumulative_prod="cumprod", cumulative_sum="cumsum", divide="truediv",
     max="reduce_max", mean="reduce_mean", min="reduce_min", prod="reduce_prod", remainder="floormod", sum="reduce_sum",
 )  # fmt: skip
+# the same for functions of `tf`
 _OF_SHAPES = named(
     "broadcast_to", "expand_dims", "matmul", "reshape", "roll", "squeeze", "where", flip="reverse",
     permute_dims="transpose",
@@ -108,6 +117,8 @@ bitwise_right_shift = _placed(tf.bitwise.right_shift)
 
 
 def _of_bits(function: Callable[..., Any], of_bool: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel that calls `of_bool` for bool tensors, which TensorFlow's bitwise
+    functions do not take, and `function` for integers."""
     return _placed(lambda x, *rest: (of_bool if x.dtype is tf.bool else function)(x, *rest))
 
 
@@ -123,7 +134,9 @@ def copysign(x1: Any, x2: Any) -> Any:
 
 
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a test that takes no complex numbers: it tests both of their parts."""
+    """Makes a kernel from a test of floats that does not take complex numbers. The kernel tests
+    the real and the imaginary part of these, and `together` joins the two results: with "and"
+    or with "or"."""
 
     @_placed
     def kernel(x: Any) -> Any:
@@ -141,6 +154,8 @@ isnan = _of_parts(tf.math.is_nan, tf.logical_or)
 
 @_placed
 def signbit(x: Any) -> Any:
+    # reads the float as an integer of the same size, whose sign is the same bit; so it is True
+    # for -0.0
     return tf.bitcast(x, {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]) < 0
 
 
@@ -149,11 +164,13 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
+    # `truncatemod` cuts the quotient off towards 0; if it is negative and not exact, its floor
+    # is one less
     is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
     times = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
     # `rounded * 0` has the sign of the quotient
     times = tf.where(times == 0, rounded * 0, tf.round(times))
-    # it is constant but for steps
+    # the function is constant between its steps, so its gradient is 0
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 
 
@@ -181,7 +198,8 @@ argmin = _placed(tf.argmin)
 @_placed
 def argsort(x: Any, axis: int, descending: bool) -> Any:
     keys = _exchanged_with_last(_keys(x), axis)
-    # top_k puts the first of equal values first; the complement reverses the order of integers
+    # `top_k` sorts in descending order, and puts the first of equal values first. For the
+    # ascending order it sorts the complements (`invert`), whose order is the reverse
     places = tf.math.top_k(
         keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]
     ).indices
@@ -189,9 +207,11 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _keys(x: Any) -> Any:
-    """Returns integers that sort as the values of `x` do, with NaN last."""
+    """Returns integers that have the same order as the values of `x`, with NaN last. Integers
+    are returned as they are."""
     if not x.dtype.is_floating:
         return x
+    # float16 and bfloat16, whose values all exist in float32
     if x.dtype.size < 4:
         x = tf.cast(x, tf.float32)
     whole = tf.int32 if x.dtype.size == 4 else tf.int64
@@ -199,6 +219,9 @@ def _keys(x: Any) -> Any:
     is_nan = tf.math.is_nan(x)
     x = tf.where(x == 0, tf.zeros((), x.dtype), x)
     x = tf.where(is_nan, tf.constant(math.nan, x.dtype), x)
+    # the bits of positive floats, read as integers, have the order of the floats; those of
+    # negative floats have the reverse order, which inverting all bits but the sign
+    # (`whole.max`) turns around
     bits = tf.bitcast(x, whole)
     keys = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits)
     return tf.where(is_nan, whole.max, keys)
@@ -241,6 +264,7 @@ def put(x: Any, indices: Any, values: Any) -> Any:
 
 @_placed
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    # `gather` with all axes but one as a batch works along the last axis only
     last = len(x.shape) - 1
     return _exchanged_with_last(
         tf.gather(
@@ -273,6 +297,7 @@ view = _placed(tf.reshape)
 
 @_placed
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    # TensorFlow returns V, and the standard requires its adjoint
     values, u, v = tf.linalg.svd(x, full_matrices=full_matrices)
     return u, values, tf.linalg.adjoint(v)
 
@@ -289,12 +314,16 @@ linalg = SimpleNamespace(
 def _transform(
     function: Callable[..., Any], of_length: Callable[[int], int]
 ) -> Callable[..., Any]:
-    """Makes a kernel from one of TensorFlow's transforms along the last axis, which scale only the inverse."""
+    """Makes a kernel with the arguments `(x, n, axis, norm)` from one of TensorFlow's
+    transforms. These work along the last axis and divide by `n` in the inverse transforms only.
+    `of_length(n)` is the length that the input of a transform with `n` results has: `n // 2 +
+    1` for `irfft`, `n` for the others."""
 
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:
         x, length = _exchanged_with_last(x, axis), of_length(n)
-        # TensorFlow's transforms take the length that there is
+        # `tf.signal.fft` transforms the length that its input has, so the input is cut off or
+        # padded with zeros
         x = x[..., :length]
         missing = length - x.shape[-1]
         x = tf.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (0, missing)])
@@ -303,6 +332,8 @@ def _transform(
             if function not in (tf.signal.rfft, tf.signal.irfft)
             else function(x, [n])
         )
+        # the factor is 1 / n, its root or 1; the inverse transforms of TensorFlow have the
+        # factor 1 / n already
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
         power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         scale = float(n) ** (power if is_inverse else -power)

@@ -1,8 +1,10 @@
 """Compiles functions with `tf.function`.
 
 Facts about TensorFlow that the code depends on:
-- An operation of a graph runs on the device of the scope that is open while the function is traced.
-- AutoGraph would turn an `if` on a tensor into a condition of the graph, where other frameworks raise. So it is off.
+- An operation of a graph runs on the device of the scope that is open while the function is
+  traced.
+- AutoGraph would turn an `if` on a tensor into a condition of the graph, where other frameworks
+  raise. So it is off.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ _call_flat = private.get(
 
 
 class TensorflowCompiling(Compiling):
+    """The capability `Compiling` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.compiling`."""
+
     def compile(self, call: Traced, device: Device) -> Traced:
         native = self.to_native(device)
+        # the note and the program for the shapes and dtypes of the arguments
         programs: dict[Any, tuple[Any, Any]] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
@@ -36,14 +42,16 @@ class TensorflowCompiling(Compiling):
             note, program = entry
             if _call_flat is None:
                 return note, program(tensors)
-            # calling the program itself would sort the arguments anew, which takes 150 us for four tensors, 400 for 27
+            # calling the program itself sorts its arguments each time: 150 us for 4 tensors,
+            # 400 us for 27
             return note, _call_flat(program, tensors, program.captured_inputs)
 
         return compiled
 
 
 def _traced(call: Traced, tensors: list[Any], native: str) -> tuple[Any, Any]:
-    """Returns the note of `call`, and its program for tensors of these shapes and dtypes."""
+    """Returns the note of `call`, and its program for tensors with the shapes and dtypes of
+    these. The operations of the program run on the device `native`, such as "GPU:0"."""
     note: Any = None
 
     def traced(tensors: list[Any]) -> list[Any]:

@@ -1,7 +1,8 @@
 """Computes gradients with `tf.GradientTape`.
 
 Facts about TensorFlow that the code depends on:
-- An operation runs on the device of the open scope, not on that of its operands. So do the operations of its gradient.
+- An operation runs on the device of the open scope, not on that of its operands. So do the
+  operations of its gradient.
 - A tape distinguishes tensors by object, so each input is passed to it as a new object.
 - The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be made dense.
 """
@@ -23,19 +24,23 @@ if TYPE_CHECKING:
 
 
 def _device_scope(x: Any) -> AbstractContextManager[Any]:
-    """Returns a scope with the device of `x`. For a traced tensor, which has no device, it changes nothing."""
+    """Returns a context manager that makes operations run on the device of `x`. For a traced
+    tensor, which has no device, it changes nothing."""
     place = getattr(x, "backing_device", None)
-    # what is traced runs where the whole function does
+    # the operations of a traced function run on the device of the whole function
     return nullcontext() if place is None else tf.device(place)
 
 
 def _input(x: Any) -> Any:
+    """Returns a new tensor object with the values of `x`, on its device. A tape distinguishes
+    inputs by their object."""
     with _device_scope(x):
         return tf.identity(x)
 
 
 def _dense_gradient(g: Any, x: Any, backend: Gradients) -> Any:
-    """Returns `g`, the gradient for the input `x`, made dense and on the device of `x`; None if `g` is None."""
+    """Returns `g`, the gradient for the input `x`, as a dense tensor on the device of `x`; None
+    if `g` is None, because the loss does not depend on the input."""
     if g is None:
         return None
     # makes `tf.IndexedSlices` dense
@@ -46,9 +51,12 @@ def _dense_gradient(g: Any, x: Any, backend: Gradients) -> Any:
 
 
 class TensorflowGradients(Gradients):
+    """The capability `Gradients` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         with _device_scope(leaves[0]):
-            # variables that the function reads are constants to it
+            # only the inputs are watched: variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 inputs = [_input(x) for x in leaves]
                 tape.watch(inputs)
@@ -68,7 +76,8 @@ class TensorflowGradients(Gradients):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         new = []
-        # no copies where a rule writes, because tensors cannot be changed
+        # TensorFlow's tensors cannot be changed, so a rule that writes (`writes`) needs no
+        # copies; nor is `nested` needed, because TensorFlow records only for tapes
         for row in rows:
             with _device_scope(row[0]):
                 new.append(rule(*row))

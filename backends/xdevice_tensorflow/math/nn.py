@@ -1,10 +1,12 @@
-"""TensorFlow's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and
-what they have to return.
+"""TensorFlow's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments
+the core calls them, and what they have to return.
 
 Facts about TensorFlow that the code depends on:
-- It has kernels for images of the shape (N, C, H, W) on GPUs only. On the CPU, and in a traced function, whose device
-  is not known, `conv2d` transposes the images and the result. A pool treats each channel as an image, which is faster.
-- A convolution of an empty batch returns the batch unchanged (2.21), so an image of zeros is added to the batch.
+- It has kernels for images of the shape (N, C, H, W) on GPUs only. On the CPU, and in a traced
+  function, whose device is not known, `conv2d` transposes the images and the result. A pool
+  treats each channel as an image, which is faster.
+- A convolution of an empty batch returns the batch unchanged (2.21), so an image of zeros is
+  added to the batch.
 - An operation runs on the device of the open scope, not on that of its operands.
 """
 
@@ -32,6 +34,10 @@ log_softmax = placed(tf.nn.log_softmax)
 
 
 def guards(indices: Any, place: str) -> bool:
+    """Whether the core may call the kernels below without reading `indices`, which are on a
+    device of the kind `place`. For an index out of range they return NaN."""
+    # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
+    # raise at once
     return place != "cpu" and not is_blocking()
 
 
@@ -58,18 +64,22 @@ def embedding(indices: Any, table: Any) -> Any:
 @placed
 def one_hot(indices: Any, n: int, name: str) -> Any:
     if name == "bool":
-        # its defaults of 1 and 0 are no bools
+        # the values for the class and for the others; TensorFlow's defaults of 1 and 0 are not
+        # bools
         return tf.one_hot(indices, n, True, False, dtype=name)
     ones = tf.one_hot(indices, n, dtype=name)
     return _nan_where_wrong(ones, indices, n) if ones.dtype.is_floating else ones
 
 
 def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
-    """The rows, with NaN where an index is below 0 or not below `n`, a number or the length of a tensor. A GPU gives
-    zeros there; on the host, the core has read the indices. A traced function may run on either."""
+    """Returns `rows`, one for each index, with NaN for each index that is below 0 or not below
+    the length. `n` is the length as an int, or a tensor that has this length. A GPU gives zeros
+    for such an index; on the host, the core has checked the indices. A traced function may run
+    on either, so it is treated like one on a GPU."""
     if "GPU" not in getattr(rows, "backing_device", "GPU"):
         return rows
-    # a traced table may not know its length
+    # while a function is traced, the length of a table may not be known; then an operation
+    # computes it
     length = n if isinstance(n, int) else n.shape[0] or tf.shape(n, indices.dtype)[0]
     is_wrong = tf.logical_or(indices < 0, indices >= length)
     return tf.where(is_wrong[..., tf.newaxis], tf.constant(math.nan, rows.dtype), rows)
@@ -77,16 +87,18 @@ def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
 
 @placed
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
-    # no upstream issue known
+    # a convolution of an empty batch would return the batch unchanged (no upstream issue known)
     if x.shape[0] == 0:
         blank = tf.zeros((1, *x.shape[1:]), x.dtype)
         return conv2d(tf.concat([x, blank], 0), kernel, bias, stride, padding)[:0]
-    # TensorFlow's kernels are (height, width, C, O) in either format
+    # TensorFlow's kernels have the shape (height, width, C, O), whichever format the images
+    # have
     weights = tf.transpose(kernel, (2, 3, 1, 0))
     if "GPU" in getattr(x, "backing_device", ""):
         result = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
         return result if bias is None else tf.nn.bias_add(result, bias, "NCHW")
-    # the CPU has no other kernel: https://github.com/tensorflow/tensorflow/issues/46623
+    # on the CPU only channels in the last axis are supported:
+    # https://github.com/tensorflow/tensorflow/issues/46623
     result = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
     return _channels_first(result if bias is None else tf.nn.bias_add(result, bias))
 
@@ -115,18 +127,23 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def dropout(x: Any, mask: Any, keep: float) -> Any:
+    # the product of a float and a bool tensor is a bool tensor in TensorFlow
     return x * tf.cast(mask, x.dtype) / keep
 
 
 def _channels_last(x: Any) -> Any:
+    """Returns images of the shape (N, C, H, W) in the shape (N, H, W, C)."""
     return tf.transpose(x, (0, 2, 3, 1))
 
 
 def _channels_first(x: Any) -> Any:
+    """Returns images of the shape (N, H, W, C) in the shape (N, C, H, W)."""
     return tf.transpose(x, (0, 3, 1, 2))
 
 
 def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
+    """Returns the images `x` of the shape (N, C, H, W) after `pool`. Outside a GPU each channel
+    becomes an image with one channel, so that the axes need not be exchanged."""
     if "GPU" in getattr(x, "backing_device", ""):
         return pool(x, data_format="NCHW")
     n, channels, height, width = _sizes(x)
@@ -135,11 +152,15 @@ def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
 
 
 def _sizes(x: Any) -> Any:
-    # a traced tensor may lack lengths, and `reshape` takes no None
+    """Returns the lengths of all axes: ints, or tensors while a function is traced and a length
+    is not known."""
+    # `tf.reshape` does not take the None that an unknown length has in `x.shape`
     return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 
 
 def _around(padding: Pair, data_format: str = "NHWC") -> Any:
+    """Returns the padding before and after each axis, as TensorFlow expects it for this order
+    of the axes."""
     height, width = padding
     if padding == (0, 0):
         return "VALID"  # with explicit zeros a pool takes three times as long

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 
 class TensorflowReproducibility(Reproducibility):
+    """The capability `Reproducibility` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         # TensorFlow's generators, and that of Keras's own layers
         keras.utils.set_random_seed(n)
@@ -23,7 +26,7 @@ class TensorflowReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        # asked first: TensorFlow has no public way to switch it off, and it would stay on
+        # checked before it is switched on: TensorFlow has no public way to switch it off again
         private.require("deterministic")
         was_on = private["tensorflow.python.framework.config.is_op_determinism_enabled"]()
         tf.config.experimental.enable_op_determinism()

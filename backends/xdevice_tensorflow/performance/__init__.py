@@ -1,4 +1,5 @@
-"""TensorFlow's part of the product `performance`. It records no work: `tf.function` makes its programs."""
+"""TensorFlow's part of the product `performance`. It has no graphs: `tf.function` compiles
+functions instead."""
 
 from __future__ import annotations
 
@@ -24,6 +25,9 @@ class TensorflowGraphs(Graphs):
 
 class TensorflowParallel(Parallel):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads the device of this thread's block of `tf.device`, and returns a function that
+        makes a block in which another thread has it."""
+        # empty outside a block of `tf.device`
         place = tf.__internal__.eager_context.get_device_name()
         return (lambda: tf.device(place)) if place else nullcontext
 

@@ -1,9 +1,10 @@
-"""Copies for `xdevice.prefetch`, and iterates over `tf.data` pipelines so that exceptions of the user's code in them
-come out as the user raised them.
+"""Copies for `xdevice.prefetch`, and iterates over `tf.data` pipelines so that exceptions of
+the user's code in them have their own type.
 
-TensorFlow turns an exception in `from_generator` or `py_function` into an error of its own, which contains only the
-name of the exception's type and its text:
-"{{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...".
+TensorFlow turns an exception in `from_generator` or `py_function` into its own error, which
+contains only the name of the exception's type and its text:
+
+    {{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
+# the name of the type and the text, in a message such as the one above
 _RAISED = re.compile(
     r"^(?:\{\{.*?\}\} )?(?P<type>[A-Za-z]+): (?P<text>.*?)\nTraceback \(most recent call last\)",
     re.DOTALL,
@@ -29,7 +31,8 @@ _RAISED = re.compile(
 
 
 def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches, and raises the exception of the user's code, if TensorFlow's error tells its type."""
+    """Yields the batches. If TensorFlow raises an error for an exception of the user's code,
+    raises an exception like the user's instead, if its type is one of Python's own."""
     try:
         yield from batches
     except tf.errors.OpError as error:
@@ -40,8 +43,9 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _original(error: tf.errors.OpError) -> Exception | None:
-    """Returns a new exception like the one that the user's code raised. None if its type is not built into Python,
-    because no other type can be found by its name."""
+    """Returns a new exception with the type and the text of the one that the user's code
+    raised. Returns None if the error has another cause, or if the type is not built into
+    Python, because only such a type can be found by its name."""
     match = _RAISED.match(error.message)
     cls = getattr(builtins, match["type"], None) if match else None
     if match is None or not (isinstance(cls, type) and issubclass(cls, Exception)):
@@ -49,7 +53,7 @@ def _original(error: tf.errors.OpError) -> Exception | None:
     try:
         return cls(match["text"])
     except TypeError:
-        # some types take more than a text: UnicodeDecodeError takes five arguments
+        # some types need more than a text: UnicodeDecodeError needs five arguments
         return None
 
 
@@ -59,9 +63,11 @@ class TensorflowPrefetch(Prefetch):
         def _settled(self, x: Any, device: Device) -> Any: ...
 
     def stage(self, x: Any, device: Device) -> Any:
+        # an eager tensor cannot be changed, so one that is already on the device may be
+        # returned itself
         if hasattr(x, "backing_device"):
-            # a tensor of TensorFlow cannot be changed, so one that is already there is passed on
             return self._settled(x, device)
+        # sparse and ragged tensors, which consist of several
         if isinstance(x, COMPOSITES):
             return self.move(x, device)
         return self.from_numpy(x, device)

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.layouts import Settings
 
 _NORMS: Final = (kl.BatchNormalization, kl.GroupNormalization, kl.PReLU)
+# the class names of layers that permute axes, and of the objects that represent such functions of `keras.ops`
 _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def of_norms(model: Any) -> Mapping[int, Settings]:
-    """Returns a setting for each norm layer that is not known for certain to work over the axis of the channels, by the
-    `id` of the layer: the axis that it works over."""
+    """Returns the axis of each norm layer that works, or may work, over another axis than that of the channels: a dict
+    with one setting, `axis` or `layouts.AXIS`, by the `id` of the layer."""
     every = list(pixels.in_order(model))
+    # with two axes, batch and features, there is no question
     norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
     if not norms:
         return {}
@@ -44,16 +46,18 @@ def of_norms(model: Any) -> Mapping[int, Settings]:
 
 
 def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
-    """The axis of a norm layer as a setting; {} if `neighbours` or its size show that it is the axis of the
-    channels."""
+    """Returns the axis of a norm layer as a setting; {} if `neighbours` or the size of the axis show that it is the
+    axis of the channels, or if the layer works over several axes. `neighbours` is the result of `_neighbours`."""
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
         return {}
+    # the channels are on the second axis or the last
     ends = (1, len(shape) - 1)
     are_convs = bool(neighbours) and all(isinstance(op, pixels.CONVS) for op in neighbours)
     is_other = axis not in ends or (
         are_convs and axis != ends[not pixels.is_first(neighbours[0])]
     )
+    # not for a PReLU, whose setting `axis` already describes its slopes (`_kind` in `layers`)
     if is_other and not isinstance(layer, kl.PReLU):
         return {"axis": axis}
     # with 64 channels and 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does
@@ -72,6 +76,7 @@ def _axis(layer: Any) -> int | None:
     """Returns the axis that a norm layer works over, counted from the front; None if it works over several."""
     rank = len(_shape(layer))
     if isinstance(layer, kl.PReLU):
+        # its slopes differ along the axes that are not shared
         own = [axis for axis in range(1, rank) if axis not in (layer.shared_axes or ())]
         return own[0] if len(own) == 1 else None
     axis = layer.axis[0] if isinstance(layer.axis, list | tuple) else layer.axis
@@ -82,10 +87,12 @@ def _neighbours(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[A
     """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if there
     are none, the nearest ones after it."""
     if any(op is layer for op in graph.ops):
+        # behind these the axes are others
         stops = {
             id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES
         }
         ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))
+    # a layer of a subclassed model is in no graph, so the order of definition counts
     else:
         place = next(number for number, other in enumerate(every) if other is layer)
         ways = (_nearest(part) for part in (every[:place][::-1], every[place + 1 :]))
@@ -97,4 +104,5 @@ def _neighbours(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[A
 
 
 def _nearest(layers: Sequence[Any]) -> list[Any]:
+    """The first of the layers that makes new features, in a list; empty if none does."""
     return [layer for layer in layers if isinstance(layer, pixels.MAKERS)][:1]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from xdevice.twins.contract.calls import Around, Call
 
+# the layers that apply an activation to their output as the last step
 _ACTIVATED: Final = (
     kl.Dense, kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D,
@@ -47,22 +48,26 @@ _leaves: Final[list[Any]] = []
 
 
 def _with_gradients_of_layers(original: Any) -> Any:
-    """`GradientTape.gradient`, which also computes the gradients of the outputs in `_followed` and passes those of
-    variables to `_leaves`; a tape computes only the gradients that it is asked for."""
+    """Returns the function that replaces `GradientTape.gradient` (`original`). It also computes the gradients of the
+    outputs in `_followed`, because a tape computes only the gradients that it is asked for, and passes the gradients of
+    the program's sources to the functions in `_leaves`."""
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        # inside a tf.function there are no values
         if not tf.executing_eagerly():
             return original(self, target, sources, *args, **kwargs)
         outputs = [pair for followed in _followed for pair in followed]
+        # in one call, because a tape that is not persistent allows only one
         gradients, more = original(
             self, target, [sources, [x for x, _ in outputs]], *args, **kwargs
         )
         for (_, put), dy in zip(outputs, more, strict=True):
+            # None if the target does not depend on that output
             if dy is not None:
                 put(dy)
         for leaf in _leaves:
-            # a backward pass comes to the last parameter first
+            # reversed, because a backward pass computes the gradient of the last parameter first
             pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
             for x, dy in reversed(pairs):
                 if dy is not None:
@@ -81,12 +86,17 @@ _remove_callback = private["tensorflow.python.framework.op_callbacks.remove_op_c
 
 
 class TensorflowCalls(Calls):
+    """The hooks that call Keras models and record the calls of their layers. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's layers, and of the activations inside them."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
+        # layers whose activation is a function to replace, and activations that are layers themselves
         paths, activated, activations = {}, [], []
         for path, layer in names.layers(model):
+            # a layer that contains others is recorded only if it is one layer elsewhere, as an attention is
             if path in layer_paths or not layers_in(layer):
                 paths[id(layer)] = path
             function = getattr(layer, "activation", None)
@@ -108,7 +118,9 @@ class TensorflowCalls(Calls):
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            """Returns the result, and notes the tensors in it, so that a tape computes their gradients too."""
             for number, x in enumerate(common.tensors(self, result)):
+                # a tape computes no gradients of integers
                 if isinstance(x, tf.Tensor) and x.dtype.is_floating:
                     followed.append((x, partial(put, number)))
             return result
@@ -123,6 +135,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records TensorFlow's operations outside the backward pass, and the gradients that the program asks a tape
+        for."""
         private.require("operations")
         before = tf.config.functions_run_eagerly()
         with self._following() as follow:
@@ -130,10 +144,12 @@ class TensorflowCalls(Calls):
             def note(
                 kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any
             ) -> None:
-                # what the tape runs is followed from the other side, where the program's line is known
+                """Passes an operation that TensorFlow reports to `run`."""
+                # operations of the tape itself are left out: gradients are followed at the operations of the program
                 if tf.executing_eagerly() and not common.is_called("imperative_grad"):
                     run(str(kind), tuple(inputs), lambda: list(outputs), follow)
 
+            # eagerly, because the operations of a compiled function have no values
             tf.config.run_functions_eagerly(True)
             _add_callback(note)
             _leaves.append(leaf)
@@ -148,7 +164,8 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        # it takes its inputs in one container
+        """Calls a model in evaluation mode. Keywords are passed to a functional model as one dict."""
+        # a functional model takes its inputs in one container
         is_functional = bool(getattr(model, "inputs", None))
         if named and is_functional:
             return model(named, training=False)
@@ -157,6 +174,7 @@ class TensorflowCalls(Calls):
         return model(*inputs, **named, training=False)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Reads the order from the first layer of the model that has a data format; None without one."""
         formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
         return next(
             (name == "channels_last" for name in formats if isinstance(name, str)), None

@@ -4,8 +4,8 @@ and the computations of all of them, in PyTorch's terms.
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
   `data_format="channels_first"`.
-- Keras's own names of variables are not unique: the module `names` gives each variable a name, which
-  is looked up by the `id` of the variable.
+- Keras's own names of variables are not unique: the module `names` gives each variable a name, which is looked up by
+  the `id` of the variable.
 - An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
   formula only with `reset_after=True`, the default.
 - An EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes.
@@ -64,42 +64,46 @@ _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 def _bound(
     layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings
 ) -> Layer | None:
-    """Returns a layer with the names that `names` has for its variables, by their `id`. None if it has no parameters,
-    or a weight that is computed from others."""
-    there = []
+    """Returns the description of a layer whose parts are `own`, under the names that `names` has for its variables, by
+    their `id`. Returns None if the layer has no parameters, or a weight that is computed from others."""
+    present = []
     for part in own:
         variable = _variable(layer, part.name)
         if variable is None:
             continue
-        # with LoRA, or packed into int4, `kernel` is computed, and no variable
+        # with LoRA, or packed into int4, `kernel` is computed, and not a variable
         name = names.get(id(tf_variable(variable)))
         if name is None:
             return None
-        there.append(part._replace(name=name))
-    if not there:
+        present.append(part._replace(name=name))
+    if not present:
         return None
-    # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
-    way = there[0].name.split("/")
+    # a variable's name is the path of its layer and `inside` more names: the variable's own, a recurrent layer's cell
+    # or an attention's projection, and the direction in a Bidirectional
+    way = present[0].name.split("/")
     inside = (
         1
         + (kind in (*layouts.RECURRENT, layouts.ATTENTION))
         + isinstance(layer, kl.Bidirectional)
     )
-    return Layer(".".join(way[:-inside]), kind, tuple(there), settings)
+    return Layer(".".join(way[:-inside]), kind, tuple(present), settings)
 
 
 def _variable(layer: Any, name: str) -> Any:
+    """The variable at `name`, attributes separated by slashes, such as "cell/kernel"; None if there is none."""
     for attribute in name.split("/"):
         layer = getattr(layer, attribute, None)
     return layer
 
 
 def _usual(kind: str, **settings: object) -> _Kind:
+    """Returns a layer of this kind with these settings whose parts are the usual ones in Keras."""
     return kind, dialects.tensorflow(kind, settings), settings
 
 
 def _kind(layer: Any) -> _Kind | None:
     """Returns kind, parts and settings of a layer with parameters; None for any other layer."""
+    # a user's subclass counts as its base; `operations` lists that it has code of its own
     if isinstance(layer, kl.Dense):
         return _usual("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
@@ -115,12 +119,14 @@ def _kind(layer: Any) -> _Kind | None:
             "conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)}
         )
     if isinstance(layer, kl.BatchNormalization):
+        # PyTorch's momentum is the weight of the new value, Keras's that of the old one
         return _usual("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
-        # later layers skip the masked steps, which no other framework does by itself
+        # later layers of Keras skip the masked steps; no other framework has that
         masks = {"mask_zero": True} if layer.mask_zero else {}
         return _usual("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
+        # with rms_scaling, which Keras has deprecated, the layer scales by another formula
         scales = {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
         return _usual("layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales)
     if _RMS is not None and isinstance(layer, _RMS):
@@ -141,14 +147,15 @@ def _kind(layer: Any) -> _Kind | None:
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
     """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
-    that order, the numbers of all parts have another order in other frameworks; if the inputs are, only those of its
-    weights for inputs. These parts get a rule that reorders them if it is certain which number is which pixel, and are
-    marked as refused otherwise."""
+    that order, the numbers of all parts have another order in other frameworks; if the inputs are, only the numbers of
+    the weights that multiply the inputs. These parts get a rule that reorders them if it is certain which number is
+    which pixel, and are marked as refused otherwise."""
+    # the parameters of PyTorch to reorder; None for all
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
-    # these have one number for each feature in every parameter
+    # every parameter has one number for each feature
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         only = None
-    # its inputs are indices, not features
+    # the inputs of an embedding are indices, not features
     elif kind == "embedding":
         only = ()
     # the image's sizes are not known, so the numbers cannot be put in another order
@@ -177,7 +184,7 @@ def _of_conv(layer: Any) -> dict[str, object]:
         padding = layouts.same_padding(
             layer.kernel_size, stride, dilation, pixels.size_of_image(layer)
         )
-    # all zeros come before the first step
+    # all zeros come before the first step of the sequence
     elif padding == "causal":
         padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
@@ -191,7 +198,8 @@ def _of_conv(layer: Any) -> dict[str, object]:
 
 def _of_transposed(layer: Any) -> dict[str, object]:
     """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
-    of the output, and TensorFlow cuts surplus elements off both ends of each axis; an odd one off the far end."""
+    of the output, and TensorFlow cuts surplus elements off both ends of each axis; if their number is odd, one more off
+    the far end."""
     axes = layer.rank
     sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (
@@ -230,12 +238,15 @@ def _cut(
 
 
 def _activation(layer: Any) -> str | None:
+    """The name of the activation inside a layer; None if it has none."""
     name = getattr(layer.activation, "__name__", str(layer.activation))
     # Keras's word for no activation
     return None if name == "linear" else name
 
 
 def _of_depthwise(layer: Any) -> tuple[Part, ...]:
+    """The parts of a depthwise convolution."""
+    # the last axis of the kernel is the number of outputs for each input channel
     rule = layouts.depthwise(int(layer.kernel.shape[-1]))
     return Part("kernel", ("weight",), rule), Part("bias", ("bias",), layouts.SAME)
 
@@ -264,7 +275,8 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _of_groups(layer: Any) -> _Kind:
-    """Returns a GroupNormalization; one with a group for each channel is an instance norm elsewhere."""
+    """Returns kind, parts and settings of a GroupNormalization. With a group for each channel, it is an instance norm
+    in other frameworks."""
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
     channels = (
         (layer.gamma if layer.gamma is not None else layer.beta).shape[0]
@@ -282,18 +294,19 @@ def _of_groups(layer: Any) -> _Kind:
 def _of_einsum(layer: Any) -> _Kind | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
     inputs by outputs, or its bias does not have one number for each output."""
+    # the axes of the input, of the kernel and of the output, one letter each
     taken, _, output = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
-    # as in "abc,cd->abd", where c is summed over
+    # in "abc,cd->abd", c is summed over, and d is the rest
     summed = "".join(axis for axis in weights if axis not in output)
-    kept = weights[len(summed) :]
+    rest = weights[len(summed) :]
     # the kernel's axes are first those of inputs, then those of outputs
     is_matrix = (
-        bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
+        bool(summed and rest) and weights.startswith(summed) and not set(rest) & set(taken)
     )
-    is_last = taken.endswith(summed) and output.endswith(kept)
+    is_last = taken.endswith(summed) and output.endswith(rest)
     if not (is_matrix and is_last and layer.built) or (
-        layer.bias is not None and layer.bias_axes != kept
+        layer.bias is not None and layer.bias_axes != rest
     ):
         return None
     shape = tuple(layer.kernel.shape)
@@ -306,21 +319,22 @@ def _of_einsum(layer: Any) -> _Kind | None:
 
 
 def _attention(layer: Any) -> _Kind:
-    """Returns a MultiHeadAttention. Settings that only Keras has are listed if they are not the usual ones."""
+    """Returns kind, parts and settings of a MultiHeadAttention. Settings that only Keras has are stated if their values
+    are not the usual ones."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
         "dropout": float(layer.dropout),
         "batch_first": True,
     }
-    # PyTorch has one size for embeddings and for all heads together
+    # in PyTorch, the input, all heads together and the output have the same size
     sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
     if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {
         layer.query_dense.kernel.shape[0]
     }:
         settings["head_dim"] = (layer.key_dim, layer.value_dim)
     axes = layer.attention_axes
-    # only if not the usual one
+    # the usual axis is not stated, because other frameworks have no such setting
     settings |= (
         {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
     )
@@ -329,12 +343,14 @@ def _attention(layer: Any) -> _Kind:
         settings |= {name: config[name]} if config.get(name) else {}
     own = []
     for part in dialects.keras_attention(settings):
-        name, _, what = part.name.rpartition(".")
-        own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{what}"))
+        # "attention_output.kernel" in files is "output_dense/kernel" in the layer
+        name, _, last = part.name.rpartition(".")
+        own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{last}"))
     return layouts.ATTENTION, tuple(own), settings
 
 
 def _is_packed(layer: Any) -> bool:
+    """Whether the weights of queries, keys and values have the same shape, so that PyTorch joins them in one array."""
     dense = (layer.query_dense, layer.key_dense, layer.value_dense)
     return layer.built and len({tuple(part.kernel.shape) for part in dense}) == 1
 
@@ -343,7 +359,7 @@ def _is_packed(layer: Any) -> bool:
 
 
 def _recurrent(layer: Any) -> _Kind | None:
-    """Returns a SimpleRNN, LSTM, GRU or Bidirectional; None for any other layer."""
+    """Returns kind, parts and settings of a SimpleRNN, LSTM, GRU or Bidirectional; None for any other layer."""
     if isinstance(layer, kl.Bidirectional):
         return _bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -355,7 +371,7 @@ def _recurrent(layer: Any) -> _Kind | None:
     own = tuple(
         part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
     )
-    # it has one bias, as an LSTM; shapes can be compared all the same
+    # such a GRU has one bias, as an LSTM has, and another formula: only its shapes can be compared
     if kind == "gru" and not layer.reset_after:
         own = tuple(
             part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own
@@ -363,7 +379,7 @@ def _recurrent(layer: Any) -> _Kind | None:
         return (
             kind,
             dialects.refused(
-                own, "with reset_after=False it computes something other than a GRU elsewhere"
+                own, "with reset_after=False its formula is not that of other frameworks"
             ),
             settings,
         )
@@ -371,7 +387,7 @@ def _recurrent(layer: Any) -> _Kind | None:
 
 
 def _bidirectional(layer: Any) -> _Kind | None:
-    """Returns a Bidirectional of two layers of one kind; None for any other."""
+    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None for any other."""
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -386,7 +402,7 @@ def _bidirectional(layer: Any) -> _Kind | None:
     ahead = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
     if two[0] != kind:
         return None
-    # elsewhere both directions are set alike; Keras turns the second one round by its `go_backwards`
+    # other frameworks have the same settings for both directions. Keras's second layer always has `go_backwards`
     behind = {name: value for name, value in two[2].items() if name != "go_backwards"}
     others = {name: behind.get(name) for name in dict.fromkeys((*settings, *behind))}
     others = {
@@ -398,8 +414,8 @@ def _bidirectional(layer: Any) -> _Kind | None:
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """Returns the settings in which a recurrent layer differs from PyTorch's. They have PyTorch's names if PyTorch has
-    such a setting, because layers of different frameworks are compared by them."""
+    """Returns the settings in which a recurrent layer differs from PyTorch's default. If PyTorch has the same setting,
+    it has PyTorch's name here, because layers of different frameworks are compared by these names."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):
@@ -411,7 +427,7 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     # Keras drops inputs and state with one mask for all steps; PyTorch's `dropout` works between layers
     dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
     changed |= {name: value for name, value in dropped.items() if value}
-    # the next batch begins where this one ends
+    # with stateful=True, the next batch begins with the state in which this one ends
     changed |= {"stateful": True} if layer.stateful else {}
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
@@ -419,8 +435,8 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
 # what layers compute
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""The names for interpolations of Keras that differ from PyTorch's of the same name: PyTorch's bicubic has a =
--0.75."""
+"""Names for interpolations of Keras that compute something else than PyTorch's interpolation of the same name.
+PyTorch's bicubic has a = -0.75."""
 _NOTHING: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
@@ -430,7 +446,7 @@ _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
 """Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
 everything that they add is in the entries of `_other_merge` and of the recurrent layers."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""Parameters of Keras's activation functions, and the setting that each corresponds to."""
+"""Parameters of Keras's activation functions, each with the setting that it corresponds to."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
 `keras.activations.gelu` does not."""
@@ -448,6 +464,7 @@ def _lines(model: Any) -> dict[int, str]:
     lines: list[list[Any]] = []
     for op in graph.ops:
         before = list(graph.before(op))
+        # not the first of its line: the loop below reaches it from there
         if (
             len(before) == 1
             and followers.get(id(before[0])) is op
@@ -485,14 +502,14 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
         has_layers = bool(layers_in(layer))
         # a layer with parameters
         if path in layers:
-            # such as the four dense layers of an attention, which are parts of it
+            # the layers inside are parts of it, such as the four dense layers of an attention
             done |= {id(inner) for inner in pixels.in_order(layer)}
             yield layers[path]
             if _TABLE.is_rewritten(layer):
                 yield ops.own_code(path, layer)
             yield from _other_merge(path, layer)
             yield from _called_with(path, layer)
-            # a Bidirectional has none: its layers have
+            # a Bidirectional has no `activation`, although its settings are those of its layers
             function = getattr(layer, "activation", None)
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
@@ -502,6 +519,7 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
             if operation is not None:
                 yield _with_axis(operation, layer)
             yield from _called_with(path, layer)
+        # one of Keras's own layers that does more than call the layers inside it
         elif (
             has_layers
             and not isinstance(layer, _CONTAINERS)
@@ -526,6 +544,7 @@ def _other_merge(path: str, layer: Any) -> Iterator[Layer]:
 def _called_with(path: str, layer: Any) -> Iterator[Layer]:
     """Yields an entry for the arguments, other than inputs, with which a functional model calls a layer, such as a mask
     or training=True; nothing if there are none."""
+    # of the tensors among the arguments only masks and states count; other arguments count unless they are false
     arguments = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in nodes_of(layer)
@@ -537,11 +556,13 @@ def _called_with(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _max_pool(axes: int, path: str, layer: Any) -> Layer:
+    """Reads a MaxPooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.max_pool(path, axes, *window, image=pixels.size_of_image(layer))
 
 
 def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
+    """Reads an AveragePooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.avg_pool(
         path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer)
@@ -549,6 +570,7 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
+    """Reads an UpSampling over this number of axes."""
     mode = getattr(layer, "interpolation", "nearest")
     return ops.upsample(
         path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode)
@@ -556,6 +578,8 @@ def _upsample(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
+    """Reads a zero padding."""
+    # ZeroPadding1D has one pair, the others have one for each axis
     sides: Any = (
         layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
     )
@@ -563,6 +587,7 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _dropout(path: str, layer: Any) -> Layer:
+    """Reads a Dropout."""
     return ops.dropout(
         path,
         layer.rate,
@@ -571,11 +596,13 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
+    """Reads a LayerNormalization without parameters."""
     axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
     return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
 
 
 def _group_norm(path: str, layer: Any) -> Layer:
+    """Reads a GroupNormalization without parameters."""
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)
@@ -592,14 +619,15 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
     # Keras allows negative axes
     place = axis % count
     if place and _gives_channels_last(layer):
-        place = place % (count - 1) + 1  # PyTorch puts the channels first
+        # PyTorch has the channels on axis 1, and each axis of the image one further
+        place = place % (count - 1) + 1
     return operation._replace(
         settings={**operation.settings, "axis": place - count, "ndim": count}
     )
 
 
 def _gives_channels_last(layer: Any) -> bool:
-    """Whether `layer` is a convolution with the channels last, or directly follows one."""
+    """Whether `layer`, in a functional model, is a convolution with the channels last, or directly follows one."""
     before = (
         layer
         if isinstance(layer, pixels.CONVS)
@@ -610,7 +638,7 @@ def _gives_channels_last(layer: Any) -> bool:
 
 def _own_config(layer: Any) -> str:
     """Returns the settings of one of Keras's own layers as text: "name=value, ..."."""
-    if isinstance(layer, kl.Lambda):  # its settings contain the user's code
+    if isinstance(layer, kl.Lambda):  # its config contains the user's code
         return ""
     config = layer.get_config()
     return ", ".join(
@@ -636,13 +664,15 @@ def _by_function(path: str, function: Any) -> Layer:
     taken: dict[str, object] = {
         to: defaults[name] for name, to in _TAKES.items() if name in defaults
     }
+    # Keras has the slope of a leaky relu under another name than TensorFlow
     if ops.function_name(name) == "leaky_relu":
         taken = {"slope": taken.get("slope", taken.get("alpha"))}
     elif "approximate" in defaults:
         taken["approximate"] = "tanh" if defaults["approximate"] else "none"
-    # their arguments are at their usual values, which the name implies
+    # the names of these functions say everything, because their other arguments have the usual values
     if ops.function_name(name) in ("relu", "relu6", "silu"):
         taken = {}
+    # TensorFlow's default None means the last axis
     if taken.get("axis", -1) is None:
         taken["axis"] = -1
     return ops.activation(path, name, **taken)
@@ -658,7 +688,7 @@ def _called(path: str, layer: Any) -> Layer | None:
 
 
 def _of_relu(path: str, layer: Any) -> Layer:
-    """Returns a ReLU under the name of the function that it computes with its arguments."""
+    """Returns the entry for a ReLU, under the name of the function that it computes with its arguments."""
     most, slope, threshold = (
         layer.max_value,
         float(layer.negative_slope),
@@ -712,7 +742,11 @@ _TABLE: Final = ops.Table(
 
 
 class TensorflowLayers(Operations):
+    """The hooks that list the layers of Keras. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than a Keras layer or
+        model."""
         if not isinstance(model, keras.Layer):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the Keras model itself"
@@ -720,6 +754,7 @@ class TensorflowLayers(Operations):
         return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
 
     def _layers(self, model: Any) -> Iterator[Layer]:
+        """Yields the layers of a model that have parameters, in the order of definition."""
         # reversed, so that a shared variable keeps its first name
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
         done: set[int] = set()
@@ -739,6 +774,7 @@ class TensorflowLayers(Operations):
                 own = _of_image(layer, own)
             if id(layer) in orders:
                 own = _out_of_order(kind, own, orders[id(layer)])
+            # the layers inside these are described with them
             if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
                 done |= {id(inner) for inner in pixels.in_order(layer)}
             bound = _bound(layer, kind, own, names, settings)
@@ -749,7 +785,9 @@ class TensorflowLayers(Operations):
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        """Lists all layers, with the settings of those without parameters, and the lines of a functional model."""
         lines = _lines(model)
+        # an entry for code or an activation is in the line of its layer
         own = {path: id(layer) for path, layer in _names.layers(model)}
         for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")

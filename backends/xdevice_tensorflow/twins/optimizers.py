@@ -35,6 +35,7 @@ _KINDS: Final = {
     _OPTIMIZERS.SGD: "sgd", _OPTIMIZERS.Adam: "adam", _OPTIMIZERS.AdamW: "adam", _OPTIMIZERS.RMSprop: "rmsprop",
     _OPTIMIZERS.Adagrad: "adagrad",
 }  # fmt: skip
+# by kind, Keras's argument for each setting
 _NAMES: Final = {
     "sgd": {"momentum": "momentum", "nesterov": "nesterov"},
     "adam": {"beta1": "beta_1", "beta2": "beta_2", "eps": "epsilon", "amsgrad": "amsgrad"},
@@ -46,6 +47,7 @@ _NAMES: Final = {
     },
     "adagrad": {"eps": "epsilon", "initial_accumulator_value": "initial_accumulator_value"},
 }
+# by kind, the settings that are always the same in Keras and differ from the defaults of `terms`
 _OWN: Final = {
     "sgd": {"momentum_holds": terms.STEPS},
     "adam": {"eps_enters": terms.UNCORRECTED},
@@ -62,14 +64,16 @@ _SLOTS: Final = {
     },
     "adagrad": {"accumulator": "sum"},
 }
-"""For the end of a variable's name, the state that the variable is."""
+"""For each kind, PyTorch's name of the state that a variable holds, by the end of the variable's name."""
 _NO_SLOTS: Final = {
     "iteration": terms.STEP,
     "learning_rate": None,
     "average": None,
     "gradient_accumulator": None,
 }
-"""The same for variables that are not the state of a parameter, or that no other framework has."""
+"""The same for variables that every kind may have: the count of steps, and variables that no other framework keeps as
+state (None)."""
+# a text with spaces is a sentence for a setting that no single argument makes
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
     "moving_average": "use_ema and ema_momentum choose it",
@@ -89,6 +93,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
         "accumulation": optimizer.gradient_accumulation_steps or 1,
         "moving_average": optimizer.ema_momentum if optimizer.use_ema else None,
     }
+    # a schedule is in place of the variable; `learning_rate` above is its value at this step
     schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
         stated["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
@@ -109,6 +114,7 @@ def _constraint(variable: Any) -> str | None:
 
 
 def _clip(optimizer: Any) -> str | None:
+    """Returns a text that says how gradients are clipped; None if they are not."""
     # Keras refuses an optimizer with more than one of the three
     if optimizer.global_clipnorm is not None:
         return f"to a norm of all of {optimizer.global_clipnorm:.6g}"
@@ -120,7 +126,10 @@ def _clip(optimizer: Any) -> str | None:
 
 
 class TensorflowOptimizers(Optimizers):
+    """The hooks that read Keras's optimizers. `Optimizers` describes each hook."""
+
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads a Keras optimizer. Each tensor of its state is named by its index in `optimizer.variables`."""
         private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)
@@ -146,16 +155,19 @@ class TensorflowOptimizers(Optimizers):
     def _numbers(
         self, optimizer: Any, slots: Mapping[str, str | None], count: int
     ) -> dict[str, list[str]]:
-        """Returns the numbers of the variables for each kind of state, one for each of the `count` parameters."""
+        """Returns the names of the variables for each kind of state, one for each of the `count` parameters: the index
+        of the variable in the optimizer, as a text. `slots` gives the kind of state by the end of a variable's name."""
         numbers: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
-            # the longest counts: gradient_accumulator ends as Adagrad's accumulator does
+            # with an underscore in front, so that only whole words match. The longest end counts, because
+            # gradient_accumulator ends as Adagrad's accumulator does
             ends = [end for end in slots if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
                 raise self.unsupported(
                     f"reading {variable.name!r} of this optimizer", "copy its state by hand"
                 )
             slot = slots[max(ends, key=len)]
+            # Keras has one count of steps, which is the state of every parameter
             if slot is not None:
                 numbers.setdefault(slot, []).extend(
                     [str(number)] * (count if slot == terms.STEP else 1)

@@ -2,8 +2,8 @@
 Other frameworks have them in the order channels, rows, columns.
 
 A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; both are called reshapes
-here. The layers before or after a reshape have their outputs or inputs in Keras's order. So have layers in between that
-keep the features as they are: a BatchNormalization, a PReLU.
+here. The layers before a Reshape to an image have their outputs in Keras's order, and the layers after a Flatten their
+inputs. The same is true of layers in between that keep the features as they are: a BatchNormalization, a PReLU.
 
 How the layers next to a reshape are found:
 - In a functional model the graph is followed from layer to layer, also into a model inside it.
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _history = private.field("keras.src.ops.node.Node._keras_history")
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
-"""The class names of layers that reshape, and of the objects that represent such functions of `keras.ops`. They are
-known by name, because Keras's classes for functions are private."""
+"""The class names of layers that reshape, and of the objects that represent such functions of `keras.ops`. Names are
+used because Keras's classes for functions are private."""
 CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
@@ -49,7 +49,7 @@ MAKERS: Final = (
     kl.Bidirectional,
     kl.MultiHeadAttention,
 )
-"""Layers that compute new features, in an order of their own."""
+"""Layers that compute new features, whose order does not depend on the order of the inputs."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers that keep the features of their input, and have a parameter for each."""
 _STILL: Final = (
@@ -74,19 +74,21 @@ _FUNCTIONS: Final = (
 
 
 class Order(NamedTuple):
-    """The result of `orders` for a layer: that its outputs or its inputs are in Keras's order, and why."""
+    """The result of `orders` for a layer whose outputs or inputs are in Keras's order."""
 
     why: str
+    """A text that names the reshape, and says why the image is not certain if `image` is empty."""
     outputs: bool
     """True if the outputs are in Keras's order; False if the inputs are."""
     image: Shape = ()
-    """The rows, columns and channels of the inputs, if they are certain; () if they may differ."""
+    """The rows, columns and channels of the image, if it is certain which number is which pixel; otherwise ()."""
 
 
 class _Reshape(NamedTuple):
     """A Flatten or Reshape that turns the axes of an image into one axis of features, or the reverse."""
 
     op: Any
+    """The layer, or the object that represents a function."""
     shape: Shape
     """The lengths of the image's axes; () if they are not known."""
     size: int | None
@@ -96,8 +98,8 @@ class _Reshape(NamedTuple):
 
 
 def in_order(model: Any) -> Iterator[Any]:
-    """Yields every layer of a model once, in the order of definition. Keras's own `_flatten_layers` reverses the layers
-    inside a layer."""
+    """Yields every layer of a model once, in the order of definition."""
+    # Keras's own `_flatten_layers` reverses the layers inside a layer
     visited: dict[int, Any] = {}
     waiting = [model]
     while waiting:
@@ -109,8 +111,7 @@ def in_order(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """Returns the layers with features in Keras's order, by the `id` of the layer: whether the outputs or the inputs
-    are, and why."""
+    """Returns an `Order` for each layer with features in Keras's order, by the `id` of the layer."""
     every = list(in_order(model))
     graph = graph_of(every)
     reshapes = [
@@ -122,17 +123,21 @@ def orders(model: Any) -> dict[int, Order]:
     reshapes.sort(key=_is_last)
     by_id: dict[int, Order] = {}
     for reshape in reshapes:
+        # a path ends at a reshape in the other direction, which undoes this one
         stops = {id(other.op) for other in reshapes if other.opens != reshape.opens}
         for op in reached(reshape.op, graph.before if reshape.opens else graph.after, stops):
-            between = _between_convs(reshape, graph) or _between_layers(op, reshape, graph)
+            doubt = _between_convs(reshape, graph) or _between_layers(op, reshape, graph)
             order = _order(reshape)
-            if between:
-                order = order._replace(why=f"{order.why}; {between}")
+            if doubt:
+                order = order._replace(why=f"{order.why}; {doubt}")
+            # the first reshape counts, see `_is_last`
             by_id.setdefault(
-                id(inner(op)), order._replace(image=() if between else reshape.shape)
+                id(inner(op)), order._replace(image=() if doubt else reshape.shape)
             )
+    # the layers of subclassed models, which are in no graph: see the top of this file
     followed = {id(inner(op)) for op in graph.ops}
     has_conv = any(isinstance(layer, CONVS) for layer in every)
+    # every meaning that a Flatten or Reshape outside the graph may have
     loose = [
         reshape
         for layer in every
@@ -140,6 +145,7 @@ def orders(model: Any) -> dict[int, Order]:
         for reshape in _loose_reshapes(layer, has_conv)
     ]
     for layer in every:
+        # a layer in the graph may still be next to a loose reshape, and a loose layer next to any
         for reshape in sorted(
             loose if id(layer) in followed else reshapes + loose, key=_is_last
         ):
@@ -149,15 +155,18 @@ def orders(model: Any) -> dict[int, Order]:
 
 
 def _is_last(reshape: _Reshape) -> bool:
-    # reshapes whose image is the output come first: what concerns the outputs of a layer counts more than its inputs
+    """The key by which reshapes are sorted: those whose output is the image come first. They concern the outputs of a
+    layer, which count more than its inputs."""
     return not reshape.opens
 
 
 def _order(reshape: _Reshape, how: str = "") -> Order:
+    """Returns the order of a layer next to a reshape. `how` is a text on how that was found, for the beginning of the
+    reason."""
     name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
-    way, what = ("goes into", "outputs") if reshape.opens else ("follows", "inputs")
+    way, side = ("goes into", "outputs") if reshape.opens else ("follows", "inputs")
     return Order(
-        f"{how}it {way} the {name}: Keras counts its {what} by rows, columns, channels, others by channels, rows, "
+        f"{how}it {way} the {name}: Keras counts its {side} by rows, columns, channels, others by channels, rows, "
         "columns",
         reshape.opens,
     )
@@ -167,20 +176,28 @@ def _order(reshape: _Reshape, how: str = "") -> Order:
 
 
 class Graph(NamedTuple):
+    """The layers and functions of functional models, with inner models replaced by their contents."""
+
     ops: list[Any]
+    """The layers and functions."""
     before: Callable[[Any], Iterable[Any]]
+    """Returns the ops whose outputs an op takes."""
     after: Callable[[Any], Iterable[Any]]
+    """Returns the ops that take the outputs of an op."""
 
 
 def graph_of(layers: list[Any]) -> Graph:
-    """Returns the layers and functions (ops) of functional models as a graph. Its functions `before` and `after` return
-    the neighbours of an op."""
-    inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
+    """Returns the layers and functions (ops) of the functional models among `layers` as a graph. It is empty for
+    subclassed models."""
+    # the models that begin with each Input, by its `id`: several may begin with the same
+    inputs: dict[int, list[Any]] = {}
     for layer in filter(_is_model, layers):
         for tensor in layer.inputs:
             inputs.setdefault(id(_history(tensor).operation), []).append(layer)
 
     def before(op: Any) -> list[Any]:
+        """Returns the ops whose outputs an op takes."""
+        # the Input of an inner model stands for the model: before it comes whatever is before that
         nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
         return list(
             chain.from_iterable(
@@ -203,6 +220,7 @@ def graph_of(layers: list[Any]) -> Graph:
 
 
 def _is_model(op: Any) -> bool:
+    """Whether an op is a functional model, also if it is inside another."""
     return bool(getattr(op, "outputs", None)) and hasattr(op, "inputs")
 
 
@@ -216,33 +234,36 @@ def _ends(op: Any) -> Iterator[Any]:
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
-    """Returns how a call of `op`, its `node` in the graph, reshapes an image; None if it reshapes none, or in the same
-    order as in other frameworks."""
+    """Returns how a call of `op`, whose `node` in the graph is given, reshapes an image. None if it reshapes no image,
+    or if the features come in the same order as in other frameworks."""
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
-    here, there = (
+    # the shapes before and behind the reshape, without batch
+    old, new = (
         _put_last(op, tuple(node.input_tensors[0].shape[1:])),
         tuple(node.output_tensors[0].shape[1:]),
     )
-    if not here or not there or None in (here[-1], there[-1]) or here[-1] == there[-1]:
+    # the last axis keeps its size, so the channels are not joined with anything; or it is not known
+    if not old or not new or None in (old[-1], new[-1]) or old[-1] == new[-1]:
         return None
-    opens = there[-1] < here[-1]
-    shape = _image_axes(there, here[-1]) if opens else _image_axes(here, there[-1])
+    opens = new[-1] < old[-1]
+    shape = _image_axes(new, old[-1]) if opens else _image_axes(old, new[-1])
     neighbours = reached(op, graph.after if opens else graph.before, set())
     convs = [conv for conv in map(inner, neighbours) if isinstance(conv, CONVS)]
     # features of an image whose channels are first come in the same order as elsewhere
     is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
-    return _Reshape(op, shape, here[-1] if opens else there[-1], opens)
+    return _Reshape(op, shape, old[-1] if opens else new[-1], opens)
 
 
 def _between_convs(reshape: _Reshape, graph: Graph) -> str:
-    """Why it is not certain that the reshape turns an image, as convolutions return it, into one axis; "" if it is."""
+    """Returns why it is not certain that the reshape turns an image, as convolutions return it, into one axis; "" if it
+    is certain."""
     is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
     if reshape.opens or not is_known or not _is_called_once(reshape.op):
         return "its sizes do not tell which number is which pixel"
-    # an axis that stays, as of a sequence, may be one of the image's
+    # an axis that stays, such as that of a sequence, may be one of the image
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
         return "it keeps more than one axis"
     waiting, convs = list(graph.before(reshape.op)), []
@@ -251,6 +272,7 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
         if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_function(op)):
             return f"{_named(op)} comes before it, which may move axes"
         convs += [op] if isinstance(op, CONVS) else []
+        # None for an op that nothing precedes: the image comes from the model's input, not from a convolution
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
     return (
         ""
@@ -260,36 +282,40 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
 
 
 def _named(op: Any) -> str:
+    """The class and the name of an op, for a message; None is the model's input."""
     return "the model's input" if op is None else f"{type(op).__name__} {op.name!r}"
 
 
 def _is_function(op: Any) -> bool:
+    """Whether an op is a function of `keras.ops` that works on each number by itself."""
     is_own = type(op).__module__.partition(".")[0] == "keras"
     return is_own and type(op).__name__ in _FUNCTIONS and not isinstance(op, kl.Layer)
 
 
 def _is_called_once(op: Any) -> bool:
+    """Whether an op is called in one place only. False for a TimeDistributed, which calls a layer for each step."""
     return op is inner(op) and len(nodes_of(op)) == 1
 
 
 def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
+    """Whether an op is a layer of one of these classes, without a `call` of the user's own."""
     return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
 
 
 def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
-    """Why it is not certain that an op after a reshape takes exactly the result of the reshape, in its order; "" if it
-    is."""
+    """Returns why it is not certain that an op after a reshape takes exactly the result of the reshape, in its order;
+    "" if it is certain. Each op on the way back must have one input, and must not move features."""
     while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not (_is_one_of(op, (kl.Dense, *_STILL)) or _is_function(op)):
-            return f"{_named(op)} follows it, which may move numbers, or takes others as well"
+            return f"{_named(op)} follows it, which may move numbers or take others too"
         op = before[0]
     return ""
 
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
-    """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if it is
-    not known."""
+    """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if the
+    size is not known, as in a subclassed model."""
     shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
@@ -299,7 +325,7 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
 
 def _is_as_built(layer: Any) -> bool:
     """Whether the layers before this one still give the shapes that Keras recorded when the model was built: a user may
-    have set a stride since."""
+    have changed a stride since."""
     todo, visited = [layer], {id(layer)}
     while todo:
         for node in nodes_of(todo.pop()):
@@ -307,6 +333,7 @@ def _is_as_built(layer: Any) -> bool:
                 if id(op) not in visited:
                     visited.add(id(op))
                     todo.append(op)
+                    # only these can change their shapes: layers with a window, and models
                     if (
                         hasattr(op, "strides") or hasattr(op, "layers")
                     ) and not _makes_its_shapes(op):
@@ -332,18 +359,23 @@ def _makes_its_shapes(op: Any) -> bool:
 
 
 def is_reshape(op: Any) -> bool:
+    """Whether an op is a Flatten, a Reshape or a function like them, also inside a TimeDistributed."""
     return type(inner(op)).__name__ in _RESHAPES
 
 
 def inner(op: Any) -> Any:
+    """The layer inside a TimeDistributed; any other op itself."""
     return op.layer if isinstance(op, kl.TimeDistributed) else op
 
 
 def is_first(op: Any) -> bool:
+    """Whether an op has the channels of its images first."""
     return getattr(inner(op), "data_format", None) == "channels_first"
 
 
 def _put_last(op: Any, shape: Shape) -> Shape:
+    """Returns a shape (without batch) with its channels last, as `Flatten(data_format="channels_first")` puts them
+    before it flattens."""
     return (*shape[1:], shape[0]) if len(shape) > 1 and is_first(op) else shape
 
 
@@ -356,8 +388,8 @@ def _image_axes(shape: Shape, features: int) -> Shape:
 
 
 def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
-    """Returns the layers that follow `op`, or precede it: `ways` is `graph.after` or `graph.before`. On each path the
-    last is the first layer that makes new features; ops whose `id` is in `stops` end a path and are left out."""
+    """Returns the ops that follow `op`, or precede it: `ways` is `graph.after` or `graph.before`. Each path ends with
+    the first layer that makes new features, or before an op whose `id` is in `stops`."""
     visited: dict[int, Any] = {}
     waiting = list(ways(op))
     while waiting:
@@ -365,6 +397,7 @@ def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> l
         if id(near) in visited or id(near) in stops:
             continue
         visited[id(near)] = near
+        # the features behind a layer that makes new ones have nothing to do with the reshape
         if not isinstance(inner(near), MAKERS):
             waiting += ways(near)
     return list(visited.values())
@@ -373,6 +406,7 @@ def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> l
 def _has_channels(shape: Shape, has_conv: bool) -> bool:
     """Whether a shape (without batch) is that of an image with several pixels and several channels. A shape with two
     axes, which may be that of a sequence, counts as an image if the model has convolutions."""
+    # with one pixel or one channel, both orders are the same
     if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
         return False
     return len(shape) > 2 or has_conv
@@ -382,22 +416,23 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 
 def _loose_reshapes(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
-    """Yields the possible meanings of a Flatten or Reshape if the layers before and after it are not known; nothing for
-    any other layer."""
+    """Yields the possible meanings of a Flatten or Reshape in a model that does not tell which layers come before and
+    after it; nothing for any other layer."""
     if not is_reshape(layer):
         return
     built = layer.get_build_config() or {}
-    here = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
-    there = tuple(getattr(layer, "target_shape", ()))
-    if len(there) < 2 and _has_channels(here, has_conv):
-        yield _Reshape(layer, here, _size(here), opens=False)
-    if len(there) == 2 and has_conv:  # a sequence made of the rows of an image
-        yield _Reshape(layer, (), _size(there[-1:]), opens=False)
-    if len(there) > 1 and _has_channels(there, has_conv):
-        yield _Reshape(layer, there, _size(there), opens=True)
+    image = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
+    target = tuple(getattr(layer, "target_shape", ()))
+    if len(target) < 2 and _has_channels(image, has_conv):
+        yield _Reshape(layer, image, _size(image), opens=False)
+    if len(target) == 2 and has_conv:  # a sequence made of the rows of an image
+        yield _Reshape(layer, (), _size(target[-1:]), opens=False)
+    if len(target) > 1 and _has_channels(target, has_conv):
+        yield _Reshape(layer, target, _size(target), opens=True)
 
 
 def _size(shape: Shape) -> int | None:
+    """The product of the sizes in a shape; None if it is empty or a size is not known."""
     is_complete = shape and all(size is not None and size > 0 for size in shape)
     return math.prod(shape) if is_complete else None
 
@@ -422,5 +457,6 @@ def _features(layer: Any, of_outputs: bool) -> int | None:
         return 2 * one if of_outputs and one else one
     if isinstance(layer, kl.Embedding):
         return int(layer.output_dim) if of_outputs else None
+    # a norm of images has as many numbers as there are channels, and not one for each feature
     is_flat = isinstance(layer, _KEEPERS) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
     return int(layer.weights[0].shape[-1]) if is_flat else None

@@ -15,22 +15,33 @@ if TYPE_CHECKING:
 
 
 class TorchProcesses(Processes):
+    """PyTorch's engines, gloo and NCCL, and its default process group."""
+
     _gpu: str
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
     _gpus: int
+    """How many such devices there are."""
 
     def engines(self) -> Sequence[str]:
-        from . import processes  # torch.distributed takes 50 ms to import, and few ask for it
+        """Returns the names of the engines that this process could start, the best first."""
+        # torch.distributed takes 50 ms to import, and few programs need it
+        from . import processes
 
+        # NCCL cannot use the memory of virtual GPUs, which is the host's
         return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Starts the engine `name` for this process of `group`."""
         from . import processes
 
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
     def start_native_group(self, group: Group) -> NativeGroup:
+        """Makes PyTorch's default process group of the processes of `group`. Raises
+        `UnsupportedError` if this build of PyTorch has no engine."""
         from . import native_group
 
+        # a build of PyTorch without distributed has no process groups
         if not self.engines():
             raise self.unsupported(
                 "a process group here", f"install a build that has: {self.why_no_engine()}"

@@ -1,4 +1,5 @@
-"""PyTorch's default process group, on which DDP, FSDP and DTensor work, for the processes of a world."""
+"""PyTorch's default process group, on which DDP, FSDP and DTensor work, for the processes of a
+world."""
 
 from __future__ import annotations
 
@@ -21,51 +22,76 @@ if TYPE_CHECKING:
     from xdevice.distributed.contract.processes import Group
 
 _INTERFACE: Final = "GLOO_SOCKET_IFNAME"
-"""The variable that tells gloo on which interface to listen; otherwise it would listen at the address of the host's
-name."""
-
+"""The environment variable with the name of the network interface on which gloo listens. If it
+is not set, gloo looks up the host's name and listens at the address that it finds."""
 
 _abort: Any = private.get("torch.distributed.distributed_c10d._abort_process_group")
+"""PyTorch's function that ends the default group without waiting for other ranks; None if this
+version lacks it."""
 
 
 def start_native_group(group: Group, native: torch.device) -> NativeGroup:
-    """Makes PyTorch's default process group, with gloo for tensors on the host, and with NCCL if this process has a
-    GPU."""
-    is_there = dist.is_initialized()
-    own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_there else "none"
+    """Makes PyTorch's default process group, with gloo for tensors on the host, and with NCCL
+    if `native`, the device of this process, is a CUDA GPU. All ranks of `group` call it at the
+    same time. Returns the functions that end it.
+
+    If the program has made a default group with the same ranks, that one is used, and the
+    returned functions leave it as it is. Raises `LaunchError` if it has made one with other
+    ranks, or not on every rank."""
+    is_initialized = dist.is_initialized()
+    own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
+    # all ranks compare all answers, so that they raise together: a rank that went on would wait
+    # for the others
     answers = group.exchange(own)
-    wanted = [f"rank {rank} of {group.size}" for rank in range(group.size)]
+    expected = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
     # FSDP and DTensor put tensors on the current GPU, and NCCL takes those on `native` only
     scope = torch.cuda.device(native) if is_cuda else nullcontext()
-    if is_there and answers == wanted:
+    if is_initialized and answers == expected:
         return NativeGroup(scope, lambda: None, lambda: None)
     if answers != ["none"] * group.size:
         texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(answers))
         raise LaunchError(
-            f"this program has called init_process_group itself, and not with the ranks of this world ({texts}); call "
-            "it on every rank, or leave it to native_group()"
+            f"this program has called init_process_group itself, but not with the ranks of this world ({texts}); call "
+            "it on every rank with the same ranks, or leave it to native_group()"
         )
     before = os.environ.get(_INTERFACE)
-    # loopback only where all ranks are on one machine: others could not reach it
+    # loopback only if all ranks are on one machine: ranks on another machine could not reach it
     if before is None and group.local_size == group.size:
-        names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-        os.environ.update({_INTERFACE: names[0]} if names else {})
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-        store=store_of(group),
-        rank=group.rank,
-        world_size=group.size,
-        device_id=native if is_cuda else None,
-    )
+        os.environ.update(
+            (_INTERFACE, name) for _, name in socket.if_nameindex() if name in ("lo", "lo0")
+        )
 
-    def close() -> None:
+    def restore() -> None:
+        """Unsets the variable if it was not set before: it also decides where groups that the
+        program makes after the world listen. Until then it stays set, because each `new_group`
+        of the program reads it."""
         if before is None:
             os.environ.pop(_INTERFACE, None)
+
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+            store=store_of(group),
+            rank=group.rank,
+            world_size=group.size,
+            device_id=native if is_cuda else None,
+        )
+    except BaseException:
+        restore()
+        raise
+
+    def close() -> None:
+        """Called on all ranks at the same time when the program has left the world without an
+        error."""
+        restore()
         if dist.is_initialized():  # the program may have destroyed it
             dist.destroy_process_group()
 
     def abort() -> None:
+        """Called instead of `close` after a failure, in any thread. Must not wait."""
+        restore()
+        # PyTorch's function supports NCCL only; gloo's connections end with the process
         if _abort is not None and is_cuda and dist.is_initialized():
             # in a thread, because `abort` must not wait, and NCCL's may do so for ever
             threading.Thread(target=_abort, daemon=True).start()

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 
 class TorchArithmetic(Arithmetic):
+    """The capability `Arithmetic` on PyTorch; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
+    # None if this PyTorch does not show the class of its scopes: then nothing is set aside, and
+    # calls are slower
     scopes = (
         None if not SCOPES else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
     )

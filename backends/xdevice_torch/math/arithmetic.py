@@ -1,5 +1,5 @@
-"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the
-core calls them, and what they have to return."""
+"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Tensor = torch.Tensor
 
+# the constants that `xdevice.math.contract.arithmetic` explains
 TAKE_NUMBERS = frozenset(
     [
         "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow",
@@ -35,7 +36,9 @@ DENSE = "layout", torch.strided
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 TAKES_MASKS = True
-# few of PyTorch's kernels take wide unsigned integers: https://github.com/pytorch/pytorch/issues/58734
+# few PyTorch kernels take unsigned integers wider than uint8:
+# https://github.com/pytorch/pytorch/issues/58734 uint64 fits into no wider integer, so NumPy
+# computes it on the host
 _UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": HOST}
 WIDER = dict.fromkeys(
     (
@@ -55,6 +58,7 @@ def dtype(name: str) -> torch.dtype:
 
 
 def astype(x: Tensor, name: str) -> Tensor:
+    # a new tensor also if `x` has that dtype already, because the contract requires one
     return x.to(dtype(name), copy=True)
 
 
@@ -67,6 +71,7 @@ def copy(x: Tensor) -> Tensor:
 
 
 def full_like(x: Tensor, value: complex, name: str) -> Tensor:
+    # only the shape and the device of `x` are used, so no gradient flows to it
     return torch.full_like(x, value, dtype=dtype(name), requires_grad=False)
 
 
@@ -77,7 +82,8 @@ def number(value: complex, name: str, like: Tensor) -> Tensor:
 # elementwise
 
 bitwise_invert = torch.bitwise_not
-conj = torch.conj_physical  # NumPy cannot read what `conj` only marks
+clip = torch.clamp
+conj = torch.conj_physical  # torch.conj only sets a bit, and `numpy()` refuses such a tensor
 equal = torch.eq
 greater = torch.gt
 greater_equal = torch.ge
@@ -88,7 +94,7 @@ not_equal = torch.ne
 
 
 def floor_divide(x1: Tensor, x2: Tensor) -> Tensor:
-    # `floor_divide` has no gradient: https://github.com/pytorch/pytorch/issues/43327
+    # torch.floor_divide has no gradient: https://github.com/pytorch/pytorch/issues/43327
     return torch.div(x1, x2, rounding_mode="floor")
 
 
@@ -104,7 +110,9 @@ def sign(x: Tensor) -> Tensor:
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     if len(axes) == x.ndim and not keepdims:
         return torch.prod(x)
-    for axis in reversed(axes):  # torch.prod takes one
+    # torch.prod takes one axis; the last comes first, so that the numbers of the others stay
+    # right without `keepdims`
+    for axis in reversed(axes):
         x = torch.prod(x, axis, keepdim=keepdims)
     return x
 
@@ -138,16 +146,8 @@ def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    # older versions of torch.gather take no int32
     return torch.gather(x, axis, indices.long())
-
-
-def clip(x: Tensor, low: Any, high: Any) -> Tensor:
-    # there a bound beyond the dtype is an error, and a tensor of it is infinity
-    if x.dtype is torch.float16:
-        low, high = (
-            None if bound is None else number(bound, "float16", x) for bound in (low, high)
-        )
-    return torch.clamp(x, low, high)
 
 
 def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
@@ -155,6 +155,8 @@ def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
 
 
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
+    # torch.nonzero does not take the wide unsigned integers; their nonzero elements are those
+    # that are True as bool
     return torch.nonzero(x.bool() if dtype_name(x.dtype) in _UNSIGNED else x, as_tuple=True)
 
 
@@ -176,6 +178,8 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
     try:
         return torch.matmul(x1, x2)
     except NotImplementedError:  # raised for integers on a GPU
+        # (..., m, k, 1) * (..., 1, k, n), summed over k; without the dtype, a sum of small
+        # integers would be int64
         return (x1.unsqueeze(-1) * x2.unsqueeze(-3)).sum(-2, dtype=x1.dtype)
 
 

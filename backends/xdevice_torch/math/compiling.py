@@ -1,15 +1,19 @@
-"""Compiles functions to their operations, which run one after another without Python or autograd in between.
+"""Compiles functions to their operations, which run one after another without Python or
+autograd in between.
 
-The function runs once, on `Symbol`s: tensors that represent others, and have no memory that could be read. Each
-operation that reaches PyTorch's dispatcher below autograd, also in the backward pass, is computed, noted and written
-out as a function.
+The function runs once, on `Symbol`s: tensors that represent others, and have no memory that
+could be read. Each operation that reaches PyTorch's dispatcher below autograd, also in the
+backward pass, is computed, noted and written out as a function.
 
 Rules for this module, and why:
-- Work that another call might have to do differently is refused: reading a value, a shape that depends on values, an
-  operation of another library, writing into a tensor that is neither an argument nor made by the function.
-- The function itself is called where it does more than its operations: where gradients are to flow through it, under
-  autocast, or inside other transformations. It is also called on devices on which compiling was not measured.
-- `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7 s (2.13).
+- Work that another call might have to do differently is refused: reading a value, a shape that
+  depends on values, an operation of another library, writing into a tensor that is neither an
+  argument nor made by the function.
+- The function itself is called where it does more than its operations: where gradients are to
+  flow through it, under autocast, or inside other transformations. It is also called on devices
+  on which compiling was not measured.
+- `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which
+  takes 3 to 7 s (2.13).
 """
 
 from __future__ import annotations
@@ -38,15 +42,23 @@ if TYPE_CHECKING:
     Program = Callable[..., list[torch.Tensor]]
     Refuse = Callable[[str, str], UnsupportedError]
 
+# a subclass could do more than the operations that reach the dispatcher
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+# the types of devices on which compiling was measured; on others the function itself is called
 _MEASURED: Final = ("cpu", "cuda")
+# types whose `repr` is a literal in the program. Not float: the `repr` of infinity and of NaN
+# is no literal
 _AS_THEY_ARE: Final = (type(None), bool, int, str)
 _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
-"""Operations that return no value of a tensor. An operation that is missing here would only be refused."""
+"""Operations that return a bool or a number which does not depend on the values of a tensor. A
+function with such an operation that is missing here would be refused, and not computed
+wrongly."""
+# PyTorch's tags of operations whose result, or its shape, depends on the values of a tensor
 _DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+# reads that do not come to the dispatcher, so that `Reading` has to refuse them
 _READS: Final = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
     torch.Tensor.grad.__get__,  # type: ignore[union-attr]
@@ -55,8 +67,10 @@ _QUICK: Final = frozenset((
     "add", "bmm", "div", "exp", "log", "mm", "mul", "neg", "relu", "rsqrt", "sigmoid", "sqrt", "sub", "sum", "t",
     "tanh", "transpose",
 ))  # fmt: skip
-"""Operations that PyTorch's own functions of these names call with the same arguments, which takes 0.7 us less."""
+"""Operations with the same name and arguments as a function of `torch`. The program calls that
+function, which takes 0.7 us less than calling the operation."""
 _WHILE: Final = "while a function is compiled"
+# PyTorch's private names; `private` refuses to compile by name if one of them is missing
 _make_symbol = private["torch.Tensor._make_wrapper_subclass"]
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _without_dispatch = private["torch._C._DisableTorchDispatch"]
@@ -67,8 +81,8 @@ _native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
-    """Represents a tensor while a function is compiled. `value` is that tensor, and `variable` its name in the
-    program."""
+    """Represents a tensor while a function is compiled. `value` is that tensor, and `variable`
+    its name in the program."""
 
     value: torch.Tensor
     variable: str
@@ -84,7 +98,9 @@ class Symbol(torch.Tensor):
             device=value.device,
         )
         self.value, self.variable = value, variable
-        _set_conj(self, value.is_conj())  # what is only marked, as a conjugate
+        # two bits of a tensor: its values are the conjugate, or the negative, of the numbers in
+        # memory
+        _set_conj(self, value.is_conj())
         _set_neg(self, value.is_neg())
         return self
 
@@ -92,6 +108,8 @@ class Symbol(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        # the `Recorder`, a mode, sees each operation first while it is active, so this one
+        # comes too late or from another thread
         raise UnsupportedError(
             f"torch does not support {func} of a symbolic tensor {_WHILE}, in another thread or after that; return the "
             "needed tensor from the function"
@@ -101,6 +119,7 @@ class Symbol(torch.Tensor):
         return f"<{self.dtype} of the shape {tuple(self.shape)}, without values {_WHILE}>"
 
     def _read(self, *_: Any, **__: Any) -> Any:
+        """Replaces the methods that read memory; always raises `UnsupportedError`."""
         raise UnsupportedError(
             f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor and read it outside"
         )
@@ -122,12 +141,14 @@ for _name in (
     "numpy", "tolist", "data_ptr", "storage_offset", "is_conj", "is_neg", "__array__", "__dlpack__", "__format__",
     "__reduce_ex__",
 ):  # fmt: skip
-    setattr(Symbol, _name, Symbol._read)  # what would not come to the dispatcher
+    # these methods would read the memory of a symbol without coming to the dispatcher, where
+    # they could be refused
+    setattr(Symbol, _name, Symbol._read)
 
 
 class Reading(TorchFunctionMode):
-    """Refuses to read a tensor of the program if the read does not reach the dispatcher: a program would repeat its
-    result."""
+    """A mode that refuses the reads in `_READS` of a tensor that is not a symbol. They do not
+    reach the dispatcher, so the compiled program would repeat the value of the first call."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -141,12 +162,19 @@ class Reading(TorchFunctionMode):
 
 
 class Recorder(Mode):
-    """Computes and notes the operations of a function, which is called with `arguments` while the mode is active."""
+    """Computes the operations of a function, and writes each as a line of a program. The
+    function is called with `arguments` while the mode is active; then `ended` returns the
+    program.
+
+    `tensors` are the arguments of the function, and `refuse` makes the error for an operation
+    that cannot be compiled."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], refuse: Refuse) -> None:
         super().__init__()
         self._refuse = refuse
         self._inputs = tensors
+        # the state of the random generator at the start, and after the last operation that drew
+        # numbers
         self._start = self._random = _random_state(tensors[0].device)
         self._has_drawn, self._dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())
@@ -154,10 +182,14 @@ class Recorder(Mode):
         self._last: dict[str, int] = {}
         """The number of the last line in which each variable is read."""
         self._constants: dict[str, Any] = {}
+        """The global variables of the program: operations, tensors from outside and other
+        objects, by their names."""
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """The arguments that were written into, and their values before."""
+        """The arguments that were written into, and copies of their earlier values, by the `id`
+        of the argument."""
         self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor made by an operation."""
+        # a tensor that is passed twice has one symbol, as it is one object inside the function
         symbols = {
             id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad)
             for x in tensors
@@ -165,11 +197,18 @@ class Recorder(Mode):
         self.arguments: list[Any] = [symbols[id(x)] for x in tensors]
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Computes the operation `func`, adds it to the program, and returns its result with
+        symbols in place of tensors. Raises `UnsupportedError` if another call of the function
+        might have to do it differently. PyTorch calls this method for each operation below
+        autograd (see `__torch_dispatch__` below)."""
         kwargs = kwargs or {}
-        # autograd makes aliases all the time; they compute nothing
+        # autograd makes aliases all the time; they compute nothing, so they are not in the
+        # program
         if func in _ALIASES and type(args[0]) is Symbol:
             return Symbol(func(args[0].value), args[0].variable)
-        if func is _ZERO:  # reading it, which has no memory, would end the process here
+        # autograd's zeros without memory: reading one would end the process here, so real zeros
+        # replace it
+        if func is _ZERO:
             func = _aten.zeros.default
         self._require_repeatable(func, args)
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -177,40 +216,49 @@ class Recorder(Mode):
             self._has_drawn = True
         if torch.get_default_dtype() != self._dtype:
             raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
-        # an argument would have another shape after the call
+        # operations such as `unsqueeze_`, which would leave an argument of the program with
+        # another shape
         if torch.Tag.inplace_view in func.tags:
             return self._reshaped(func, args, kwargs)
         if _schema(func).is_mutable:
             self._require_own(func, args, kwargs)
-        # an operation in place gives its argument, which must keep its symbol
+        # an operation in place returns its argument, which must keep its symbol
         argument_symbols = {id(x.value): x for x in leaves((args, kwargs)) if type(x) is Symbol}
         line = self._called(func, args, kwargs)
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._random = _random_state(self._inputs[0].device)
-        # the function makes this constant anew at each call; the program has it only once, and must not change it
+        # `torch.tensor(data)` ends in `lift_fresh`: the function makes this tensor at each
+        # call, the program has it once as a constant. It returns a clone, so that no later line
+        # can change the constant
         if func is _aten.lift_fresh.default:
             line, result = f"{line}.clone()", result.clone()
         symbols, target = self._bound(result, argument_symbols)
+        # "_" means that no line of the program needs the result
         self._lines.append(line if target == "_" else f"{target} = {line}")
         return symbols
 
     # operations that might have to run differently at another call of the function
 
     def _require_repeatable(self, func: Any, args: Any) -> None:
-        """Raises `UnsupportedError` for an operation that returns a value, or whose result has a shape that depends on
-        values."""
+        """Raises `UnsupportedError` for an operation that another library defines, that returns
+        a value of a tensor to Python, or whose result has a shape that depends on values."""
+        # only PyTorch's own operations are known to do the same at each call
         if func.namespace != "aten":
             raise self._refuse(
-                f"compiling {func}, which is not its own operation", "call it outside"
+                f"compiling {func}, an operation of another library", "call it outside"
             )
         depends = any(tag in func.tags for tag in _DEPENDS)
-        if func is _aten.index.Tensor:  # only a mask makes the shape depend on values
+        # PyTorch tags all indexing, but only a mask (bool, or the older uint8) makes the shape
+        # depend on values
+        if func is _aten.index.Tensor:
             depends = any(
                 x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
             )
-        gives = [str(one.type) for one in _schema(func).returns]
-        is_value = bool(gives) and not any("Tensor" in one for one in gives)
+        # an operation that returns something, but no tensor, returns a value:
+        # `_local_scalar_dense` is `x.item()`
+        returned_types = [str(result.type) for result in _schema(func).returns]
+        is_value = bool(returned_types) and not any("Tensor" in name for name in returned_types)
         if depends or (is_value and func.__name__ not in _OF_SHAPES):
             raise self._refuse(
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
@@ -218,8 +266,10 @@ class Recorder(Mode):
             )
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Raises `UnsupportedError` for writing into a tensor that is neither an argument nor made by the function.
-        Keeps the values of arguments that are written into, for `undo`."""
+        """Raises `UnsupportedError` for writing into a tensor that is neither an argument nor
+        made by the function. Before an argument is written into for the first time, keeps a
+        copy of its values for `undo`."""
+        # by memory, because a symbol may be a view of a tensor from outside
         outside = {*map(_memory, self.outside)}
         for x in _written_into(func, args, kwargs):
             if type(x) is not Symbol or _memory(x.value) in outside:
@@ -232,25 +282,31 @@ class Recorder(Mode):
                     self._before[id(original)] = original.detach(), original.detach().clone()
 
     def _require_no_seed(self) -> None:
+        """Raises `UnsupportedError` if the function has changed the generator's state other
+        than by drawing, such as with `torch.manual_seed`: that is no operation, so the program
+        would not repeat it."""
         if self._random != _random_state(self._inputs[0].device):
             raise self._refuse(
                 f"random numbers whose seed or state is set {_WHILE}", "set it outside"
             )
 
     def undo(self) -> None:
-        """Undoes the effects of the function, so that it can be called once more."""
+        """Restores the arguments that the function has written into, and the state of the
+        random generator, so that the function can be called once more."""
         for x, before in self._before.values():
             x.copy_(before)
+        # the state is empty while a CUDA graph is recorded: it is not known then
         if self._has_drawn and self._start:
             _generator(self._inputs[0].device).set_state(
                 torch.frombuffer(bytearray(self._start), dtype=torch.uint8)
             )
 
     def require_no_backward(self) -> None:
-        """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not
-        do."""
+        """Raises `UnsupportedError` if the function has called `backward()`, which writes
+        gradients into tensors; the program would not write them."""
         wrote = any(x.grad is not None for x in self.arguments)
         for x in self.outside:
+            # a symbol must not stay in a tensor of the user's
             if type(x.grad) is Symbol:
                 x.grad, wrote = None, True
         if wrote:
@@ -261,8 +317,13 @@ class Recorder(Mode):
     # the operations, written as lines of the program
 
     def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Notes an operation that changes the shape of a tensor as the operation that makes such a view."""
+        """Adds an operation that changes the shape of its argument in place (`unsqueeze_`), as
+        the operation that returns such a view (`unsqueeze`), and returns the changed symbol.
+        Raises `UnsupportedError` if there is no such operation, or if the argument is not a
+        tensor made by the function."""
         symbol, (name, _, overload) = args[0], func.__name__.partition(".")
+        # the overload has the same name in both operations, except that `transpose` calls it
+        # "int"
         view = getattr(
             getattr(_aten, name.removesuffix("_")),
             "int" if func is _aten.transpose_.default else overload,
@@ -273,24 +334,29 @@ class Recorder(Mode):
                 f"changing the shape of a tensor ({func}) {_WHILE}", "make a new tensor"
             )
         new = self.note(view, (), args, kwargs)
+        # changes the shape of the symbol itself, without coming back to this mode
         with _without_dispatch():
             func(*args, **kwargs)
         symbol.value, symbol.variable = new.value, new.variable
         return symbol
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
-        """Returns the call of an operation as it is written in the program."""
+        """Returns the source text of the call of an operation in the program, such as "c0(v1,
+        2)"."""
         arguments = [
             *map(self._text, args),
             *(f"{name}={self._text(x)}" for name, x in kwargs.items()),
         ]
         name = func.overloadpacket.__name__
-        # without going through the overloads in Python
+        # either the function of `torch`, or the C++ function of this overload: both avoid
+        # choosing an overload in Python
         own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
         return f"{self._text(own)}({', '.join(arguments)})"
 
     def _text(self, x: Any) -> str:
-        """Returns an argument as it is written in the program: a variable, a literal, or the name of a constant."""
+        """Returns the source text of an argument in the program: a variable, a literal, or the
+        name of a constant, which is added to the constants. Raises `UnsupportedError` for a
+        random generator."""
         if type(x) is Symbol:
             self._last[x.variable] = len(self._lines)
             return x.variable
@@ -300,7 +366,9 @@ class Recorder(Mode):
         if type(x) in _AS_THEY_ARE:
             return repr(x)
         if isinstance(x, torch.Tensor):
-            self.outside.append(x)  # not an alias of it: its data may be set
+            # the tensor itself and not an alias: if the program sets its `.data` later, it
+            # still counts
+            self.outside.append(x)
         elif isinstance(x, torch.Generator):
             raise self._refuse(
                 f"drawing from a generator {_WHILE}",
@@ -311,15 +379,21 @@ class Recorder(Mode):
         return name
 
     def _bound(self, result: Any, argument_symbols: dict[int, Symbol]) -> tuple[Any, str]:
-        """Returns the result of an operation, with symbols in it, and the variables to which the program assigns it."""
+        """Returns the result of an operation with symbols in place of tensors, and the source
+        text of the variables to which the program assigns it: "v3", "(v3, v4, )", or "_" for a
+        result that needs no new variable. `argument_symbols` has the symbols of the arguments
+        by the `id` of their tensors. Raises `UnsupportedError` for a tensor that is not
+        dense."""
         if type(result) in (list, tuple):
             parts = [self._bound(part, argument_symbols) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
+            # variables begin with "v"; without one, all parts are "_"
             return type(result)(
                 symbol for symbol, _ in parts
             ), f"({target})" if "v" in target else "_"
         if not isinstance(result, torch.Tensor):
             return result, "_"
+        # the operation has written into this argument and returned it
         if id(result) in argument_symbols:
             return argument_symbols[id(result)], "_"
         if result.layout is not torch.strided or result.is_nested or result.is_quantized:
@@ -328,22 +402,27 @@ class Recorder(Mode):
         return symbol, symbol.variable
 
     def ended(self, results: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Program]:
-        """Returns the results as tensors, and the program that computes them."""
+        """Returns the results of this first call as tensors, and the program, which computes a
+        list of such results from the arguments. `results` are those that the function has
+        returned, mostly symbols."""
         if self._has_drawn:
             self._require_no_seed()
         for x, original in zip(self.arguments, self._inputs, strict=True):
+            # the function has called `requires_grad_` on an argument: the program does it, too,
+            # and so does this call
             if x.requires_grad != original.requires_grad:
                 self._last[x.variable] = len(self._lines)
                 self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
                 original.requires_grad_(x.requires_grad)
         texts, values = zip(*map(self._result, results), strict=True) if results else ((), ())
-        # each variable is set free after its last use, as the function itself would
+        # each variable is set to None after its last use, so that its memory is freed as in the
+        # function itself
         free = [""] * len(self._lines)
         for variable, i in self._last.items():
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
-        # names of parameters must differ
-        # one may be given twice
+        # a tensor may be passed twice and has one variable; the parameters of `program` need
+        # different names, so only the first has that of the variable
         places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}
         names = [
             x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)
@@ -355,19 +434,24 @@ class Recorder(Mode):
         return list(values), self._constants["program"]
 
     def _result(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
-        """Returns how a result of the function is written, and its value."""
+        """Returns the source text of a result of the function in the program, and its value in
+        this first call."""
+        # a tensor from outside; a copy, because the caller may write into a result
         if type(x) is not Symbol:
             return f"{self._text(x)}.clone()", x.clone()
+        # the variable is still needed after its last line
         self._last.pop(x.variable, None)
         for argument, original in zip(self.arguments, self._inputs, strict=True):
             if x is argument:
                 return x.variable, original
+            # an alias of the argument, which shares its variable
             if x.variable == argument.variable:
                 return f"{x.variable}.detach()", x.value
         return x.variable, x.value
 
 
-# set when the class is there: PyTorch would wrap it so that the first operation imports torch._dynamo
+# set after the class is made: PyTorch wraps a method of this name in the class body, and the
+# first operation would then import torch._dynamo, which takes seconds
 Recorder.__torch_dispatch__ = Recorder.note
 
 
@@ -376,26 +460,32 @@ def _value_of(x: Symbol) -> torch.Tensor:
 
 
 def _memory(x: torch.Tensor) -> int:
-    # PyTorch keeps one object for a storage as long as the storage lives
+    """Returns a number that is the same for all tensors that share one storage."""
+    # PyTorch keeps one Python object for a storage as long as the storage lives
     return id(x.untyped_storage())
 
 
 def _generator(device: torch.device) -> torch.Generator:
+    """Returns PyTorch's default random generator for a device: that of the GPU, or the one of
+    the CPU."""
+    # CUDA has no generators before it is initialized
     generators = torch.cuda.default_generators if device.type == "cuda" else ()
     return generators[device.index] if generators else torch.default_generator
 
 
 def _random_state(device: torch.device) -> bytes:
-    """The state of PyTorch's generator for a device. It is unknown while a graph is recorded."""
+    """Returns the state of PyTorch's generator for a device; empty while a CUDA graph is
+    recorded, when the state cannot be read."""
     is_silent = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     return b"" if is_silent else _generator(device).get_state().numpy().tobytes()
 
 
 def _written_into(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors that an operation writes into."""
-    for i, one in enumerate(_schema(func).arguments):
-        if one.alias_info is not None and one.alias_info.is_write:
-            argument = args[i] if i < len(args) else kwargs.get(one.name)
+    for i, declared in enumerate(_schema(func).arguments):
+        if declared.alias_info is not None and declared.alias_info.is_write:
+            argument = args[i] if i < len(args) else kwargs.get(declared.name)
+            # the argument may be a list of tensors
             yield from (x for x in leaves(argument) if isinstance(x, torch.Tensor))
 
 
@@ -404,11 +494,17 @@ _active: Final[list[Recorder]] = []
 
 
 def is_recording() -> bool:
-    """Whether a function is being compiled in this thread."""
+    """Whether a function is being compiled in this thread now."""
+    # `_active` is empty most of the time, which is quicker to see than this thread's modes
     return bool(_active) and any(type(mode) is Recorder for mode in dispatch_modes())
 
 
 class TorchCompiling(Compiling):
+    """The capability `Compiling` on PyTorch; its methods are documented in
+    `xdevice.math.contract.compiling`."""
+
+    # its `classify` and `tracing` come before those of the adapter's device layer, which they
+    # call
     precedes = True
 
     def classify(self, cls: type) -> Kind | None:
@@ -421,7 +517,10 @@ class TorchCompiling(Compiling):
 
     def compile(self, call: Traced, device: Device) -> Compiled:
         private.require("compile")
+        # a virtual GPU counts as measured: its kernels are those of the CPU
         is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
+        # the note and the program for each kind of arguments; None if the function itself has
+        # to be called
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
@@ -429,6 +528,7 @@ class TorchCompiling(Compiling):
                 return None
             # `with torch.device(...)` decides where the function makes tensors
             scopes = [mode.device for mode in function_modes()]
+            # everything that may change the operations of the function
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
                 _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
@@ -445,20 +545,26 @@ class TorchCompiling(Compiling):
             note, program = entry
             if not scopes:
                 return note, program(*tensors)
-            with _without_scopes():  # a scope would look at each operation
+            # the program names the devices of its new tensors, and a scope would cost time at
+            # each operation
+            with _without_scopes():
                 return note, program(*tensors)
 
         return compiled
 
 
 def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
-    """Returns the result of `call`, and its note and program. Both are None if gradients are to flow through it."""
+    """Calls `call` once and records it. Returns its result, and its note and program for
+    further calls. Returns `(None, None)`, with the effects of the call undone, if gradients are
+    to flow through the results: then the function itself has to be called."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
     try:
         with recorder, Reading():
             note, results = call(list(recorder.arguments))
     except RuntimeError as error:
+        # PyTorch's messages for reading the memory of a symbol, which has none; any other error
+        # is the user's
         if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
             raise
         raise refuse(
@@ -467,25 +573,32 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     finally:
         _active.remove(recorder)
     recorder.require_no_backward()
-    # autograd would have nothing to flow through in the program
+    # the program has the operations below autograd, so no gradient could flow through it
     if any(x.requires_grad for x in results):
         recorder.undo()
         return None, None
     values, program = recorder.ended(results)
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
-        # not all, because it changes kernels, such as that of an LSTM on the CPU
+        # only if needed, because `no_grad` makes PyTorch choose other kernels, such as for an
+        # LSTM on the CPU
         program = torch.no_grad()(program)
     return (note, values), (note, program)
 
 
 def _twice(tensors: list[Any]) -> tuple[int, ...]:
-    """For each tensor, the index at which it occurs first; empty if no tensor occurs twice, as is usual."""
+    """Returns for each tensor the index at which it occurs first; empty if no tensor occurs
+    twice, as is usual. It belongs to the key of a program: `f(x, x)` may do other operations
+    than `f(x, y)`."""
     places = [*map(id, tensors)]
     return tuple(map(places.index, places)) if len({*places}) < len(places) else ()
 
 
 def _is_all(tensors: list[Any]) -> bool:
-    """Whether a function of these tensors can now do nothing but the operations below autograd."""
+    """Whether the operations below autograd are all that a function of these tensors does now.
+    They are not under autocast, in inference mode, while something traces or transforms the
+    call, if a mode other than a scope of devices is active, or if a tensor is of a subclass,
+    has a gradient, is the result of a recorded operation, or has attributes set by the
+    program."""
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()

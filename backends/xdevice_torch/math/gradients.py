@@ -1,11 +1,14 @@
 """Computes gradients with PyTorch's autograd.
 
 Rules for this module:
-- It calls `autograd.grad`, because `backward()` would write into the `.grad` of every tensor that the loss depends on.
-- The function to be differentiated is called on detached aliases of its inputs. If an input is itself a result of
-  recorded operations, or if gradients are nested, it is called on views instead, through which gradients flow on.
+- It calls `autograd.grad`, because `backward()` would write into the `.grad` of every tensor
+  that the loss depends on.
+- The function to be differentiated is called on detached aliases of its inputs. If an input is
+  itself a result of recorded operations, or if gradients are nested, it is called on views
+  instead, through which gradients flow on.
 - Autograd cannot record tensors that were made in inference mode, so copies of them are used.
-- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so gradients are refused there.
+- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so gradients are
+  refused there.
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ if TYPE_CHECKING:
     from xdevice.math.contract.gradients import Call, Outcome
 
 _ENGINE = private.place("torch.autograd._engine_run_backward")
-"""The function that `torch.autograd.grad` ends in, after checks that take 8 of its 24 us. Virtual GPUs replace it, so
-it is looked up at each call."""
+"""The module and the name of the function that `torch.autograd.grad` calls last, after checks
+that take 8 of its 24 us. Virtual GPUs replace the function, so it is looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
 _foreach_mul = private.get("torch._foreach_mul")
+# returns the innermost transformation of `torch.func` that is active in this thread, or None
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
+# PyTorch's meaning of a leaf: a tensor that is not the result of a recorded operation
 _is_leaf = attrgetter("is_leaf")
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _is_inference, _detach, _require_grad = (
@@ -43,28 +48,35 @@ _is_inference, _detach, _require_grad = (
 
 
 class TorchGradients(Gradients):
+    """The capability `Gradients` on PyTorch; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if _transformation() is not None:
             raise self.unsupported(
                 "gradients by autograd inside torch.func's transformations",
                 "take all gradients by torch.func, or nest xdevice.math.grad",
             )
-        # the promise is that recording is on inside the function
+        # the contract: recording is on inside the function, even if the caller has switched it
+        # off. The returned tensors are not recorded then, so the leaves are detached and the
+        # gradients are not nested
         if not torch.is_grad_enabled():
             with torch.inference_mode(False), torch.enable_grad():
                 return self.value_and_grad([x.detach() for x in leaves], call, False)
-        # autograd refuses to record them
+        # autograd refuses to record tensors made in inference mode, but records their clones
         if any(map(_is_inference, leaves)):
             leaves = [x.clone() if x.is_inference() else x for x in leaves]
+        # whether gradients flow on from the results to the caller's tensors
         goes_on = nested or not all(map(_is_leaf, leaves))
         if goes_on:
-            # as new tensors, so that one that is given twice has two gradients
+            # each input is a new tensor, so that a leaf that occurs twice has two gradients
             inputs = [
                 x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves
             ]
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
         loss, rest = call(inputs)
+        # a loss that is not recorded depends on no input, and autograd would raise
         gradients = (
             self._gradients(loss, inputs, goes_on)
             if loss.requires_grad
@@ -84,20 +96,24 @@ class TorchGradients(Gradients):
     def _gradients(
         self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
     ) -> list[Any]:
-        """Returns the gradient for each input; None for those that the loss does not depend on."""
+        """Returns the gradient of the loss for each input; None for those that the loss does
+        not depend on. The gradients are recorded themselves if `goes_on`. Raises
+        `UnsupportedError` if one of the operations has no gradient of its gradient."""
         try:
-            # otherwise a thread of the engine launches the kernels: to wake it takes 0.15 ms of a step on an H100
+            # this thread launches the kernels itself; to wake a thread of the engine takes 0.15
+            # ms of a step on an H100
             with set_multithreading_enabled(False) if loss.is_cuda else nullcontext():
                 gradients = _engine_gradients(loss, inputs, goes_on)
         except RuntimeError as error:
-            # PyTorch has no class of its own for that error
+            # PyTorch has no class of its own for a missing derivative; any other error is the
+            # user's
             if not str(error).startswith("derivative for "):
                 raise
             raise self.unsupported(
                 f"the gradient of this gradient: {error}",
                 "write the function in operations that have one",
             ) from error
-        # the gradient of a sparse embedding is sparse
+        # the gradient of a sparse embedding is sparse, and the contract requires dense ones
         return [
             g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients
         ]
@@ -106,8 +122,10 @@ class TorchGradients(Gradients):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         before = torch.is_grad_enabled()
+        # a step of an optimization is recorded only inside an outer gradient
         torch.set_grad_enabled(nested and before)
         try:
+            # copied inside the block, so that the copies are recorded if the rule is
             return [rule(*row) for row in (_copied(rows) if writes else rows)]
         finally:
             torch.set_grad_enabled(before)
@@ -116,8 +134,12 @@ class TorchGradients(Gradients):
 def _engine_gradients(
     loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
 ) -> Sequence[torch.Tensor | None]:
+    """Returns what `torch.autograd.grad` returns for these arguments, without its checks if
+    possible."""
+    # subclasses with `__torch_function__` may replace `autograd.grad`, so it is called for them
     if not _has_engine or has_torch_function((loss, *inputs)):
         return torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+    # outputs, gradients of the outputs, retain_graph, create_graph, inputs, allow_unused
     arguments = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
     gradients: Sequence[torch.Tensor | None] = getattr(*_ENGINE)(
         *arguments, accumulate_grad=False
@@ -126,8 +148,12 @@ def _engine_gradients(
 
 
 def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
-    """Copies of the tensors, recorded if gradients are; on a GPU in one kernel."""
+    """Returns the rows with a copy of each tensor. The copies are recorded if gradients are
+    enabled; otherwise tensors of floats on a GPU are copied with one call of PyTorch for all
+    rows."""
     tensors = [*chain(*rows)]
+    # looking at the first tensor is enough: `_foreach_mul` also takes tensors of several
+    # devices or dtypes, only slower
     is_quick = (
         tensors[0].is_cuda
         and tensors[0].is_floating_point()
@@ -140,5 +166,7 @@ def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
         or _transformation() is not None
     ):
         return (map(torch.clone, row) for row in rows)
-    copies = iter(_foreach_mul(tensors, 1))  # `_foreach_clone` is newer than 2.11
+    # multiplies by 1 because `_foreach_clone` is newer than PyTorch 2.11
+    copies = iter(_foreach_mul(tensors, 1))
+    # the same iterator once for each column: `zip` takes the copies row by row
     return zip(*[copies] * len(rows[0]), strict=True)

@@ -1,5 +1,5 @@
-"""PyTorch's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and
-what they have to return."""
+"""PyTorch's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
+core calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -26,17 +26,21 @@ if TYPE_CHECKING:
     Pair = tuple[int, int]
 
 _USUALLY_PASSED_OVER = -100
-"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, because these are cached for all
-processes, and a random label would differ in each."""
+"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, because
+these are cached for all processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
-"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels contains by
-mistake."""
+"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of
+labels contains by mistake."""
 
 _ASSERTS = torch.version.cuda is not None and not is_blocking_wanted()
-"""Whether the kernels of a GPU refuse indices with assertions, and that is soon enough."""
+"""Whether it is enough that the kernels of a GPU refuse indices with assertions, which raise
+only when the program next waits: in builds for CUDA, unless the whole process is in blocking
+mode."""
 _fused_adam = private.get("torch._fused_adam_")
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+# without the private function every call counts as transformed, and the quick ways below are
+# not taken
 _transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
 
 
@@ -48,12 +52,17 @@ log_softmax = torch.log_softmax
 
 
 def ends(indices: Tensor) -> list[int]:
+    """Returns the least and the greatest of the indices, with one copy to the host."""
     conversion.require_values(indices)
-    return torch.stack(torch.aminmax(indices)).tolist()  # quicker than reading all by NumPy
+    # faster than reading all indices with NumPy
+    return torch.stack(torch.aminmax(indices)).tolist()
 
 
 def guards(indices: Tensor, place: str) -> bool:
-    if type(indices) is not torch.Tensor:  # as those that torch.export traces
+    """Whether the kernels themselves refuse indices out of range on a device of the kind
+    `place`, so that the core need not read them first: always on the CPU, on others if their
+    kernels raise, and never while something traces or transforms the call."""
+    if type(indices) is not torch.Tensor:  # such as the symbols of torch.export
         return False
     if place != "cpu" and indices.device.type not in _raising():
         return False
@@ -61,27 +70,35 @@ def guards(indices: Tensor, place: str) -> bool:
 
 
 def _raising() -> tuple[str, ...]:
-    """The devices whose kernels raise: a virtual GPU at once, CUDA with an assertion, which the host notices when it
-    next waits. ROCm's builds leave assertions out unless they are asked for (ROCM_KERNEL_ASSERT)."""
+    """Returns the types of the devices whose kernels raise. A virtual GPU raises at once. CUDA
+    has an assertion, which the host notices when it next waits; that is too late in blocking
+    mode. ROCm's builds leave assertions out unless ROCM_KERNEL_ASSERT is set."""
     return ("vgpu", "cuda") if _ASSERTS and not is_blocking() else ("vgpu",)
 
 
 def _is_unread(indices: Tensor) -> bool:
-    """Whether these are indices on CUDA in a compiled function, where nobody has checked them: one that is out of range
-    would end the process's work on the GPU."""
+    """Whether these are indices on CUDA in a compiled function. Nothing has checked them there,
+    and an index out of range would make the GPU unusable for the rest of the process."""
     return type(indices) is Symbol and indices.is_cuda
 
 
 def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: int) -> Tensor:
+    """Returns `function(indices)`, with NaN for each index that is not in `range(n)`.
+    `function` gets 0 instead of such an index, and returns one value or one row for each
+    index."""
     wrong = (indices < 0) | (indices >= n)
     result = function(indices.masked_fill(wrong, 0))
+    # the mask gets the axes of a row, which the result has in addition
     return result.masked_fill(
         wrong.reshape(*wrong.shape, *[1] * (result.ndim - wrong.ndim)), nan
     )
 
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    # -100 would be passed over silently, where a label out of range has to raise
+    """Returns PyTorch's cross-entropy, with all labels counted; `reduction` is "mean" or
+    "none"."""
+    # PyTorch's default would silently ignore a label of -100, which is out of range and has to
+    # raise
     passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
     return functional.cross_entropy(
         logits, labels.long(), ignore_index=passed_over, reduction=reduction
@@ -118,7 +135,8 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     if _is_unread(indices):
-        # a comparison takes any index, where `scatter_` would end the work on the GPU
+        # a comparison takes any index; `scatter_` would make the GPU unusable, as `_is_unread`
+        # says
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(
             arithmetic.dtype(name)
         )
@@ -137,7 +155,9 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    if causal and mask is not None:  # PyTorch takes only one of both
+    # PyTorch takes either a mask or `is_causal`, so the two are combined: `tril` keeps the keys
+    # up to each query
+    if causal and mask is not None:
         mask, causal = (
             mask
             & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(),
@@ -159,18 +179,23 @@ def adam(
     rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
     params, grads, *means = zip(*rows, strict=True)
-    # subclasses do not come through the kernel as themselves, and it was tried on these devices
+    # the fused kernel does not keep the type of a subclass, and it was tried only on the CPU
+    # and on CUDA
     if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (
         step.is_cpu or step.is_cuda
     ):
         return NotImplemented
+    # inside a transformation of `torch.func`, PyTorch raises: the kernel has no batching rule
     if _fused_adam is None or _transformation() is not None:
         return NotImplemented
-    with torch.no_grad():  # the kernel writes, and takes the memory as it lies
+    # clones, because the kernel writes into them; contiguous, because it ignores strides
+    with torch.no_grad():
         p, m, v = (
             [x.clone(memory_format=torch.contiguous_format) for x in each]
             for each in (params, *means)
         )
+        # the kernel counts this step, too, and takes the number as a tensor of float32 for each
+        # parameter
         g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
         settings: dict[str, Any] = {
             "beta1": betas[0],

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-"""cuBLAS reads it when it starts; without it PyTorch raises an error at the first product of matrices on a GPU."""
+"""A variable that cuBLAS reads when it starts. If it is not set, PyTorch's deterministic mode
+raises an error at the first product of matrices on a GPU."""
 
 
 class TorchReproducibility(Reproducibility):
+    """The capability `Reproducibility` on PyTorch; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         torch.manual_seed(n)
 
@@ -29,8 +33,9 @@ class TorchReproducibility(Reproducibility):
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
         flags = cudnn.deterministic, cudnn.benchmark
+        # raises for an operation without a deterministic kernel, instead of a warning
         torch.use_deterministic_algorithms(True)
-        # the benchmark chooses kernels by their times, which differ between runs
+        # `benchmark` lets cuDNN choose kernels by their times, which differ between runs
         cudnn.deterministic, cudnn.benchmark = True, False
         try:
             yield _lacking()
@@ -40,6 +45,8 @@ class TorchReproducibility(Reproducibility):
 
 
 def _lacking() -> list[str]:
+    """Returns a line for each thing that stays nondeterministic in the block, with the
+    remedy."""
     if not torch.cuda.is_available() or _WORKSPACE in os.environ:
         return []
     return [

@@ -1,4 +1,5 @@
-"""Bypasses the scopes of devices (`with device:`), which PyTorch calls for each operation and attribute."""
+"""Bypasses the scopes of devices (`with device:`), which PyTorch calls for each operation and
+attribute."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from xdevice_torch.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# the stack of this thread's modes that see each function call; without these names no scope is
+# set aside
 count_function_modes: Callable[[], int] = private.get(
     "torch._C._len_torch_function_stack", lambda: 0
 )
@@ -21,6 +24,8 @@ _push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_sta
 
 
 def _scope_classes() -> tuple[type, ...]:
+    """Returns the class of the scopes of devices in a tuple, which is empty if PyTorch has no
+    way to list modes."""
     if function_modes is None:
         return ()
     # PyTorch has no public name for the class, so a scope is entered to see it
@@ -29,11 +34,14 @@ def _scope_classes() -> tuple[type, ...]:
 
 
 SCOPES = _scope_classes()
-"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does not show it."""
+"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does
+not show it."""
 
 
 def set_scopes_aside() -> Sequence[Any]:
-    """Removes the scopes of devices from this thread and returns them. Removes none if there are other modes."""
+    """Removes the scopes of devices from this thread and returns them, the innermost first. If
+    there are other modes, removes none and returns an empty tuple, because those modes have to
+    see each operation in its scopes."""
     count = count_function_modes()
     for i in range(count):
         if not isinstance(_mode_at(i), SCOPES):
@@ -42,6 +50,7 @@ def set_scopes_aside() -> Sequence[Any]:
 
 
 def put_scopes_back(scopes: Sequence[Any]) -> None:
-    # the innermost one was removed first
+    """Opens the scopes that `set_scopes_aside` returned again."""
+    # reversed, because the innermost one was removed first and has to be opened last
     for scope in reversed(scopes):
         _push(scope)

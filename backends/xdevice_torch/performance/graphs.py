@@ -1,11 +1,14 @@
-"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats it at each replay.
+"""CUDA graphs: records the work of a task (a function) on a GPU once, and repeats it at each
+replay.
 
-A replay reads and writes the memory that the task used while it was recorded, even if that memory has been freed since.
-So the graph keeps alive the memory that the task's operations read. Operations on devices other than the graph's GPU
-would run once, while recording, and not in a replay, so they raise an error.
+A replay reads and writes the memory that the task used during the recording, even if that
+memory has been freed since. So the graph keeps alive the memory that the task's operations
+read. Operations on devices other than the graph's GPU would run once, while recording, and not
+in a replay, so they raise an error.
 
-After a recording has failed, PyTorch 2.11 behaves as if it were still going on: it keeps the memory, draws no more
-random numbers on that GPU, and calls the graph whenever it allocates pinned memory.
+After a recording has failed, PyTorch 2.11 behaves as if it were still going on: it keeps the
+memory, draws no more random numbers on that GPU, and calls the graph whenever it allocates
+pinned memory.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 _clear_workspaces = private["torch._C._cuda_clearCublasWorkspaces"]
 _release_pool = private["torch._C._cuda_releasePool"]
+# PyTorch before 2.8 has the first name, and later versions the second
 _end_pool = (
     private.get("torch._C._cuda_endAllocateCurrentStreamToPool")
     or private["torch._C._cuda_endAllocateToPool"]
@@ -40,22 +44,27 @@ _one_at_a_time = threading.Lock()
 """Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
 
 _failed: list[Any] = []
-"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them (no upstream
-issue known)."""
+"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still
+calls them (no upstream issue known)."""
 
 
 class Graph:
+    """A CUDA graph, and the memory that its replays read."""
+
     def __init__(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._inputs: list[Any] = []
 
     def capture(self, stream: Any, task: Callable[[], Any]) -> Any:
+        """Calls `task` while its work on `stream` is recorded, and returns its result without
+        gradients. Raises the error of the task, or of the recording, after cleaning up."""
         with _one_at_a_time, _own_workspace(), _no_casts_from_before():
             return self._record(stream, task)
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
+        """Does the work of `capture`, inside its blocks."""
         inputs, cause = Inputs(), None
-        # kept before the recording, which binds the generator to the graph
+        # saved before the recording, which binds the GPU's random generator to the graph
         random = torch.cuda.default_generators[stream.device_index].clone_state()
         try:
             with _recording(self._graph, stream), inputs:
@@ -66,21 +75,27 @@ class Graph:
                     raise
         except BaseException as error:
             _free_random_numbers(stream, random)
-            raise cause or error  # noqa: B904  # `error` may come from ending the recording
+            # ending the recording may fail too, and its error would hide that of the task
+            raise cause or error  # noqa: B904
+        # from now on the graph keeps this memory alive
         self._inputs = list(inputs.memories.values())
-        # detached, because backward() would work once through what was recorded, and not after a replay
+        # detached, because backward() would work once through what was recorded, and not after
+        # a replay
         return replaced(torch.Tensor, torch.Tensor.detach, result)
 
     def replay(self) -> None:
+        """Starts the recorded work again, on this thread's current stream."""
         self._graph.replay()
 
 
 @contextmanager
 def _recording(graph: Any, stream: Any) -> Iterator[None]:
-    """A block whose work on the stream is recorded in the graph; if it fails, the recording is ended properly."""
+    """A block whose work on the stream is recorded in the graph. If the block raises, the
+    recording is abandoned and its memory freed."""
+    # a memory pool of its own, which `_abandon` can free
     pool = torch.cuda.graph_pool_handle()
     try:
-        # with thread_local, other threads may allocate memory meanwhile
+        # with "thread_local", other threads may allocate memory during the recording
         with torch.cuda.graph(
             graph, pool=pool, stream=stream, capture_error_mode="thread_local"
         ):
@@ -91,34 +106,39 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 
 
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
-    """Ends a recording that has failed, and gives its memory back, which PyTorch would keep."""
+    """Ends a recording that has failed, and frees its memory, which PyTorch would keep."""
     with torch.cuda.stream(stream), suppress(RuntimeError):
-        # PyTorch ends a recording that has begun, but not one that another thread's wait broke while it began
+        # if another thread waits for the GPU just when the recording begins, PyTorch raises
+        # without ending it
         if torch.cuda.is_current_stream_capturing():
             graph.capture_end()
-    with suppress(RuntimeError):  # it raises if the recording has ended properly
+    with suppress(RuntimeError):  # `_end_pool` raises if the recording has ended properly
         _end_pool(stream.device_index, pool)
         _release_pool(stream.device_index, pool)
         _failed.append(graph)
 
 
 def _free_random_numbers(stream: Any, random: Any) -> None:
-    """Makes the GPU's random generator usable again after a failed recording, by recording something else successfully:
-    PyTorch frees the generator only at the end of a recording (no upstream issue known). Tries ten times, because
-    another thread that waits for the GPU can break these recordings too."""
+    """Makes the GPU's random generator usable again after a failed recording, by recording
+    something else successfully: PyTorch frees the generator only at the end of a recording (no
+    upstream issue known). Tries ten times, because another thread that waits for the GPU can
+    break these recordings too. `random` is the generator's state from before the failed
+    recording, which is restored if all attempts fail."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
                 torch.zeros(1, device=stream.device)
             return
-    # no attempt worked: the generator starts anew, and earlier graphs lose their random numbers
+    # the generator gets a new state object, so graphs that were recorded earlier lose their
+    # random numbers
     torch.cuda.default_generators[stream.device_index].graphsafe_set_state(random)
 
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and two graphs with the same
-    one could not run at the same time (https://github.com/pytorch/pytorch/issues/193402)."""
+    """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and
+    two graphs with the same one could not run at the same time
+    (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:
         yield
@@ -128,8 +148,9 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise each replay would use
-    the weights that were in the cache during the recording (https://github.com/pytorch/pytorch/issues/71631)."""
+    """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise
+    each replay would use the weights that were in the cache during the recording
+    (https://github.com/pytorch/pytorch/issues/71631)."""
     was_enabled = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -140,58 +161,72 @@ def _no_casts_from_before() -> Iterator[None]:
 
 
 class OnlyOn(Mode):
-    """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on a different device than the
-    graph's, or creates a tensor there without reading any.
+    """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on a
+    device other than `place`, the graph's, or creates a tensor on another device without
+    reading any.
 
-    An operation on the graph's device may make tensors on another one, and later operations may read these: attention
-    keeps its seed on the CPU.
+    An operation on the graph's device may make tensors on another one, and later operations may
+    read these: attention keeps its seed on the CPU.
     """
 
     def __init__(self, place: torch.device) -> None:
         super().__init__()
         self._place = place
         self._allowed: dict[Any, Any] = {}
-        """The memory on other devices that operations of the task itself have made: later ones may read it. The values
-        keep it alive, because the key of memory that is freed may be used again."""
+        """The memory on other devices that operations of the task itself have made: later ones
+        may read it. The values keep it alive, because the key of memory that is freed may be
+        used again."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Checks the devices of an operation's operands and results, around the call of the
+        operation."""
         operands = _tensors((args, kwargs))
         self._require(
             func, [x for x in self._elsewhere(operands) if _memory(x)[0] not in self._allowed]
         )
         result = func(*args, **kwargs or {})
         results = self._elsewhere(_tensors(result))
+        # an operation without operands makes a tensor where the task says, so the mistake is
+        # the task's
         if not operands:
             self._require(func, results)
         self._allowed.update(map(_memory, results))
         return result
 
     def _elsewhere(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns those of the tensors that are not on the graph's device."""
         return [x for x in tensors if x.device != self._place]
 
     def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
+        """Raises `DeviceMismatchError` if `elsewhere`, the tensors of the operation `func` that
+        are not allowed on their device, is not empty."""
         if elsewhere:
             raise DeviceMismatchError(
-                f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), and its graph is for "
-                f"{self._place}: a replay would leave that out; keep it out of the task (an optimizer of torch.optim: "
-                f"with capturable=True), or capture the task on that device"
+                f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), but its graph is for "
+                f"{self._place}: a replay would leave that out; keep it out of the task (for an optimizer of "
+                f"torch.optim, set capturable=True), or capture the task on that device"
             )
 
 
 class Inputs(Mode):
-    """A dispatch mode that collects the memory that operations read, unless an earlier one has made it. A graph keeps
-    this memory alive, because a replay reads it where it was."""
+    """A dispatch mode that collects the memory that operations read, except memory that an
+    earlier operation of the task has made. A graph keeps the collected memory alive, because a
+    replay reads it at the same address."""
 
     def __init__(self) -> None:
         super().__init__()
         self._results: set[Any] = set()
+        """The keys of the memory that operations of the task have made."""
         self.memories: dict[Any, Any] = {}
+        """The collected memory: for each key an object that keeps the memory alive."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Notes the memory that an operation reads and makes, around the call of the
+        operation."""
         for x in _tensors((args, kwargs)):
             key, memory = _memory(x)
             if key not in self._results:
@@ -202,38 +237,51 @@ class Inputs(Mode):
 
 
 def _tensors(x: Any) -> list[torch.Tensor]:
+    """Returns the tensors in nested lists, tuples and dicts."""
     return [leaf for leaf in leaves(x) if isinstance(leaf, torch.Tensor)]
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, Any]:
-    """Returns a key that identifies the memory of a tensor, and an object that keeps the memory alive."""
+    """Returns a key that identifies the memory of a tensor, and an object that keeps the memory
+    alive."""
+    # a sparse tensor has no storage
     if x.layout is not torch.strided:
         return id(x), x
     storage = x.untyped_storage()
-    return id(
-        storage
-    ), storage  # PyTorch keeps one object for a storage as long as the storage lives
+    # PyTorch keeps one object for a storage as long as the storage lives, so all its views have
+    # the same key
+    return id(storage), storage
 
 
 class TorchGraphs(Graphs):
+    """Graphs on CUDA."""
+
     _gpu: str
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
-        # ROCm calls itself cuda, too
+        """Returns a graph that can record work on a GPU. Raises `UnsupportedError` for other
+        devices."""
+        # PyTorch also calls ROCm's GPUs "cuda"
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
         private.require("graphs", "CUDA")
         return Graph()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which an operation that uses a tensor on another device
+        raises `DeviceMismatchError`."""
         return OnlyOn(self.to_native(device))
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
+        """Records the work that `task` gives to `stream` in `graph`, and returns the task's
+        result."""
         return graph.capture(stream, task)
 
     def replay(self, graph: Any) -> None:
+        """Does the recorded work of a graph again."""
         graph.replay()
         # the dispatch mode of `blocking` does not see the operations of a replay
         if is_blocking():

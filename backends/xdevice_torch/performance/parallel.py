@@ -1,4 +1,5 @@
-"""Carries the state that PyTorch keeps for each thread, such as `no_grad` and autocast, into the threads of tasks."""
+"""Carries the state that PyTorch keeps for each thread, such as `no_grad` and autocast, into
+the threads of tasks."""
 
 from __future__ import annotations
 
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
 
 
 class TorchParallel(Parallel):
+    """Tasks in threads, with the state of the thread that starts them."""
+
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads this thread's gradient mode, autocast, default device and current GPU. Returns
+        a function that makes a context manager, in whose block another thread has the same."""
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         casts = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
@@ -27,7 +32,8 @@ class TorchParallel(Parallel):
         ]
         place = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
-        # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has one device only
+        # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has
+        # one device only
         is_started = (
             hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
         )
@@ -38,12 +44,14 @@ class TorchParallel(Parallel):
             with ExitStack() as stack:
                 if index is not None:
                     stack.enter_context(module.device(index))
+                # before the gradient mode, which inference mode changes too
                 if inference:
                     stack.enter_context(torch.inference_mode())
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                # the CPU is the default anyway, and a scope costs some us at every call
+                # the CPU is the default anyway, and a scope costs some microseconds at every
+                # call
                 if place.type != "cpu":
                     stack.enter_context(place)
                 yield

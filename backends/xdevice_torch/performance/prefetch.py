@@ -1,5 +1,5 @@
-"""Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. When a copy function returns, it has
-read its source, so that the owner of the source may overwrite it."""
+"""Copies tensors and arrays to a device for `xdevice.prefetch` and `xdevice.load`. When a
+function of this module returns, it has read its source, which the owner may then overwrite."""
 
 from __future__ import annotations
 
@@ -18,33 +18,44 @@ if TYPE_CHECKING:
 
 
 def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """Returns a copy of a tensor on a device. If the tensor is on the host, it has been read when this returns."""
+    """Returns a copy of a tensor on a device. The copy to a GPU may still be going on; if the
+    tensor is on the host, it has been read when this returns."""
+    # only dense tensors without gradients that go to CUDA are copied in the background
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
     if x.device.type != "cpu":
-        if x.is_cuda:  # its owner may drop it: its memory must not be reused before the copy
+        # if its owner drops the tensor, PyTorch must not reuse its memory before this stream
+        # has copied it
+        if x.is_cuda:
             x.record_stream(torch.cuda.current_stream(x.device))
         return x.to(native, copy=True)
     staged = staging.moved(x, native)
     if staged is not None:
         return staged
     if not x.is_pinned():
-        # the allocator of pinned memory keeps this until the copy is done
+        # PyTorch's allocator of pinned memory does not reuse the temporary copy before the GPU
+        # has read it
         return x.pin_memory().to(native, non_blocking=True)
     on_gpu = x.to(native, non_blocking=True)
+    # the pinned memory belongs to the owner, who may write into it next, so it must be read
+    # before this returns; with `blocking`, the thread sleeps meanwhile
     done = torch.cuda.Event(blocking=True)
     done.record(torch.cuda.current_stream(native))
-    done.synchronize()  # the memory is the owner's, who may write into it next
+    done.synchronize()
     return on_gpu
 
 
 def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
-    """Copies a NumPy array into new pinned memory, and starts to copy that to a GPU; returns the tensor there."""
+    """Copies a NumPy array into new pinned memory, and starts to copy that memory to a GPU.
+    Returns the tensor on the GPU, whose values may still be on their way."""
     import numpy
 
     dtype = getattr(torch, values.dtype.name)
+    # PyTorch's tensors give NumPy no bfloat16 or 8-bit floats, so their bits are copied as
+    # integers
     plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
-    # the device is named, because inside `with gpu:` it would be the GPU, where nothing can be pinned
+    # the device is named, because inside `with gpu:` it would be the GPU, where nothing can be
+    # pinned
     pinned = torch.empty(
         plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True
     )
@@ -53,16 +64,21 @@ def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.T
 
 
 class TorchPrefetch(Prefetch):
-    if TYPE_CHECKING:
+    """Batches that are copied to a device while it computes."""
+
+    if TYPE_CHECKING:  # a method of `TorchBackend`, into which this class is mixed
 
         def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
 
     def stage(self, x: Any, device: Device) -> torch.Tensor:
+        """Starts to copy a tensor or a NumPy array to a device, and returns the new tensor. `x`
+        has been read when this returns."""
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
             return self._owned(x, _tensor(x, native))
         if native.type != "cuda":
             tensor: torch.Tensor = self.from_numpy(x, device)
             return tensor
+        # large arrays go through the ring, and others through pinned memory of PyTorch
         staged = staging.array(x, native)
         return _pinned_array(x, native) if staged is None else staged

@@ -1,11 +1,13 @@
 """Notices PyTorch's transfers: tensors read by the host, and copies between devices.
 
-The host reads through methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So
-the replacements that report a read are set on `torch.Tensor`. A dispatch mode, which each thread has for itself, sees
-the reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
+The host reads through methods of `torch.Tensor`, most of which are inherited from a C class
+that cannot be changed. So the replacements that report a read are set on `torch.Tensor`. A
+dispatch mode, which each thread has for itself, sees the reads that C++ makes by itself (in
+`clip_grad_norm_`, Adam's steps, masks), and copies between devices.
 
-A TorchFunctionMode would see most reads too. But it works in one thread only, even if other threads run with a copy of
-the context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
+A TorchFunctionMode would see most reads too. But it works in one thread only, even if other
+threads run with a copy of the context, it makes torch.compile compile functions anew, and the
+dispatch mode would still be needed.
 """
 
 from __future__ import annotations
@@ -36,20 +38,27 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
+"""The operation that reads one element, as `x.item()` and `if x:` do."""
 _ONE_VALUE = {_READ_ONE, _aten.equal.default}
+"""Operations that give the host one value."""
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
-"""Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
+"""Operations whose result has a shape that depends on the values of the input, so that the host
+has to read a count."""
 _COUNT_BYTES = 8
 """The size of the count that the host reads: an int64."""
 _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
+"""Operations that may copy between devices."""
 
 
 _watched = Shared(per_thread=True)
-"""The mode that reports transfers. A thread has only one, however many blocks are open in the thread, because each
-further mode would report every transfer again."""
+"""The mode that reports transfers. A thread has only one, however many blocks are open in the
+thread, because each further mode would report every transfer again."""
 
 
 class _Watch(Mode):
+    """The dispatch mode that reports the transfers among the operations of its thread to
+    `hooks`."""
+
     def __init__(self, backend: Primitives, hooks: Hooks) -> None:
         super().__init__()
         self._backend = backend
@@ -58,18 +67,22 @@ class _Watch(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Reports an operation if it is a transfer, and calls it."""
         kwargs = kwargs or {}
         if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
             self._hooks.report(self._transfer(func, args, kwargs))
         return func(*args, **kwargs)
 
     def _transfer(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
+        """Returns the record of an operation from one of the sets above; None if the operation
+        transfers nothing."""
         x = args[0]
         how = str(func).removesuffix(".default")
         # `a.copy_(b)` moves b, its second argument, to where a is
         if func is _aten.copy_.default:
             return self._hooks.move(how, args[1], _named(self._backend, x.device))
         if func in _COPIES:
+            # without a device, only the dtype or the layout changes
             native = kwargs.get("device")
             return (
                 None
@@ -83,8 +96,8 @@ class _Watch(Mode):
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
-    """Returns the `Device` that a record of a transfer names for a `torch.device`. It may be of a type that xdevice
-    does not support."""
+    """Returns the `Device` that a record of a transfer names for a `torch.device`, even for one
+    of a type that xdevice does not support; None if `native` is no device."""
     try:
         return backend.from_native(native)
     except UnsupportedError:
@@ -92,17 +105,21 @@ def _named(backend: Primitives, native: Any) -> Device | None:
 
 
 def _size(x: torch.Tensor) -> int:
-    return x.numel() * x.element_size()
+    """Returns the bytes of a tensor's elements."""
+    return x.numel() * x.element_size()  # not `nbytes`, which sparse tensors refuse
 
 
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+"""The folder of PyTorch's own optimizers."""
 _BELOW = ("torch", "xdevice", "xdevice_torch")
 """The packages whose functions are called between an optimizer and a read."""
 
 
 def _is_an_optimizers_own(x: torch.Tensor) -> bool:
-    """Whether one of PyTorch's optimizers reads a number that it keeps in its state: the steps of each parameter, which
-    are on the host whatever device the parameter is on."""
+    """Whether `x` is a number in the state of one of PyTorch's optimizers, and that optimizer
+    reads it: the step counter of a parameter, which is on the host whatever device the
+    parameter is on. Its read is no transfer."""
+    # up the call stack as long as the code belongs to PyTorch or xdevice
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BELOW:
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
@@ -116,18 +133,29 @@ def _is_an_optimizers_own(x: torch.Tensor) -> bool:
 
 
 class TorchTransfers(Transfers):
+    """Reports of reads by the host, and of copies between devices."""
+
     _gpu: str
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer of this thread."""
         private.require("transfers")
 
+        # None from one of these functions means that there is no transfer to report
         def source_of(x: torch.Tensor) -> Device | None:
+            """Returns the device from which the host reads `x`; None if the read is not to be
+            reported."""
+            # a tensor on meta has no values that could be read
             if x.is_meta or (x.is_cpu and not x.ndim and _is_an_optimizers_own(x)):
                 return None
             return _named(self, x.device)
 
         def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+            """Returns the device to which `x.to(...)` moves `x`."""
+            # `to` takes a device, a dtype or another tensor; a dtype names no device, so
+            # `_named` returns None
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
             if isinstance(argument, torch.Tensor):
                 return _named(self, argument.device)
@@ -138,6 +166,8 @@ class TorchTransfers(Transfers):
         def target_of_cuda(
             x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any
         ) -> Device | None:
+            """Returns the device to which `x.cuda(...)`, or the method of another accelerator,
+            moves `x`."""
             return target_of_to(x, self._gpu if device is None else device)
 
         with Hooks(self, report, _size, source_of) as hooks:
@@ -148,7 +178,8 @@ class TorchTransfers(Transfers):
                 torch.Tensor, "copy_", lambda x, *args, **kwargs: _named(self, x.device), at=1
             )
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-            # `cuda` and `xpu` exist on every build, and raise there; the accelerator's own name need not be one of them
+            # every build has `cuda` and `xpu`, which raise without such a device; an
+            # accelerator of another vendor has a method of its own
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
                 if hasattr(torch.Tensor, name):
                     hooks.moves(torch.Tensor, name, target_of_cuda)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class TorchSampling(Sampling):
+    """Gives the conformance suite the samples of PyTorch."""
+
     def samples(self) -> TorchSamples:
         from .samples import TorchSamples
 

@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with PyTorch alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples, written with PyTorch alone, for the conformance suite:
+the tests in `xdevice.testing` that every adapter must pass."""
 
 from __future__ import annotations
 
@@ -23,18 +23,25 @@ _sleep = private["torch.cuda._sleep"]
 
 
 class TorchSamples(Samples):
+    """PyTorch's samples. `Samples` says what the suite expects of each method."""
+
     makes_memory_first = True
 
     def other_device(self) -> Device:
+        """Returns a second device for the tests."""
+        # meta is there without any hardware
         return devices.of("gpu") if self.backend.virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
+        """Returns ones of this shape, made by PyTorch's own function."""
         return torch.ones(*shape)
 
     def address(self, x: torch.Tensor) -> int:
+        """Returns the address at which the memory of a tensor begins."""
         return x.data_ptr()
 
     def gradient(self, function: Callable[[Any], Any], x: torch.Tensor) -> torch.Tensor:
+        """Returns the gradient of `sum(function(x))` with respect to `x`."""
         leaf = x.detach().requires_grad_()
         torch.autograd.backward(function(leaf).sum())
         assert leaf.grad is not None
@@ -44,16 +51,21 @@ class TorchSamples(Samples):
         return x.requires_grad
 
     def marked(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor with the values of `x` that requires its gradient."""
         return x.detach().requires_grad_()
 
     def modes(self) -> Modes:
+        """Returns, for each mode that a thread has for itself, a context manager that enters
+        it, and a function that tells whether this thread is in it."""
         return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
 
     def draw(self) -> list[float]:
+        """Returns a few random numbers of PyTorch's default generator."""
         numbers: list[float] = torch.rand(5).tolist()
         return numbers
 
     def determinism(self) -> tuple[bool, ...]:
+        """Returns the settings that deterministic mode changes."""
         cudnn = torch.backends.cudnn
         return (
             torch.are_deterministic_algorithms_enabled(),
@@ -62,13 +74,17 @@ class TorchSamples(Samples):
         )
 
     def network(self, inputs: int, outputs: int) -> nn.Module:
+        """Returns a model of one linear layer."""
         return nn.Sequential(nn.Linear(inputs, outputs))
 
     def settings(self) -> nn.Module:
+        """Returns a model whose layers have settings, which the suite compares."""
+        # the suite expects these numbers, which are exact in binary
         block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2d((3, 2), (1, 2)))
         return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
+        """Returns functions that make a model of each kind, by name."""
         return {
             "linear": lambda: nn.Linear(4, 1),
             "buffers": lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
@@ -76,26 +92,36 @@ class TorchSamples(Samples):
         }
 
     def variables(self, model: Any) -> Mapping[str, torch.Tensor]:
+        """Returns the parameters and buffers of a model, by name."""
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         # lazy parameters have no shape yet
         return {name: x for name, x in tensors.items() if not nn.parameter.is_lazy(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        """Returns a model of two layers with one weight, and a function that tells whether a
+        model still shares it."""
         first, second = nn.Linear(3, 3), nn.Linear(3, 3)
         second.weight = first.weight
         return nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
+        """Returns two models that share a buffer, and a function that tells whether they still
+        do."""
         one = nn.BatchNorm1d(3)
         other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        # a buffer, because `Module.to` makes a new tensor of it, while a parameter stays the
+        # same object
         one.running_mean = other[1].running_mean = torch.arange(3.0, device="cpu") / 3
         return one, other, lambda: one.running_mean is other[1].running_mean
 
     def spread(self, device: Device) -> nn.Module:
+        """Returns a model with one layer on cpu:0 and one on `device`."""
         native = self.backend.to_native(device)
         return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(native))
 
     def optimized(self) -> tuple[Any, Any, Step]:
+        """Returns a model, its optimizer, and a function that trains the model by one step on
+        `x, y` and returns the loss."""
         net = nn.Linear(4, 1)
         # two calls must make equal models
         nn.init.constant_(net.weight, 0.5)
@@ -103,7 +129,8 @@ class TorchSamples(Samples):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
-            # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
+            # after the suite has moved the model, the optimizer moves too, as it does for users
+            # in their own loops
             place = self.backend.from_native(net.weight.device)
             if place is not None and not self.backend.is_all_on(optimizer, place):
                 self.backend.move_model(optimizer, place)
@@ -116,13 +143,18 @@ class TorchSamples(Samples):
         return net, optimizer, step
 
     def long_work(self, device: Device) -> Work | None:
+        """Starts work on a GPU that takes long. Returns its result, and a function that tells
+        whether it is done; None for other devices."""
         if device.kind != "gpu" or not torch.cuda.is_available():
             return None
         x = torch.ones(8, device=torch.device("cuda", device.index))
-        _ = x + 1  # loads the kernel, which waits for the GPU, before the work begins
+        # CUDA loads a kernel at its first use, and waits for the GPU then: so that happens
+        # before the work begins
+        _ = x + 1
         stream = torch.cuda.current_stream(device.index)
-        # nothing else may be under way, or the stream would be busy with that
+        # nothing else may be in progress, because `is_done` tells whether the whole stream is
+        # idle
         torch.cuda.synchronize(device.index)
         with torch.cuda.device(device.index):
-            _sleep(500_000_000)
+            _sleep(500_000_000)  # clock cycles: about 0.3 s
         return Work(x + 1, stream.query)

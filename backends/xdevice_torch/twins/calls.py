@@ -31,7 +31,7 @@ _NOT_COMPUTED = frozenset(
     ("__get__", "__set__", "size", "dim", "stride", "numel", "item", "tolist", "backward", "register_hook",
      "requires_grad_", "detach", "numpy", "__repr__", "__format__", "is_floating_point", "is_complex")
 )  # fmt: skip
-"""Functions on tensors that return no tensor, or the same one."""
+"""Functions on tensors that compute nothing: they return no tensor, or the same one. They are not recorded."""
 _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
@@ -54,12 +54,13 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
 
 
 def _asks(x: Any) -> bool:
+    """Whether an object is a tensor that requires a gradient."""
     return bool(getattr(x, "requires_grad", False))
 
 
 class _Operations(TorchFunctionMode):
-    """Passes each function of PyTorch that gets a tensor to `run`. A mode above autograd sees what the program calls,
-    and tensors whose gradients can be followed."""
+    """While the mode is active, passes each call of a PyTorch function with a tensor to `run`. A function mode is above
+    autograd, so it gets the calls of the program, with tensors whose gradients can be followed."""
 
     def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
         super().__init__()
@@ -77,8 +78,11 @@ class _Operations(TorchFunctionMode):
 
 
 class TorchCalls(Calls):
+    """The hooks that call PyTorch modules and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's modules, and the gradients of their outputs."""
         private.require("layers' calls")
         # a module that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
@@ -106,6 +110,7 @@ class TorchCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records the calls of PyTorch's functions, with compiled functions run eagerly."""
         with ExitStack() as stack:
             # a compiled function runs kernels directly, so the mode would not see its calls
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
@@ -124,12 +129,13 @@ class TorchCalls(Calls):
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
+        """Sets a model to evaluation mode while the block is open, and restores the mode of each of its modules."""
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             yield
         finally:
-            # not `train()`, which would also set all modules below, including those that were in evaluation mode
+            # not `train()`, which would also set the modules inside that were in evaluation mode before
             for module in training:
                 module.training = True
 
@@ -137,5 +143,6 @@ class TorchCalls(Calls):
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Always False, for every model of PyTorch."""
         # PyTorch's channels_last is a memory format, which does not change the order of the axes
         return False

@@ -13,13 +13,16 @@ from xdevice.twins.contract.files import Files
 
 
 class TorchFiles(Files):
+    """The hook that reads PyTorch's own files. `Files` describes it."""
+
     def own_file(self, path: str) -> Any:
+        """Reads a file of `torch.save` with PyTorch's restricted unpickler, which runs no code from the file."""
         # PyTorch before 1.6 did not write zip files, and torch.load refuses mmap=True for any other file
         is_zip = zipfile.is_zipfile(path)
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-            # PyTorch's message is several lines of advice; only these say what was refused
+            # PyTorch's message has several lines of advice; only these lines say which object was refused
             lines = [
                 line
                 for line in str(error).splitlines()

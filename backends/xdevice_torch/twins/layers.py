@@ -1,5 +1,6 @@
-"""Reads the layers of PyTorch's models: those with parameters, and the computations of all of them. The other adapters
-express the settings of their layers in PyTorch's terms, and `contract.layouts` all weights in its layouts.
+"""Reads the layers of PyTorch models: the layers with parameters, and the computations of all layers. The other
+adapters express the settings of their layers in PyTorch's terms, and `contract.layouts` expresses all weights in its
+layouts.
 
 Facts about PyTorch that the code depends on:
 - In a batch norm `momentum` is the weight of the new value, unlike in all other frameworks; None gives all batches the
@@ -68,11 +69,13 @@ def _layers(
         norm, spectral = _norm_of(module), _spectral_of(module)
         if norm or spectral:
             parts = parts or layouts.parts(layer.kind, settings)
-        if norm is not None:  # g is a number if the norm is over all axes
+        if norm is not None:
+            # g has one number along each axis that |v| sums over, and is a scalar if that is every axis
             g, v = (variables[layouts.join(layer.path, name)] for name in norm)
             parts = layouts.normed(parts, norm, g.shape or (1,) * v.ndim, g.shape)
         if spectral is not None:
             names, axis = spectral
+            # the weight of a Conv1D is transposed, and so are its axes
             settings[layouts.SPECTRAL_AXIS] = 1 - axis if parts is _OF_CONV1D else axis
             parts = layouts.spectral(parts, names)
         yield Layer(layer.path, layer.kind, parts, settings)
@@ -80,7 +83,7 @@ def _layers(
 
 def _norm_of(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
-    one that PyTorch has since 2.0 or the older one; None for a module without."""
+    one that PyTorch has since 2.0 or the older one; None for a module without a weight norm."""
     if _only_parametrization(module, _WeightNorm) is not None:
         return layouts.NORM_NAMES[1]
     # the older torch.nn.utils.weight_norm
@@ -88,22 +91,25 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
 
 
 def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
-    """Returns the names of the three parameters of a module whose weight has a spectral norm, either the one that
-    PyTorch has since 1.9 or the older one, and the axis of its rows; None for a module without."""
+    """Returns the names of the three parameters of a module whose weight has a spectral norm, and the axis of its rows;
+    None for a module without a spectral norm. The norm is either the one that PyTorch has since 1.9 or the older
+    one."""
     norm = _only_parametrization(module, _SpectralNorm)
     if norm is not None and norm.dim is not None:
         return layouts.SPECTRAL_NAMES[1], norm.dim
     # the older torch.nn.utils.spectral_norm registers this buffer with its hook
     if not hasattr(module, "weight_u"):
         return None
+    # only the hook has the axis
     hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
     dims = [hook.dim for hook in hooks if hook.name == "weight"]
     return (layouts.SPECTRAL_NAMES[0], dims[0]) if dims else None
 
 
 def _only_parametrization(module: Any, cls: type) -> Any:
-    """Returns the object that parametrizes the weight of a module, if it is a single one of this class; None
+    """Returns the object that parametrizes the weight of a module, if there is only one, and it is of this class; None
     otherwise."""
+    # with a second parametrization, the weight is not only normed
     ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
     return ways[0] if len(ways) == 1 and isinstance(ways[0], cls) else None
 
@@ -128,6 +134,7 @@ def _padded(module: Any) -> dict[str, object]:
 
 
 def _embedding(path: str, module: Any) -> Layer:
+    """Reads an embedding."""
     settings = {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
     return Layer(path, "embedding", (), {**settings, **_padded(module)})
 
@@ -140,19 +147,20 @@ def _attention(path: str, module: Any) -> Layer:
         "dropout": float(module.dropout),
         "batch_first": module.batch_first,
     }
-    # only PyTorch has it: stated by every attention, it would be listed for all of them
+    # only PyTorch has this setting: if every attention stated it, it would be listed as a difference each time
     if module.add_zero_attn:
         settings["add_zero_attn"] = True
     return Layer(path, layouts.ATTENTION, (), settings)
 
 
 def _order(module: Any) -> tuple[str, ...]:
+    """The names of the layers inside a Transformer layer, in the order in which they are called."""
     between = ("multihead_attn",) if isinstance(module, nn.TransformerDecoderLayer) else ()
     return layouts.order_of_block(module.norm_first, "self_attn", *between)
 
 
 def _of_block(module: Any) -> dict[int, Settings]:
-    """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
+    """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
     return {
         id(module.norm1): {
             "norm_first": module.norm_first,
@@ -163,7 +171,8 @@ def _of_block(module: Any) -> dict[int, Settings]:
 
 
 def _activation(way: Any) -> str:
-    # one class for two functions, which other frameworks name differently
+    """The name of an activation that a Transformer layer has: a module or a function."""
+    # the class GELU is two functions, for which other frameworks have two names
     if isinstance(way, nn.GELU) and way.approximate == "tanh":
         return "gelu_tanh"
     return (
@@ -226,11 +235,13 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads a MaxPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     return ops.max_pool(path, axes, *window, pool.ceil_mode, pool.dilation)
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads an AvgPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     # AvgPool1d has no divisor_override
     divisor = getattr(pool, "divisor_override", None)
@@ -238,32 +249,37 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
 
 
 def _upsample(path: str, layer: Any) -> Layer:
+    """Reads an Upsample."""
     return ops.upsample(
         path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners
     )
 
 
-# PyTorch lists the padding of the last axis first, and only ConstantPad has a value
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
+    """Reads a padding layer with this mode over this number of axes."""
+    # PyTorch lists the padding of the last axis first, and only ConstantPad has a value
     return ops.pad(
         path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)
     )
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
+    """Reads a dropout. `axes` says which numbers are dropped together, as in `ops.dropout`."""
     return ops.dropout(path, layer.p, axes=axes)
 
 
 def _layer_norm(path: str, norm: Any) -> Layer:
+    """Reads a LayerNorm without parameters."""
     return ops.plain(path, "layer_norm", eps=norm.eps, axes=len(norm.normalized_shape))
 
 
 def _rms_norm(path: str, norm: Any) -> Layer:
+    """Reads an RMSNorm without parameters."""
     return ops.plain(path, "rms_norm", eps=_rms_eps(norm), axes=len(norm.normalized_shape))
 
 
 def _children(module: Any) -> list[Any]:
-    """The children of a module, with repetitions, which `named_children` leaves out."""
+    """The modules directly inside a module, with repetitions, which `named_children` leaves out."""
     inside = module.named_modules(remove_duplicate=False)
     return [child for name, child in inside if name and "." not in name]
 
@@ -272,6 +288,7 @@ _hooks = private.field("torch.nn.Module._forward_hooks")
 _TABLE: Final = ops.Table(
     "torch",
     {
+        # None: nothing to report
         **dict.fromkeys((nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)),
         **ops.activations({
             nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.SiLU: {}, nn.Mish: {}, nn.SELU: {},
@@ -282,6 +299,7 @@ _TABLE: Final = ops.Table(
             nn.Hardshrink: {"threshold": "lambd"}, nn.Softshrink: {"threshold": "lambd"},
             nn.Softmax: {"axis": "dim"}, nn.LogSoftmax: {"axis": "dim"}, nn.GLU: {"axis": "dim"},
         }),
+        # over the channels of an image, with or without a batch
         nn.Softmax2d: lambda path, _: ops.activation(path, "softmax", axis=-3),
         **ops.over_axes(nn, "MaxPool{}d", _max_pool),
         **ops.over_axes(nn, "AvgPool{}d", _avg_pool),
@@ -317,7 +335,9 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, module: Any) -> ops.Module:
-    """The facts about a module from which `ops.read` decides whether it knows what the module computes."""
+    """Returns the description of a module from which `ops.read` decides whether it is known what the module
+    computes."""
+    # its own parameters, not those of the modules inside it
     has_parameters = next(module.parameters(recurse=False), None) is not None
     hooks = *_pre_hooks(module).values(), *_hooks(module).values()
     owned = *module.named_buffers(recurse=False), *vars(module).items()
@@ -326,7 +346,10 @@ def _module(path: str, module: Any) -> ops.Module:
 
 
 class TorchLayers(Operations):
+    """The hooks that list the layers of PyTorch. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Module`."""
         if not isinstance(model, nn.Module):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the model itself"
@@ -337,5 +360,6 @@ class TorchLayers(Operations):
         return layouts.all_bound(layers, variables, blocks)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        """Lists all layers, with the settings of those without parameters."""
         modules = [_module(path, module) for path, module in model.named_modules()]
         return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 def state_to_come(
     optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Optimizers
 ) -> dict[str, torch.Tensor]:
-    """Returns zeros for the state that the first step would make for the parameters in `names`, on its devices."""
+    """Returns zeros, by name, for the state that the first step would make for the parameters in `names`, each on the
+    device on which the step would make it. Parameters that already have a state are left out."""
+    # a name such as "0.exp_avg" begins with the number of its parameter
     numbers = {name.partition(".")[0] for name in names}
     parameters = {
         number: p
@@ -89,10 +91,12 @@ def _twins_state(
 
 
 def _on_meta(p: torch.Tensor) -> torch.Tensor:
+    """A copy of a parameter on meta, without values."""
     return torch.empty_like(p, device="meta").requires_grad_(p.requires_grad)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The parameters of all groups, in the order in which `state_dict()` numbers them."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
@@ -102,10 +106,12 @@ _KINDS: Final = {
     torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.RMSprop: "rmsprop",
     torch.optim.Adagrad: "adagrad",
 }  # fmt: skip
+# the settings that PyTorch's groups have under the names of `terms`
 _SAME: Final = (
     "lr", "momentum", "dampening", "nesterov", "eps", "amsgrad", "alpha", "centered", "lr_decay",
     "initial_accumulator_value", "weight_decay", "maximize",
 )  # fmt: skip
+# PyTorch's argument for each setting, or a sentence if no argument makes it
 _ARGUMENTS: Final = {name: name for name in _SAME} | {
     "beta1": "betas[0]",
     "beta2": "betas[1]",
@@ -130,12 +136,15 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
     hooks = {**_pre_hooks(optimizer), **_post_hooks(optimizer)}
     if hooks:
         stated["hooks"] = f"{len(hooks)} of register_step_pre_hook and register_step_post_hook"
+    # written by a scheduler, the only trace of it in the optimizer
     if "initial_lr" in group:
         stated["schedule"] = "one of torch.optim.lr_scheduler"
     return terms.settings(kind, **stated)
 
 
 class TorchOptimizers(Optimizers):
+    """The hooks that read PyTorch's optimizers and load their state. `Optimizers` describes each hook."""
+
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         return (
             state_to_come(optimizer, names, self)
@@ -144,6 +153,8 @@ class TorchOptimizers(Optimizers):
         )
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
+        """Gives an optimizer the new tensors of `state`. For a module, calls `set_extra_state` of the modules in it
+        that have an entry in `state`."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             extra_state.take(optimizer, state)
             return
@@ -154,6 +165,7 @@ class TorchOptimizers(Optimizers):
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads an optimizer. Each tensor of its state is named as in `state_dict()`, see the top of this file."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         parameters: list[terms.Parameter] = []
         for group in optimizer.param_groups:

@@ -1,4 +1,5 @@
-"""The name "cuda" for a virtual GPU of PyTorch, for test suites that choose their device by that name."""
+"""The name "cuda" for a virtual GPU of PyTorch, for test suites that choose their device by
+that name."""
 
 from __future__ import annotations
 
@@ -18,23 +19,29 @@ if TYPE_CHECKING:
 
 
 _OWN = ("device_count", "device", "set_device", "synchronize", "get_rng_state", "set_rng_state")
+"""The functions of `torch.cuda` that are replaced by those of the same name in `torch.vgpu`:
+code that finds CUDA available calls them."""
 _COUNTS = ("memory_allocated", "max_memory_allocated")
-"""Functions of `torch.cuda` that return the number of GPUs, the current GPU and its memory. Code that is told that
-there is CUDA calls them."""
+"""The functions of `torch.cuda` that are replaced by those of the same name in
+`torch.accelerator`."""
 
 
 def take_for_cuda(
     device: torch.device, has_default: Callable[[FrameType], bool] | None
 ) -> None:
-    """Makes "cuda" mean `device`, and "cuda:1" the virtual GPU 1, wherever a function of PyTorch takes a device, until
-    the process ends; in this thread, as PyTorch's default device. Code that asks whether there is CUDA is told that
-    there is.
+    """Makes "cuda" mean `device`, a virtual GPU, and "cuda:1" the virtual GPU 1, in this
+    thread, wherever a function of PyTorch takes a device, until the process ends.
+    `torch.cuda.is_available()` then returns True.
 
-    With `has_default`, the default device applies only to callers for which that function returns True."""
+    `has_default`, if it is not None, gets the frame of a caller: the device that a program sets
+    by `torch.set_default_device` applies only to callers for which `has_default` returns
+    True."""
     private.require("--xd-cuda")
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device
+    # typed as Any, so that type checkers allow assignments to the attributes of PyTorch
     changed: Any = torch
+    # without `has_default` PyTorch's own default device is set
     if has_default is None:
         changed.set_default_device = lambda wanted: set_default(mode.resolved(wanted))
     else:
@@ -51,6 +58,9 @@ def take_for_cuda(
 
 
 class _Cuda(TorchFunctionMode):
+    """The function mode that replaces "cuda" by a virtual GPU in the arguments of PyTorch's
+    functions."""
+
     def __init__(
         self, device: torch.device, has_default: Callable[[FrameType], bool] | None
     ) -> None:
@@ -60,22 +70,26 @@ class _Cuda(TorchFunctionMode):
         self._default: torch.device | None = None
 
     def resolved(self, value: Any) -> Any:
-        """Returns the virtual GPU that a value names as "cuda" or "cuda:1"; any other value as it is."""
+        """Returns the virtual GPU that a value names as "cuda" or "cuda:1"; any other value as
+        it is."""
         kind, _, index = value.partition(":") if type(value) is str else ("", "", "")
         if kind != "cuda":
             return value
         return torch.device(self._device.type, int(index)) if index else self._device
 
     def set_default(self, device: Any) -> None:
+        """Replaces `torch.set_default_device` if `has_default` was given; None means that there
+        is no default."""
         self._default = None if device is None else torch.device(device)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Calls a function of PyTorch with the virtual GPU in the place of "cuda"."""
-        # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes `x.to(virtual GPU)`
+        # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes
+        # `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:
-            # Module.cuda passes None
+            # `Module.cuda` passes None for the device
             place = args[1] if len(args) > 1 else (kwargs or {}).get("device")
             function, args, kwargs = (
                 torch.Tensor.to,
@@ -83,11 +97,14 @@ class _Cuda(TorchFunctionMode):
                 {},
             )
         named = {name: self.resolved(value) for name, value in (kwargs or {}).items()}
-        # the default device may hold for a test only, and not for the library under test: the calling frame tells
+        # frame 1 is that of the code that calls PyTorch: a test, which may have a default
+        # device, or the library under test, which may not
         with self._default_for(sys._getframe(1)):
             return function(*[self.resolved(value) for value in args], **named)
 
     def _default_for(self, caller: FrameType) -> AbstractContextManager[Any]:
+        """Returns the default device as a block, if one is set and applies to the caller;
+        otherwise an empty block."""
         if self._default is None or self._has_default is None or not self._has_default(caller):
             return nullcontext()
         return self._default

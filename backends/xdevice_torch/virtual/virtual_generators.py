@@ -1,7 +1,8 @@
-"""`torch.Generator("vgpu")`: a generator of the host that says that it is a virtual GPU's.
+"""`torch.Generator("vgpu")`: a generator of the host whose `device` is a virtual GPU.
 
-PyTorch makes the generators of a foreign device in C++ only, by `getNewGenerator` of PrivateUse1HooksInterface. A
-virtual GPU draws the same numbers as the host from the same seed, since the host computes for it.
+PyTorch makes the generators of a foreign device in C++ only, by `getNewGenerator` of
+PrivateUse1HooksInterface. A virtual GPU draws the same numbers as the host from the same seed,
+since the host computes for it.
 """
 
 from __future__ import annotations
@@ -16,39 +17,51 @@ from xdevice_torch.private import private
 
 _address = private.field("torch.Generator._cdata")
 _addresses: set[int] = set()
+"""The addresses, in C++, of the living generators of virtual GPUs."""
 
 
 def belongs_to_gpu(generator: torch.Generator) -> bool:
-    """Whether a generator was made for a virtual GPU. An operation gets another Python object for it, so it is
-    recognized by its address in C++."""
+    """Whether a generator was made for a virtual GPU. PyTorch passes an operation a new Python
+    object for the same generator, so the generator is recognized by its address in C++."""
     return _address(generator) in _addresses
 
 
 def class_for(own: Any, name: str) -> Any:
-    """Returns the class that replaces `torch.Generator`. For devices other than `name` it makes PyTorch's own
-    generators."""
+    """Returns the class that replaces PyTorch's `torch.Generator`, which is `own`. It makes the
+    generators of virtual GPUs (devices of the type `name`), and for other devices generators of
+    `own`."""
 
     class Kind(type(own)):  # type: ignore[misc]
+        """The metaclass, which decides what a call of the class returns and what counts as its
+        instance."""
+
         def __call__(cls, device: Any = "cpu") -> Any:
             place = torch.device(device)
+            # a program's subclass makes objects of itself, whatever the device
             if place.type == name or cls is not Generator:
                 return super().__call__(place)
             return own(device)
 
         def __instancecheck__(cls, value: object) -> bool:
+            # programs check `isinstance(x, torch.Generator)` also for generators that PyTorch
+            # has made
             if cls is Generator:
-                return isinstance(value, own)  # those of the host as well
+                return isinstance(value, own)
             return bool(super().__instancecheck__(value))
 
     class Generator(own, metaclass=Kind):  # type: ignore[misc]
+        """A generator of a virtual GPU, which draws with the algorithm of the host's."""
+
         def __new__(cls, place: torch.device) -> Any:
-            if place.type != name:  # a program's subclass
+            # only a program's subclass comes here with another device
+            if place.type != name:
                 raise UnsupportedError(
                     f"a subclass of torch.Generator on {place} is not supported with virtual GPUs"
                 )
             generator: Any = own.__new__(cls)
             address = _address(generator)
             _addresses.add(address)
+            # a later generator of the host may have the same address
             weakref.finalize(generator, _addresses.discard, address)
             return generator
 
@@ -58,6 +71,7 @@ def class_for(own: Any, name: str) -> Any:
             )
             self._place = torch.device(name, index)
 
+        # instead of the CPU, which PyTorch's own property would return
         @property
         def device(self) -> torch.device:
             return self._place

@@ -4,10 +4,10 @@ PyTorch reserves the device type PrivateUse1 for other people's devices, and sin
 (https://github.com/pytorch/pytorch/pull/157859). The operations of virtual GPUs are in virtual_operations.py; this
 module has everything else that PyTorch requires of a device:
 
-| in place of | stands | because |
+| replaced in PyTorch | by | because |
 |---|---|---|
 | `torch.vgpu` | `_Module` | it does for virtual GPUs what `torch.cuda` does for CUDA |
-| `_accelerator_getDeviceIndex` and its kin in `torch._C` | `_accelerator` | they ask the device guard or an \
+| `_accelerator_getDeviceIndex` and eleven more in `torch._C` | `_accelerator` | they ask the device guard or an \
 allocator, and fail or crash |
 | `_engine_run_backward` | `_without_threads` | the guard of a device in Python knows index 0 only \
 (https://github.com/pytorch/pytorch/issues/156052), so autograd's engine has no queue for index 1; without threads it \
@@ -59,40 +59,47 @@ if TYPE_CHECKING:
 
 NAME = operations.NAME
 _FREE = "privateuseone"
+"""PyTorch's name for the device type that it reserves for others, as long as nobody has renamed
+it."""
 
 _setup = private["torch.utils.backend_registration._setup_privateuseone_for_python_backend"]
 _swap_contents = private["torch._C._swap_tensor_impl"]
 _hooks = private.field("torch.Tensor._backward_hooks")
 _hooks_after = private.field("torch.Tensor._post_accumulate_grad_hooks")
-_libraries: list[
-    torch.library.Library
-] = []  # kept, because their kernels are removed with them
+_libraries: list[torch.library.Library] = []
+"""The registered kernels of virtual GPUs; empty before `install`. PyTorch removes the kernels
+of a library that nothing refers to."""
 
 
 def why_not() -> str | None:
     """Returns why this process cannot have virtual GPUs; None if it can."""
     if lacking := private.absent("virtual GPUs"):
         return str(private.error("virtual GPUs", lacking))
-    taken = torch.device(_FREE).type  # the name that it was given
+    # if a package has renamed the reserved type, PyTorch gives its new name
+    taken = torch.device(_FREE).type
     if taken not in (_FREE, NAME):
         return f"{taken} is torch's one foreign device in this process; do not import the package that registers it"
     return None
 
 
 def install(count: int) -> None:
-    """Makes `vgpu:0` to `vgpu:{count-1}` devices of PyTorch, until the process ends."""
+    """Makes `vgpu:0` to `vgpu:{count-1}` devices of PyTorch, until the process ends. Does
+    nothing if there are virtual GPUs already: their number is fixed."""
     if _libraries:
         return
+    # before anything is changed
     private.require("virtual GPUs")
     module = _Module(count)
     _setup(NAME, module)
     _libraries.extend(operations.register())
     forks.in_child(operations.after_fork)
-    # priority 0 comes before PyTorch's own for such devices (23): that would make a storage on the device, which has no
-    # allocator
+    # 0 is the first priority. PyTorch's own function for devices of PrivateUse1 has 23, and
+    # would ask the device for an allocator, which it does not have. This one is only for
+    # loading; for saving it returns None, and the next one acts
     torch.serialization.register_package(0, lambda storage: None, _restored)
     for kind in (torch.Tensor, torch.nn.Parameter):
-        # what PyTorch has registered would send a handle to the device's memory
+        # PyTorch's own function would send a handle to the device's memory, which this device
+        # does not have
         ForkingPickler.register(kind, _sent)
     native, _ = private.place("torch._C._accelerator_getDeviceIndex")
     for name, answer in _accelerator(module).items():
@@ -102,6 +109,9 @@ def install(count: int) -> None:
 
 
 def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the function that runs a backward pass: the pass runs in the calling thread,
+    because autograd has no thread for a virtual GPU other than `vgpu:0`."""
+
     def run(*args: Any, **kwargs: Any) -> Any:
         with torch.autograd.set_multithreading_enabled(False):
             return run_backward(*args, **kwargs)
@@ -110,10 +120,12 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function with which PyTorch compiles a graph: a graph with tensors on a virtual GPU is returned
-    uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a device written in Python."""
+    """Wraps the function with which PyTorch compiles a graph: a graph with tensors on a virtual
+    GPU is returned uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a
+    device written in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        # a graph without tensors as inputs may still make some on a virtual GPU
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
         if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
             return compile_graph(compiler, graph, inputs)
@@ -130,11 +142,12 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Module:
-    """The object that serves as `torch.vgpu` in PyTorch. It does for virtual GPUs what `torch.cuda` does for CUDA."""
+    """The object that serves as `torch.vgpu` in PyTorch. It does for virtual GPUs what
+    `torch.cuda` does for CUDA."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._thread = threading.local()
+        self._thread = threading.local()  # its `index` is the current device of a thread
 
     def is_initialized(self) -> bool:
         return True
@@ -146,17 +159,22 @@ class _Module:
         return self._count
 
     def current_device(self) -> int:
+        """Returns the index of this thread's current device."""
         return int(getattr(self._thread, "index", 0))
 
     def set_device(self, device: Any) -> None:
+        """Makes a device the current one of this thread. Raises RuntimeError if it does not
+        exist."""
         index = self._index(device)
-        # index 0 is right without help, so programs with one GPU do not pay for the replaced functions
+        # index 0 is right without help, so programs with one GPU do not pay for the replaced
+        # functions
         if index:
             _add_indices()
         self._thread.index = index
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
+        """A block in which a device is the current one of this thread."""
         before = self.current_device()
         self.set_device(device)
         try:
@@ -165,17 +183,20 @@ class _Module:
             self._thread.index = before
 
     def synchronize(self, device: Any = None) -> None:
-        """Does nothing but check the index, because the host computes synchronously."""
+        """Only checks the device, because the host computes synchronously. Raises RuntimeError
+        if it does not exist."""
         self._index(device)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Does nothing: numbers are drawn by the host's generator, which PyTorch seeds as well."""
+        """Does nothing: the host's generator draws the numbers of virtual GPUs, and
+        `torch.manual_seed`, which calls this, seeds that one itself."""
 
     manual_seed = manual_seed_all
 
     def is_bf16_supported(self) -> bool:
         return True
 
+    # the host's generator draws for all virtual GPUs, so its state is theirs
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
 
@@ -187,11 +208,13 @@ class _Module:
         return [torch.float16, torch.bfloat16]
 
     def _is_in_bad_fork(self) -> bool:
+        # `torch.manual_seed` asks for this before it calls `manual_seed_all`
         return operations.is_in_bad_fork()
 
     def _index(self, device: Any) -> int:
-        """Returns the index of a device, that of the current device for None. Raises RuntimeError if no virtual GPU has
-        that index."""
+        """Returns the index of a device: an index, a `torch.device` or its name. For None or a
+        device without an index it is that of the current device. Raises RuntimeError if no
+        virtual GPU has the index."""
         index = (
             device if device is None or isinstance(device, int) else torch.device(device).index
         )
@@ -205,10 +228,13 @@ class _Module:
 
 
 def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
-    """Returns replacements for the private functions that `torch.accelerator` calls. PyTorch's own would ask the device
-    guard or an allocator of the device, and fail or crash."""
+    """Returns replacements for the private functions that `torch.accelerator` calls, by the
+    ends of their names. PyTorch's own would ask the device guard or an allocator of the device,
+    and fail or crash."""
 
     def exchange(index: int) -> int:
+        """Makes a device the current one of this thread, and returns the index of the one
+        before."""
         before = module.current_device()
         # -1 stands for no device, and changes nothing
         if index >= 0:
@@ -221,10 +247,11 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
         "synchronizeDevice": module.synchronize,
-        "isAllocatorInitialized": lambda: True,  # whatever counts memory asks this first
+        # PyTorch's functions that report memory call this first
+        "isAllocatorInitialized": lambda: True,
         "getDeviceStats": _statistics,
         "resetPeakStats": lambda index: operations.limits.ledger.reset_peak(index),
-        "resetAccumulatedStats": lambda index: None,  # they count no sums
+        "resetAccumulatedStats": lambda index: None,  # the ledger has no accumulated numbers
         "getMemoryInfo": _memory_info,
         "emptyHostCache": lambda: None,
         "setStream": _no_stream,
@@ -232,12 +259,17 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
 
 
 def _statistics(index: int) -> dict[str, Any]:
+    """Returns those statistics of a virtual GPU's memory that are counted, in the form of
+    `torch.accelerator.memory_stats`."""
     usage = operations.limits.ledger.memory(index)
+    # there is no caching allocator, so the reserved and the allocated bytes are the same
     counted = {"all": {"current": usage.allocated, "peak": usage.peak}}
     return {"allocated_bytes": counted, "reserved_bytes": counted, "requested_bytes": counted}
 
 
 def _memory_info(index: int) -> tuple[int, int]:
+    """Returns the free and the total bytes of a virtual GPU. Raises `UnsupportedError` if its
+    memory has no limit."""
     usage = operations.limits.ledger.memory(index)
     if usage.total is None:
         raise UnsupportedError(
@@ -248,12 +280,14 @@ def _memory_info(index: int) -> tuple[int, int]:
 
 
 def _no_stream(*args: Any) -> Any:
+    """Refuses a stream, for PyTorch's function that sets one."""
     raise UnsupportedError(
         "virtual GPUs of torch do not have streams: they work synchronously; leave the stream out"
     )
 
 
 def _no_communication(*args: Any) -> Any:
+    """Refuses a collective of `torch.nn.parallel`, which is written for CUDA."""
     raise UnsupportedError(
         "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
         "use xdevice.parallel.replicate, xdevice.split_batch, xdevice.parallel.run and xdevice.parallel.all_reduce"
@@ -261,23 +295,28 @@ def _no_communication(*args: Any) -> Any:
 
 
 class _Indexed:
-    """Replaces a function of PyTorch, and calls it with the index of the current virtual GPU added to a device that is
-    given as "vgpu". It is equal to the function that it replaces."""
+    """Replaces a function of PyTorch, and calls it with the index of the current virtual GPU
+    added to a device that is given as "vgpu". It is equal to the function that it replaces."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
+    # as an attribute of `Tensor` it is bound to a tensor as a function would be
     def __get__(self, x: Any, owner: Any = None) -> Any:
         return self if x is None else MethodType(self, x)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the replaced function with the current index in its arguments."""
+        # `to` takes the device as any of its arguments
         args = tuple([_with_index(value) for value in args])
         if "device" in kwargs:
             kwargs["device"] = _with_index(kwargs["device"])
         return self._function(*args, **kwargs)
 
-    def __eq__(self, other: object) -> bool:  # tensor subclasses look up functions in tables
+    # tensor subclasses look up PyTorch's functions in dicts, where this has to count as the one
+    # it replaces
+    def __eq__(self, other: object) -> bool:
         return other is self or other == self._function
 
     def __hash__(self) -> int:
@@ -285,6 +324,10 @@ class _Indexed:
 
 
 def _with_index(device: Any) -> Any:
+    """Returns the current virtual GPU for "vgpu" and `torch.device("vgpu")`, and any other
+    value as it is."""
+    # the types are compared first, because the arguments of `_Indexed` may be tensors, whose
+    # `==` is no bool
     if (type(device) is str and device == NAME) or (
         type(device) is torch.device and device == torch.device(NAME)
     ):
@@ -293,8 +336,8 @@ def _with_index(device: Any) -> Any:
 
 
 class _NewTensor(_Indexed):
-    """Replaces `Tensor.new_tensor`, and makes the tensor on the device of `x`. PyTorch would take the index from the
-    device guard, which is always 0."""
+    """Replaces `x.new_tensor`: makes the tensor on the device of `x` unless another one is
+    given. PyTorch would take the index from the device guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is None:
@@ -303,21 +346,23 @@ class _NewTensor(_Indexed):
 
 
 class _New(_Indexed):
-    """Replaces `Tensor.new`, and makes the tensor on the device of `x`. PyTorch would take the index from the device
-    guard, which is always 0."""
+    """Replaces `x.new`: makes the tensor on the device of `x` unless another one is given.
+    PyTorch would take the index from the device guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        # new(tensor) makes an alias
+        # `x.new(tensor)` makes an alias of the tensor, on its device
         takes_device = not any(isinstance(value, torch.Tensor) for value in args)
         device = _with_index(kwargs.get("device") or x.device)
         if torch.device(device).type != NAME or not takes_device:
             return self._function(x, *args, **kwargs)
+        # made on the host by an empty tensor of the same dtype, and then moved
         return self._function(torch.empty(0, dtype=x.dtype, device="cpu"), *args).to(device)
 
 
 def _add_indices() -> None:
-    """Replaces the functions of PyTorch that would take a device without an index for index 0: `_Indexed` adds the
-    current index."""
+    """Replaces the functions of PyTorch that would take a device without an index for index 0:
+    `_Indexed` adds the current index. Called for each `set_device` of another index than 0;
+    only the first call changes anything."""
     for owner, name in (
         (torch.Tensor, "to"),
         *((torch, name) for name in ("tensor", "as_tensor", "asarray")),
@@ -327,18 +372,21 @@ def _add_indices() -> None:
             setattr(owner, name, _Indexed(function))
 
 
-# contents
+# the contents of tensors: C++ keeps a tensor's memory, shape, dtype and device apart from the
+# Python object
 
 
 _get_data = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
-    """Sets `x.data = new`. Across devices PyTorch refuses that, so the two tensors swap their contents, and `x` remains
-    the same object."""
+    """Sets `x.data = new`. If only one of the two is on a virtual GPU, PyTorch refuses that. So
+    `x` swaps its contents with a new tensor that has those of `new`, and remains the same
+    object."""
     if (x.device.type == NAME) == (new.device.type == NAME):
         operations.set_data(x, new)
         return
+    # the hooks and the flag would go with the contents, so the new ones get them as well
     contents = new.detach()
     contents.requires_grad = x.requires_grad
     _hooks.set(contents, _hooks(x))
@@ -346,22 +394,26 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
         _hooks_after.set(contents, _hooks_after(x))
     grad, x.grad = x.grad, None
     _swap_contents(x, contents)
-    if grad is not None:  # moved too, because a tensor refuses a gradient on another device
+    # the gradient moves too, because PyTorch refuses one on another device
+    if grad is not None:
         x.grad = grad.to(x.device, x.dtype)
 
 
 _is_compatible = private["torch._has_compatible_shallow_copy_type"]
 
 
-def _can_have_contents(
-    *tensors: torch.Tensor,
-) -> bool:  # with *tensors, because torch.compile checks the signature
+# with *tensors instead of two arguments, because torch.compile checks the signature
+def _can_have_contents(*tensors: torch.Tensor) -> bool:
+    """Whether `a.data = b` works for two tensors, which `Module.to` asks before it moves a
+    parameter that way."""
     return _is_compatible(*tensors) or NAME in {x.device.type for x in tensors}
 
 
 def _sent(x: torch.Tensor) -> Any:
-    """Returns what pickle needs to send a tensor to another process. A tensor on a virtual GPU is sent as a copy in the
-    host's shared memory."""
+    """Returns a function and its arguments, with which pickle makes the tensor `x` again in
+    another process. A tensor on a virtual GPU is sent as a copy in the host's shared memory."""
+    # PyTorch's own function is right for the host, and refuses tensors that other processes
+    # cannot have
     if (
         x.device.type != NAME
         or x.layout is not torch.strided
@@ -380,11 +432,12 @@ def _sent(x: torch.Tensor) -> Any:
 def _received(
     values: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool
 ) -> torch.Tensor:
-    there = values.to(device)
+    """Returns the tensor that `_sent` has sent, on its device in this process."""
+    moved = values.to(device)
     return (
-        torch.nn.Parameter(there, requires_grad)
+        torch.nn.Parameter(moved, requires_grad)
         if is_parameter
-        else there.requires_grad_(requires_grad)
+        else moved.requires_grad_(requires_grad)
     )
 
 
@@ -392,10 +445,11 @@ def _received(
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `UntypedStorage.__new__`: a storage on a virtual GPU is made from one on the host, because PyTorch would
-    ask the device for an allocator and crash."""
+    """Wraps `UntypedStorage.__new__`: a storage on a virtual GPU is made from one on the host,
+    because PyTorch would ask the device for an allocator and crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Makes a storage of the class `cls`, on the device `device` if that is given."""
         if device is None or torch.device(device).type != NAME:
             return make(cls, *args, device=device, **kwargs)
         index = getattr(torch, NAME)._index(device)
@@ -407,15 +461,15 @@ def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names; None if `location` names
-    another device."""
+    """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names;
+    None if `location` names another device."""
     if not location.startswith(NAME):
         return None
     index = getattr(torch, NAME)._index(location)
     return operations.new_storage(storage, torch.device(NAME, index))
 
 
-# what is replaced
+# the replacements
 
 
 _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
@@ -434,10 +488,14 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
-"""PyTorch's own functions of these names, and their replacements."""
+"""For each place in PyTorch, an owner and the name of its attribute: a function that makes the
+replacement of PyTorch's own value."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):
+    """Virtual GPUs of PyTorch, with limits to their memory and dtypes if the user sets some."""
+
+    # attributes of `TorchBackend` that change with the GPUs
     _gpu: str
     _gpus: int
     _places: dict[torch.device, Device]
@@ -445,29 +503,38 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
     _synchronize: Callable[[int], None] | None
 
     def why_no_virtual_gpus(self) -> str | None:
+        """Returns why this process cannot have virtual GPUs; None if it can."""
         return why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Makes `n` virtual GPUs, which are `gpu:0` to `gpu:{n-1}` from then on."""
         install(n)
         self._gpu, self._gpus = NAME, n
         self._synchronize = accelerators.waiter(NAME)
+        # they have `gpu:i` under the name of the real GPUs
         self._places.clear()
         self._natives.clear()
-        # xdevice takes a `device.type` as a name, as it takes "cuda"
+        # "vgpu" and "vgpu:1" become spellings of a device, as "cuda" is
         devices.spell(NAME, devices.of("gpu"))
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 
     def limit(self) -> None:
+        """Makes the virtual GPUs refuse the dtypes that they lack, and count their memory."""
+        # always counted, because `torch.accelerator` reports the memory of GPUs without a
+        # limit, too
         self.count_memory()
         operations.limits = self
 
     def memory_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU has too little memory."""
         return torch.OutOfMemoryError(text)
 
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
+        """Makes "cuda" mean a virtual GPU, for `--xd-cuda`; `virtual_cuda.take_for_cuda` says
+        how. Returns True, because PyTorch can do that."""
         from . import virtual_cuda
 
         virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)

@@ -1,4 +1,4 @@
-"""The operations of PyTorch's virtual GPUs. The function `run` carries out all of them on the host.
+"""The operations of PyTorch's virtual GPUs. The function `run` carries out nearly all of them on the host.
 
 A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to the host's
 memory, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
@@ -17,17 +17,17 @@ the whole, and its devices would be checked separately |
 values; PyTorch makes all other views by `as_strided` |
 | `_efficientzerotensor` | `zeros` | the zero of forward-mode derivatives has no memory, which kernels of the host \
 need |
-| `_pin_memory`, `is_pinned`, on the CPU too | a copy; False | PyTorch asks the accelerator for an allocator \
-(https://github.com/pytorch/pytorch/pull/126376), and a device in Python has none |
+| `_pin_memory`, `is_pinned`, on the CPU too | a copy, or an error for a virtual GPU; False | PyTorch asks the \
+accelerator for an allocator (https://github.com/pytorch/pytorch/pull/126376), and a device in Python has none |
 | `_pack_padded_sequence` | computed on the host, the lengths stay there | as on CUDA |
 | `lstm`, `gru`, `lstm_cell`, `gru_cell` | moved to the host and back, with gradients | PyTorch would choose the \
 fused kernels of a GPU |
 | `ctc_loss` with tensors of lengths | called with ints, as CUDA's does | PyTorch would divide by tensors on the host |
 | sparse CSR, nested, quantized | refused by name | a tensor here is a storage with strides |
 
-`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. A tensor on an index other than 0
-is made from a template (an empty tensor there), which comes from DLPack: nothing else in Python can make one. For rows
-without a link, no upstream issue is known.
+`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. Each tensor is made from a
+template, an empty tensor on its device, which comes from DLPack: nothing else in Python can make a tensor on an index
+other than 0. For rows without a link, no upstream issue is known.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _keys, _key = private["torch._C.DispatchKeySet"], private["torch._C.DispatchKey"
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _schema = private.field("torch._ops.OpOverload._schema")
 
-# operations by their names: one that PyTorch has no more is never called
+# operations are listed by name, because a version of PyTorch may lack some of them
 _BETWEEN_DEVICES = (
     "_to_copy",
     "copy_",
@@ -65,6 +65,7 @@ _BETWEEN_DEVICES = (
     "_copy_from",
     "_copy_from_and_resize",
 )
+"""The operations that may have tensors on two devices."""
 _INDEX_PUTS = ("index_put", "index_put_", "_index_put_impl_")
 _FROM_HOST = {
     **dict.fromkeys(("index", *_INDEX_PUTS), ("indices",)),
@@ -74,28 +75,37 @@ _FROM_HOST = {
 """The names of the arguments that an operation on a GPU may take from the host."""
 
 _NOTHING: dict[int, Any] = {}
+"""The default of dict arguments, which nobody changes."""
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 """An empty tensor for each device and dtype, from which new tensors are made."""
 _is_forked = False
+"""Whether this process was forked from one that had used virtual GPUs."""
 limits: Any = None
-"""The backend, which knows what its virtual GPUs lack, and counts their memory."""
+"""The backend, which has the dtypes that its virtual GPUs lack, and the ledger that counts
+their memory. Set when the virtual GPUs are made."""
 
 
 def is_used() -> bool:
+    """Whether this process has made a tensor on a virtual GPU."""
     return bool(_templates)
 
 
 def is_in_bad_fork() -> bool:
+    """Whether virtual GPUs are unusable, because this process was forked from one that had used
+    them."""
     return _is_forked
 
 
 def after_fork() -> None:
-    """Called in a forked child. Makes virtual GPUs unusable there if the parent has used them, as CUDA's GPUs are."""
+    """Called in a forked child. Makes virtual GPUs unusable in it if the parent has used them,
+    because CUDA's GPUs are unusable in that case."""
     global _is_forked
     _is_forked = is_used()
 
 
 def _in_fork() -> Exception:
+    """Returns the error to raise when a virtual GPU is used in a forked child. Its text is that
+    of CUDA's error."""
     return RuntimeError(
         f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use the "
         f"'spawn' start method"
@@ -106,41 +116,50 @@ def _in_fork() -> Exception:
 
 
 def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
-    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. It gets the storage `storage`,
-    which must be in that memory, or a new one."""
+    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. Its
+    storage is `storage`, a virtual GPU's storage in that memory, or a new one if that is
+    None."""
     if host.layout is not _STRIDED:
         return _placed_sparse(host, device)
     if storage is None:
         memory = host.untyped_storage()
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+        # keeps the memory alive, and saves `on_host` from making a tensor
         storage.host = host
         storage.share = _Share(device.index, memory.nbytes())
     template = _templates.get((device, host.dtype))
+    # `detach` makes a new tensor object, which then gets the storage and the shape
     new = (_template(device, host.dtype) if template is None else template).detach()
     return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
 
 
 _STRIDED = torch.strided
 _storage_at = private["torch._C._construct_storage_from_data_pointer"]
+"""Returns a storage of a device in memory that exists, given its address, the device and its
+bytes. The storage does not keep the memory alive."""
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
-    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the host."""
+    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the
+    host."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+    # keeps the memory alive, and gives `on_host` a tensor in it
     storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
     storage.share = _Share(device.index, memory.nbytes())
     return storage
 
 
 class _Share:
-    """The bytes of a storage in the memory of its virtual GPU. It is an attribute of the storage, and ends with it."""
+    """Counts the bytes of a storage in the memory of its virtual GPU. It is an attribute of the
+    storage, so it is deleted with the storage, and then the bytes count as free."""
 
     __slots__ = ("_index", "_nbytes")
 
     def __init__(self, index: int, nbytes: int) -> None:
-        self._nbytes = 0  # what is given back if there is too little memory
+        # if `take` raises for lack of memory, `__del__` runs too, and must give back nothing
+        self._nbytes = 0
         self._index = index
         limits.ledger.take(index, nbytes)
         self._nbytes = nbytes
@@ -150,19 +169,22 @@ class _Share:
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset.redispatch
-"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that virtual GPUs have for this
-operation."""
+"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that
+virtual GPUs have for this operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. With `is_own` it is a new
-    tensor object; otherwise it may be the one that the storage of `x` keeps."""
+    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. If
+    `is_own`, it is a new tensor object, whose shape an operation may change; otherwise it may
+    be the one that the storage of `x` keeps."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
     storage = x.untyped_storage()
     host: torch.Tensor | None = getattr(storage, "host", None)
+    # C++ has made the storage
     if host is None:
         host = _at_memory(storage)
+    # `x` is a view of another dtype
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
     is_same = (
@@ -176,8 +198,8 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
 
 
 def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of both holds the plain
-    values."""
+    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of
+    both holds the plain values."""
     if x.is_conj():
         _set_conj(new, True)
     if x.is_neg():
@@ -186,8 +208,8 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for storages that C++ has
-    made, as in `torch.load`, which have no attribute `host`."""
+    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for
+    storages that C++ has made, as in `torch.load`, which have no attribute `host`."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
@@ -197,7 +219,8 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Makes the empty tensor from which tensors of this dtype on this device are made."""
+    """Returns a new empty tensor of this dtype on this device, and adds it to `_templates`.
+    Raises an error if the device lacks the dtype."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
@@ -205,9 +228,12 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
-        about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
-        about.kind, about.index = _EXTENSION, device.index
+        # the capsule of an empty tensor on the host is changed to say that it is on the virtual
+        # GPU
+        header = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
+        header.kind, header.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
+        # DLPack does not have all dtypes, so the template is made of bytes and viewed
         if dtype is not torch.uint8:
             new = _aten.view.dtype.redispatch(_CPU, new, dtype)
     _templates[device, dtype] = new
@@ -218,13 +244,15 @@ _QUANTIZED = ("torch.quint8", "torch.qint8", "torch.qint32", "torch.quint4x2", "
 
 
 class _DLDevice(ctypes.Structure):
-    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and index of the device."""
+    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and
+    index of the device."""
 
     _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
 
-_EXTENSION = 12  # kDLExtDev
-# a prototype of its own: types set on functions of ctypes.pythonapi hold for all users, and break MXNet's capsules
+_EXTENSION = 12  # kDLExtDev, DLPack's kind of device that PyTorch reads as PrivateUse1
+# its own prototype, because types set on `ctypes.pythonapi.PyCapsule_GetPointer` itself would
+# apply to all its users, and break MXNet's capsules
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -234,30 +262,35 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """The facts that `run` needs about an operation at each call, read from the operation's schema once."""
+    """The facts that `run` needs about an operation at each call, read from the operation's
+    schema once."""
 
     def __init__(self, op: Any) -> None:
         name, schema = op.overloadpacket.__name__, _schema(op)
         arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
+        # the names of the arguments into which the operation writes
         self.written = frozenset(
             a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write
         )
-        self.changes = schema.is_mutable
+        self.changes = schema.is_mutable  # whether it writes into an argument
+        # whether a result shares the memory of an argument, and is not the argument itself
         self.is_view = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
         self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
-        self.checks = name not in _BETWEEN_DEVICES
+        self.checks = name not in _BETWEEN_DEVICES  # whether its operands must be on one device
         self.from_host = _FROM_HOST.get(name, ())
         self.generators = any("Generator" in str(argument.type) for argument in arguments)
 
 
 _facts: dict[Any, _Facts] = {}
+"""The facts about each operation that has been called."""
 
 
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Carries out one operation on virtual GPUs: computes it on the host, and returns the result as tensors there."""
+    """Carries out the operation `op` on virtual GPUs: computes it on the host, and returns the
+    result as tensors on the virtual GPU."""
     if _is_forked:
         raise _in_fork()
     if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
@@ -272,12 +305,16 @@ _NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Computes an operation on the host, in the memory of its tensors, and returns its results on their virtual GPU."""
+    """Computes an operation on the host, in the memory of its tensors, and returns its results
+    on their virtual GPU. Raises PyTorch's errors for tensors on two devices and for a generator
+    of the host."""
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    if facts.is_put and not args[2].dim():  # a 0-d value may be on any device, as with CUDA
+    # x[i] = value: as with CUDA, a value without dimensions may be on any device
+    if facts.is_put and not args[2].dim():
         args = *args[:2], args[2].to(args[0].device), *args[3:]
+    # for each tensor on a virtual GPU, by its id: the tensor on the host with the same memory
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
     place = None
@@ -305,21 +342,25 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         for x in tensors:
             if id(x) in hosts:
                 _follow_shape(x, hosts[id(x)])
+    # `a.copy_(b)` returns `a`, which is on the host if only `b` is on a virtual GPU
     if facts.is_copy:
         return args[0]
     if place is None:
         return result
+    # nothing in the result is an operand, or shares the memory of one
     if not facts.changes and not facts.is_view:
         return _wrapped(result, place)
-    ours = [x for x in tensors if id(x) in hosts]
-    operands = {id(hosts[id(x)]): x for x in ours}
-    dense = [x for x in ours if x.layout is _STRIDED]
-    # PyTorch keeps one object for a storage as long as the storage lives
+    on_gpu = [x for x in tensors if id(x) in hosts]
+    operands = {id(hosts[id(x)]): x for x in on_gpu}
+    dense = [x for x in on_gpu if x.layout is _STRIDED]
+    # by `id`, because PyTorch keeps one object for a storage as long as the storage lives
     storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
     return _wrapped(result, place, operands, storages)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors among the arguments of an operation, also those in lists and
+    tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -330,7 +371,8 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 def _check_devices(
     op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
 ) -> None:
-    """Raises PyTorch's own error for tensors on two virtual GPUs, or on a GPU and the host, as CUDA does."""
+    """Raises the error that CUDA raises if the tensors of an operation are on two virtual GPUs,
+    or on a virtual GPU and the host."""
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
@@ -341,19 +383,23 @@ def _check_devices(
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yields the tensors on the host among the arguments that an operation on a GPU must refuse."""
+    """Yields those tensors on the host among the arguments that an operation on a GPU
+    refuses."""
+    # `args` may be shorter than `names`, because trailing arguments have defaults
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
             continue
         for x in _tensors([value]):
-            # a tensor without dimensions may be read from the host, as on CUDA
+            # as with CUDA, a tensor without dimensions may be on the host if it is only read
             if x.device.type != NAME and (x.dim() or name in facts.written):
                 yield x
 
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
-    """Raises PyTorch's error for a generator of the host, as CUDA does."""
-    for value in kwargs.values():  # PyTorch's operations take generators as keywords only
+    """Raises the error that CUDA raises for a generator of the host, if the operation computes
+    on the virtual GPU `place`; None means the host."""
+    # PyTorch's operations take generators as keywords only
+    for value in kwargs.values():
         if (
             place is not None
             and isinstance(value, torch.Generator)
@@ -366,8 +412,8 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
-    """Returns the device of the result: the keyword `device` if it is given, else `place`, the device of the operands.
-    None means the host."""
+    """Returns the device of the result: the keyword `device` if it is given, else `place`, the
+    device of the operands. None means the host."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
@@ -378,6 +424,8 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
 
 
 def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
+    """Returns an argument with each tensor in it replaced by its tensor on the host, which
+    `hosts` has by its `id`."""
     if isinstance(value, torch.Tensor):
         return hosts.get(id(value), value)
     if type(value) in (list, tuple):
@@ -386,6 +434,8 @@ def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
 
 
 def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
+    """Returns the keywords with which an operation is called on the host. Raises RuntimeError
+    if they ask for pinned memory on a virtual GPU."""
     keywords = {name: _replaced(value, hosts) for name, value in kwargs.items()}
     wanted = keywords.get("device")
     if wanted is not None and torch.device(wanted).type == NAME:
@@ -396,6 +446,8 @@ def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> di
 
 
 def _not_pinned() -> Exception:
+    """Returns the error to raise for pinned memory on a virtual GPU. Its text follows
+    CUDA's."""
     return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
 
 
@@ -405,8 +457,10 @@ def _wrapped(
     operands: dict[int, torch.Tensor] = _NOTHING,
     storages: dict[int, Any] = _NOTHING,
 ) -> Any:
-    """Returns the result of an operation on the host as tensors on the virtual GPU `place`. A tensor that was written
-    in place, or given as `out=`, is returned itself: `operands` has it by the `id` of its tensor on the host."""
+    """Returns the result of an operation on the host as tensors on the virtual GPU `place`. An
+    operand that was written in place, or given as `out=`, is returned itself: `operands` has it
+    by the `id` of its tensor on the host. A view of an operand gets the operand's storage:
+    `storages` has it by the `id` of its storage on the host."""
     if isinstance(result, torch.Tensor):
         if id(result) in operands:
             return operands[id(result)]
@@ -423,8 +477,9 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """Gives `x` the shape that its tensor on the host now has: `unsqueeze_`, `resize_`, `set_` and `out=` may have
-    changed it."""
+    """Gives `x` the shape and the memory that `host`, its tensor on the host, has after an
+    operation: `unsqueeze_`, `resize_`, `set_` and `out=` may have changed them."""
+    # the indices and values of a sparse tensor may be new ones
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return
@@ -437,6 +492,7 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
     storage, memory = x.untyped_storage(), host.untyped_storage()
     of_host = storage.host.untyped_storage()  # type: ignore[attr-defined]
     is_same = of_host is memory and storage.data_ptr() == memory.data_ptr()
+    # the storage of `x` serves on, unless the operation has allocated other or more memory
     set_data(
         x,
         placed(
@@ -452,7 +508,8 @@ set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Like `placed`, for a sparse COO tensor: its indices and values are placed."""
+    """Returns a sparse COO tensor on a virtual GPU whose indices and values share the memory of
+    those of `host`. Raises `UnsupportedError` for other sparse layouts."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
@@ -470,7 +527,11 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
+    """Returns a sparse COO tensor on the host whose indices and values share the memory of
+    those of `x`."""
     keys = _sparse_keys()
+    # with the keys of the host, because these operations would be sent to `run`, which calls
+    # this
     indices, values = (
         on_host(part.default.redispatch(keys, x)) for part in (_indices, _values)
     )
@@ -481,6 +542,8 @@ def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
+    """The kernel that makes a sparse tensor of a compressed layout, such as CSR: refuses the
+    layout by name."""
     raise _unsupported(
         "sparse compressed" if layout is None else str(layout).removeprefix("torch.")
     )
@@ -488,6 +551,7 @@ def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
 
 @cache
 def _sparse_keys() -> Any:
+    """Returns the key under which PyTorch has the host's kernels for sparse tensors."""
     return _keys(_key.SparseCPU)
 
 
@@ -505,12 +569,17 @@ _indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten.
 
 
 def _unsupported(kind: str) -> Exception:
+    """Returns the error for tensors of a kind that virtual GPUs do not have, such as
+    "quantized"."""
     return UnsupportedError(
         f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense"
     )
 
 
 def _refusing(kind: str) -> Callable[..., Any]:
+    """Returns a kernel that raises `UnsupportedError` for every operation on tensors of this
+    kind."""
+
     def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
         raise _unsupported(kind)
 
@@ -521,18 +590,20 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the libraries that are
-    returned."""
+    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the
+    libraries that are returned."""
     global _CPU
     _CPU = _keys(_key.CPU)
+    # "_" stands for all operations
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
     everything.fallback(_refusing("sparse compressed"), "SparseCsrPrivateUse1")
     everything.fallback(_refusing("strided nested"), "NestedTensorPrivateUse1")
     everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
+    # autocast has no rules of its own for virtual GPUs: an operation goes on to its kernel
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    # a sparse tensor has no storage, so that it has none of these
+    # these are not registered for sparse tensors, which have no storage
     of_storages = {
         "as_strided": _as_strided,
         "view": _view,
@@ -552,6 +623,7 @@ def register() -> list[torch.library.Library]:
         _packed.__name__: _pack,
         **of_storages,
     }
+    # the kernels above come first
     for name in _composed():
         if name not in by_name:
             by_name[name] = _kernel_by_name(name)
@@ -559,46 +631,59 @@ def register() -> list[torch.library.Library]:
         aten.impl(name, kernel, "PrivateUse1")
         if name not in of_storages:
             aten.impl(name, kernel, "SparsePrivateUse1")
+    # these return views, so `_composed` leaves them out; PyTorch's default kernels for them
+    # only raise an error
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
     # moving a compressed tensor from the host calls this with its parts, and not the fallback
     aten.impl(_make_compressed.__name__, _refuse_compressed, "SparseCsrPrivateUse1")
-    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
+    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the
+    # device for an allocator
     aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
+    # these call other operations, which record gradients, so they come before autograd's own
+    # kernels
     by_parts = {"ctc_loss.Tensor": _ctc_loss}
     for op in (_aten.lstm.input, _aten.lstm.data, _aten.gru.input, _aten.gru.data, _aten.lstm_cell.default,
                _aten.gru_cell.default):  # fmt: skip
         by_parts[op.name().removeprefix("aten::")] = _recurrent(op)
     for name, kernel in by_parts.items():
         aten.impl(name, kernel, "AutogradPrivateUse1")
-        aten.impl(name, kernel, "PrivateUse1")  # in inference mode
+        aten.impl(name, kernel, "PrivateUse1")  # inference mode leaves autograd out
     return [everything, aten]
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""The keys of kernels that compute an operation by others, on every device that has no kernel
+for it."""
 
 
 def _composed() -> Iterator[str]:
-    """Yields the names of the operations, except views, that PyTorch would build from other operations."""
+    """Yields the names, such as "add.Tensor", of the operations that PyTorch would build from
+    other operations, except those that return views."""
     for full in _operation_names():
+        # an operation that has a kernel for this device needs no other one
         if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
             continue
         if any(_has_kernel(full, key) for key in _COMPOSED):
             name, _, overload = full.partition(".")
             returns = _schema_of(name, overload).returns
+            # a result that shares memory with an argument, and is not written, is a view
             if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
                 yield full.removeprefix("aten::")
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
-    """The kernel for an operation by its name, such as "add.Tensor", which is looked up at the first call."""
+    """Returns a kernel that carries out the operation of this name, such as "add.Tensor", by
+    `run`."""
     packet, _, overload = name.partition(".")
     op = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        """Carries out the operation, whose object is looked up at the first call."""
         nonlocal op
-        if op is None:  # not earlier: finding all operations takes half a second
+        # looked up at the first call, because looking up all operations takes half a second
+        if op is None:
             op = getattr(getattr(_aten, packet), overload or "default")
         return run(op, *args, **kwargs)
 
@@ -606,49 +691,62 @@ def _kernel_by_name(name: str) -> Callable[..., Any]:
 
 
 def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    """Returns a view of `x`: the kernel of `as_strided`."""
     if _is_forked:
         raise _in_fork()
     return _set_view(_CPU, x, size, stride, storage_offset)
 
 
 _set_view = _aten.as_strided.default.redispatch
+"""Calls the kernel of `as_strided` under a key, that of the host here, past the kernel of
+virtual GPUs."""
 
 
 def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
+    """Gives `x` another storage, offset and shape, and returns it: the kernel of `set_`."""
     return _set_storage(_CPU, x, storage, offset, size, stride)
 
 
 def _view(x: torch.Tensor, size: Any) -> Any:
+    """Returns a view of `x` with another shape: the kernel of `view`."""
     if _is_forked:
         raise _in_fork()
     return _set_shape(_CPU, x, size)
 
 
 _set_shape = _aten.view.default.redispatch
+"""Calls the kernel of `view` under a key, that of the host here, past the kernel of virtual
+GPUs."""
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """The kernel of `pin_memory` for tensors on virtual GPUs."""
     raise _not_pinned()
 
 
 def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """Returns the packed values on the virtual GPU, and the batch sizes on the host: the kernel
+    of `_pack_padded_sequence`. Raises RuntimeError, as CUDA does, if the lengths are not on the
+    host."""
     if lengths.device.type != "cpu":
         raise RuntimeError(
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} tensor"
         )
     data, sizes = _packed.default(on_host(x), lengths, batch_first)
-    return placed(data, x.device), sizes  # the lengths stay on the host
+    return placed(data, x.device), sizes
 
 
 def _recurrent(op: Any) -> Callable[..., Any]:
-    """Returns a kernel that brings its tensors to the host and the results back, and records both for gradients. Left
-    alone, PyTorch would choose the fused kernels of a GPU for a recurrent layer."""
+    """Returns a kernel for `op`, an operation of a recurrent layer, that moves its tensors to
+    the host and the results back, and records both moves for gradients. PyTorch's own kernel
+    would choose the fused kernels of a GPU."""
     facts = _Facts(op)
 
     def kernel(*args: Any) -> Any:
         tensors = [*_tensors(args)]
         place = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
+        # autocast for the CPU does not concern a GPU
         with torch.autocast("cpu", enabled=False):
             results = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
         return trees.replaced(torch.Tensor, lambda x: x.to(place), results)
@@ -663,8 +761,8 @@ def _ctc_loss(
     target_lengths: torch.Tensor,
     *settings: Any,
 ) -> Any:
-    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise PyTorch would divide by
-    tensors of lengths, which are on the host."""
+    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise
+    PyTorch would divide by tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(
         scores, targets, lengths.tolist(), target_lengths.tolist(), *settings

@@ -317,12 +317,12 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
         (
             lambda p, g: array,
             xdevice.errors.NotATensorError,
-            r"the rule gave .*ndarray for params\['w'\]",
+            r"the rule returned .*ndarray for params\['w'\]",
         ),
         (
             lambda p, g: None,
             xdevice.errors.NotATensorError,
-            r"the rule gave None .* for params\['w'\]",
+            r"the rule returned None .* for params\['w'\]",
         ),
         (
             lambda p, g: xp.sum(p),
@@ -347,7 +347,11 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
         ([params["w"]], xdevice.errors.ContainerError, r"params\['w'\] has no gradient"),
         (params["w"], xdevice.errors.ContainerError, r"params\['w'\] has no gradient"),
         ({"w": None}, xdevice.errors.NotATensorError, r"grads\['w'\] is None"),
-        ({"w": array}, xdevice.errors.ArgumentError, "params is of .*, and grads of numpy"),
+        (
+            {"w": array},
+            xdevice.errors.ArgumentError,
+            "params is a tensor of .*, and grads of numpy",
+        ),
         ({}, xdevice.errors.NotATensorError, "grads hold no tensor"),
     ):
         with pytest.raises(error, match=text):
@@ -393,8 +397,8 @@ def test_a_loss_that_is_not_one_float_is_refused(xp):
     for function, error, text in (
         (lambda x: x, xdevice.errors.ShapeError, r"a loss of the shape \(2,\)"),
         (lambda x: xp.sum(xp.astype(x, xp.int32)), xdevice.errors.DTypeError, "a loss of int"),
-        (lambda x: 3.0, xdevice.errors.NotATensorError, r"gave 3.0 of type float"),
-        (lambda x: None, xdevice.errors.NotATensorError, "gave None"),
+        (lambda x: 3.0, xdevice.errors.NotATensorError, r"returned 3.0 of type float"),
+        (lambda x: None, xdevice.errors.NotATensorError, "returned None"),
         (lambda x: np.ones((), "float32"), xdevice.errors.ArgumentError, "a loss of numpy"),
     ):
         with pytest.raises(error, match=text):

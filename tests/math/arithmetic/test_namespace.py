@@ -864,6 +864,9 @@ def test_clip_at_numbers_of_any_size(xp, name):
     assert xdevice.to_numpy(xp.clip(x, -float("inf"), 2)).tolist() == [-3.0, 0.5, 2.0]
     assert xdevice.to_numpy(xp.clip(x, 1, None)).dtype == "float32"
     assert xdevice.to_numpy(xp.clip(x, 2.0, 1.0)).tolist() == [1.0, 1.0, 1.0]
+    # above all of float32
+    assert xdevice.to_numpy(xp.clip(x, -(10**39), 1e39)).tolist() == [-3.0, 0.5, 3.0]
+    assert xdevice.to_numpy(xp.clip(x, 1e39, None)).tolist() == [float("inf")] * 3
     assert xdevice.to_numpy(xp.clip(xp.asarray([float("nan"), 5.0]), 0, 1)).tolist()[1] == 1.0
     if name != "paddle":  # which has no kernel for it on the CPU
         assert xdevice.item(xp.clip(xp.astype(x, "float16"), -1e5, 1e5)[1]) == 0.5

@@ -410,6 +410,27 @@ def test_it_takes_part_in_a_function_of_torch_compile():
         assert made.item() == 2 * cubes(x).item() == 2 * (x**3).sum().item()
 
 
+@pytest.mark.slow
+def test_torch_compile_traces_none_of_the_walks_around_a_compiled_function():
+    from torch._dynamo.convert_frame import register_bytecode_hook
+
+    cubes = xdevice.compile(lambda x: (x**3).sum())
+    traced = []
+    # a warning or an error of torch.compile in code that it should not see depends on the release
+    hook = register_bytecode_hook(lambda code, _: traced.append(code.co_filename))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = torch.compile(lambda x: cubes(x) * 2, backend="eager")(
+                torch.tensor([1.0, 2.0])
+            )
+    finally:
+        hook.remove()
+    assert made.item() == 18
+    assert traced
+    assert not [file for file in traced if "containers" in file or "outside" in file]
+
+
 @pytest.mark.gpu
 def test_an_index_out_of_range_gives_nan_where_cuda_would_end_all_work():
     def function(scores, labels):

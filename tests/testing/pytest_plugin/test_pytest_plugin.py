@@ -436,7 +436,7 @@ def test_a_named_backend_that_is_not_there_ends_the_run(project):
     for option, message in {
         "numpy,mx": "--xd-backends=numpy,mx: mxnet is not installed here; pip install 'mxnet<2' 'numpy<2'",
         "numppy": "--xd-backends=numppy: there is no backend 'numppy' (did you mean 'numpy'?)",
-        "numpy,": "--xd-backends=numpy,: there is no backend '', a name is missing: is a variable such as",
+        "numpy,": "--xd-backends=numpy,: there is no backend '': the name is empty (is a variable such as",
         " ": "--xd-backends names no backend: give auto, or names such as torch,paddle",
     }.items():
         result = project.run_here(f"--xd-backends={option}")

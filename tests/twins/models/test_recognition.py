@@ -13,6 +13,7 @@ from helpers.environment import framework
 from safetensors.numpy import save_file
 
 import xdevice
+from xdevice.twins.weights.nested import state_in
 
 torch = framework("torch")
 paddle = framework("paddle")
@@ -166,6 +167,19 @@ def test_two_states_of_one_model_are_asked_for():
         xdevice.models.convert_state(
             {"epoch": 3, "model": tree, "ema": tree}, "torch", like=nn.Linear(4, 4)
         )
+
+
+@pytest.mark.parametrize("empty", [None, {}, []])
+def test_what_is_empty_is_no_state(empty):
+    source, like = nn.Linear(4, 4), nn.Linear(4, 4)
+    whole = {"model": source.state_dict(), "ema": empty, "scheduler": None, "extra": empty}
+    state = xdevice.models.convert_state(whole, "torch", like=like)
+    assert sorted(state) == ["bias", "weight"]
+    xdevice.load(state, into=like)
+    assert torch.equal(like.weight, source.weight)
+    # two parts of one model, as before
+    tree = {"a": {"w": np.ones(2)}, "b": {"v": np.ones(2)}, "c": empty, "d": empty, "epoch": 3}
+    assert sorted(state_in(tree, "it").state) == ["a.w", "b.v"]
 
 
 class Block(nn.Module):

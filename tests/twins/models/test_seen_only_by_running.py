@@ -811,9 +811,8 @@ def test_outputs_that_do_not_depend_on_the_inputs_tell_nothing(nets):
     ours.behind.bias.data.abs_()
     ours.fc.weight.data *= 1e-9
     blind = xdevice.models.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
-    assert (
-        "are what they are on zeros, so that they tell nothing: give trained weights"
-        in told(blind)
+    assert "are the same as on zeros, so they prove nothing: give trained weights" in told(
+        blind
     )
     ours.fc.weight.data *= 1e9
     assert "are off by" in told(
@@ -890,6 +889,8 @@ def test_where_inputs_settle_nothing_the_nearest_pairing_is_taken_and_listed():
     )  # fmt: skip
     torch.manual_seed(0)
     state = xdevice.models.convert_state(Theirs(), "paddle", like=target, inputs=VECTORS)
-    assert "not compared: which layer is which; the outputs come closest so" in told(state)
+    assert "not compared: which layer is which; the outputs are closest like this" in told(
+        state
+    )
     assert state.pairs["fc1"] == "dense_3"
     assert "norm1: eps is 1e-05 in torch, 0.01 in paddle" in state.differences

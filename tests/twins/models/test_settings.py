@@ -329,10 +329,10 @@ def test_a_refusal_says_where_the_order_breaks_and_is_short():
     )
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"59 of 60 layers of torch and 60 of paddle come in one order",
+        match=r"59 of 60 layers of torch and 60 of paddle come in the same order",
     ) as told:
         xdevice.models.convert_state(source, "paddle", like=like)
-    assert "a guess by their names" in str(told.value)
+    assert "a guess from the names" in str(told.value)
     assert len(str(told.value)) <= MOST
     lacking = named(other, **{f"part{n}": other.Linear(4, 4) for n in range(30)})
     with pytest.raises(
@@ -430,9 +430,7 @@ def test_images_come_with_their_channels_where_keras_has_them():
 
 def test_inputs_that_cannot_be_used_are_an_error():
     nn, source, like = _torch(), _block("torch"), _block("paddle")
-    with pytest.raises(
-        xdevice.errors.StateError, match="inputs= is what two models are called with"
-    ):
+    with pytest.raises(xdevice.errors.StateError, match="inputs= needs two models to run"):
         xdevice.models.convert_state(source, "paddle", inputs=NUMBERS)
     with pytest.raises(
         ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"

@@ -877,9 +877,12 @@ def test_a_layer_that_nobody_knows_is_listed():
         ({"0": "same"}, "^kinds says that '0' is a same, but its class says linear in torch"),
         (
             {"0.weight": "same"},
-            r"^kinds says same of '0\.weight', where there are no parameters of a layer that is",
+            r"^kinds says that '0\.weight' is a same, but no layer of an unknown class has",
         ),
-        ({"norm": "layer_norm"}, r"of 'norm', where .*; it can be said of 1\.weight, 1\.bias$"),
+        (
+            {"norm": "layer_norm"},
+            r"'norm' is .*; the parameters of such layers are 1\.weight, 1\.bias$",
+        ),
     ],
 )
 def test_what_is_said_of_a_model_is_held_against_its_classes(kinds, message):
@@ -1012,6 +1015,18 @@ def test_one_value_with_nan_for_a_tied_weight_is_no_error():
     model = tied()
     xdevice.load(xdevice.models.convert_state(source, "torch", like=model), into=model)
     assert np.array_equal(model[1].weight.detach().numpy(), values, equal_nan=True)
+
+
+def test_a_zero_of_the_other_sign_is_the_same_value_of_a_tied_weight():
+    torch, model = xdevice.backend("torch").framework, tied()
+    zeros = torch.zeros(5, 4)
+    zeros[1, 2] = torch.nan
+    xdevice.load({"0.weight": zeros, "1.weight": -zeros, "1.bias": torch.ones(5)}, into=model)
+    assert model[1].weight.isnan().sum() == 1
+    with pytest.raises(xdevice.errors.StateError, match="two different values were given"):
+        xdevice.load(
+            {"0.weight": zeros, "1.weight": zeros + 1, "1.bias": torch.ones(5)}, into=model
+        )
 
 
 # pairing
@@ -1198,22 +1213,22 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
 @pytest.mark.parametrize(
     ("name", "kind", "shapes", "message"),
     [
-        ("torch", "linear", {"x.weight": (2, 3, 3)}, r"x\.weight \(2, 3, 3\).* has 2 axes"),
-        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "has 2 axes"),
-        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "has 3 or 4 or 5 axes"),
+        ("torch", "linear", {"x.weight": (2, 3, 3)}, r"x\.weight \(2, 3, 3\).* needs 2 axes"),
+        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "needs 2 axes"),
+        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "needs 3 or 4 or 5 axes"),
         ("torch", "conv", {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)}, r"bias is \(2, 1\)"),
         ("torch", "batch_norm", {"x.running_mean": (2, 2)}, r"running_mean is \(2, 2\)"),
         (
             "torch",
             "gru",
             {"x.weight_ih_l0": (12, 2), "x.weight_hh_l0": (12, 3)},
-            "12 rows .* are 9",
+            "12 rows .* make 9",
         ),
         (
             "torch",
             "lstm",
             {"x.weight_ih_l0": (9, 2), "x.weight_hh_l0": (12, 3)},
-            "weight_ih_l0 has 9 rows .* are 12",
+            "weight_ih_l0 has 9 rows .* make 12",
         ),
         (
             "tensorflow",
@@ -1272,7 +1287,7 @@ def test_wrong_sources_are_refused():
         match="must be a built model of paddle; got 3 of type int",
     ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=3)
-    with pytest.raises(xdevice.errors.StateError, match="give like="):
+    with pytest.raises(xdevice.errors.StateError, match="give a model of the target as like="):
         xdevice.models.convert_state(linear("torch"), "paddle", names={"": "fc"})
     with pytest.raises(xdevice.errors.DTypeError, match="float64"):
         xdevice.models.convert_state(linear("torch").double(), "jax")

@@ -110,7 +110,7 @@ def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form):
         state["key.bias"] = torch.zeros(8)
     else:
         assert any(
-            "has no k_proj.bias, and zeros are in its place" in line
+            "has no k_proj.bias, so zeros are in its place" in line
             for line in state.differences
         )
     xdevice.load(state, into=other)
@@ -475,7 +475,9 @@ def test_pixels_along_one_axis_are_those_of_an_image():
 
 def test_a_kind_of_a_class_that_is_not_there_is_an_error():
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.errors.StateError, match="kinds says rms_norm of 'OtherNorm'"):
+    with pytest.raises(
+        xdevice.errors.StateError, match="kinds says that 'OtherNorm' is a rms_norm"
+    ):
         xdevice.models.convert_state(
             own_norm(torch)(), "torch", like=own_norm(torch)(), kinds={"OtherNorm": "rms_norm"}
         )
@@ -619,7 +621,7 @@ def test_a_refusal_has_all_of_its_guess():
     target = nn.Sequential(nn.Linear(8, 9), *(nn.Linear(8, 8) for _ in range(12)))
     source, target = nn.ModuleDict({f"a{n}": x for n, x in enumerate(source)}), target
     with pytest.raises(
-        xdevice.errors.StateError, match="the error's `pairs` is all of it"
+        xdevice.errors.StateError, match="the error's `pairs` has all of it"
     ) as refusal:
         xdevice.models.convert_state(source, "torch", like=target)
     assert len(refusal.value.pairs) == 13

@@ -487,7 +487,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "paddle", None)
     for arguments, text in [
         (["--backends", "torch,troch"], "did you mean 'torch'"),
-        (["--backends", "jax,"], "there is no backend '', a name is missing"),
+        (["--backends", "jax,"], "there is no backend '': the name is empty"),
         (
             ["--backends", "numpy,paddle"],
             "paddle is not installed here; pip install paddlepaddle; or --python",

@@ -170,6 +170,33 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
         )
 
 
+def test_nan_on_one_side_is_no_other_shape(tmp_path, torch):
+    one, other = network(torch), network(torch)
+    with torch.no_grad():
+        other[0].bias[0] = torch.nan
+    (x,) = batches(torch, 1)
+    expected = traced_by(tmp_path, "one", lambda: one(x))
+    actual = traced_by(tmp_path, "other", lambda: other(x))
+    ((_, _, comparison),) = traced_calls.compare(actual, expected)
+    assert (comparison.ok, comparison.problem, comparison.abs) == (False, "values", None)
+    assert "different: NaN, an infinity or a whole number differs" in comparison.text
+
+
+def test_another_shape_is_called_so(tmp_path, torch):
+    class Cut(torch.nn.Sequential):
+        def forward(self, x):
+            return super().forward(x)[:1]
+
+    one = network(torch)
+    other = Cut(*one)
+    (x,) = batches(torch, 1)
+    expected = traced_by(tmp_path, "one", lambda: one(x))
+    actual = traced_by(tmp_path, "other", lambda: other(x))
+    ((_, _, comparison),) = traced_calls.compare(actual, expected)
+    assert (comparison.ok, comparison.problem) == (False, "shape")
+    assert "of the shape (1, 2), expected (2, 2)" in comparison.text
+
+
 def test_other_inputs_are_told(tmp_path, torch):
     net = network(torch)
     expected = traced_by(tmp_path, "one", lambda: net(torch.ones(2, 3)))

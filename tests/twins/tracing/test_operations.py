@@ -158,6 +158,31 @@ def test_the_columns():
     assert errors(-np.ones(3, "float32"), np.ones(3, "float32")).cosine == pytest.approx(-1)
 
 
+@pytest.mark.skipif("torch" not in NAMES, reason="the tensors are PyTorch's")
+def test_gradients_are_those_of_their_output_if_one_before_it_has_no_numbers():
+    import torch
+
+    log = Log("torch")
+    writer = LogWriter(xdevice.backend("torch"), log)
+    empty, x = torch.ones(2, device="meta"), torch.arange(3.0)
+    puts = []
+
+    def follow(result, put):
+        puts.append(put)
+        return result
+
+    writer.run("two", (), lambda: (empty, x), follow)
+    writer.run("uses", (x,), lambda: x * 2, follow)
+    two, uses = puts
+    uses(0, torch.full((3,), 5.0))
+    two(0, torch.ones(2))  # nobody knows which operations took the tensor on meta
+    two(1, torch.full((3,), 10.0))
+    first, second = [one for one in log.operations if one.is_backward]
+    assert (first.name, second.name) == ("uses", "two")
+    assert second.inputs == first.outputs
+    assert log.arrays[second.outputs[0]].tolist() == [10, 10, 10]
+
+
 def test_what_tells_nothing_is_no_difference():
     one, other = Log("one"), Log("other")
     x, y = np.float32([[1, 2], [3, 4]]), np.float32([[2, 4], [6, 8]])

@@ -493,6 +493,13 @@ def test_a_file_with_both_of_two_tied_weights_must_agree(path):
     with pytest.raises(xdevice.errors.StateError, match="a and b are one variable here"):
         xdevice.load(path, into=pair)
     assert w.tolist() == [1, 1]
+    # equal as numbers, whatever the sign of zero, and NaN where the other has NaN
+    xdevice.save(
+        path, {"a": torch.tensor([0.0, torch.nan]), "b": torch.tensor([-0.0, torch.nan])}
+    )
+    xdevice.load(path, into=pair)
+    assert w[0] == 0
+    assert w[1].isnan()
 
 
 def test_the_tied_weights_of_safetensors_own_front_end_are_understood(path):

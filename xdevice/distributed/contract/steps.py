@@ -1,5 +1,6 @@
-"""Training steps, as `World.averaging` and the votes of the ranks see them: when a gradient is ready, whether a tensor
-was written too early, and which numbers determine an optimizer's step."""
+"""The facts about a training step that `World.averaging` and the votes of the ranks need: when
+a gradient is ready, whether a tensor was written too early, and which numbers determine an
+optimizer's step."""
 
 from __future__ import annotations
 
@@ -12,25 +13,29 @@ if TYPE_CHECKING:
 
 
 class Steps(Primitives):
-    """The capability of noticing what happens in a training step. Without it gradients travel after the backward pass,
-    and a step that is taken too early is not noticed."""
+    """The capability of noticing gradients and writes in a training step. Without it, gradients
+    are sent after the backward pass, and a step of the optimizer that is taken too early is not
+    noticed."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch_gradients",)
 
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """Calls `ready(i, gradient)` in each backward pass when the gradient of `variables[i]`, a tensor of
-        `gradients`, has been stored, in the thread that computes it; an error of `ready` ends the pass. Goes on until
-        the returned function is called. If the framework does not report gradients, `ready` is never called."""
+        """Has `ready(i, gradient)` called in each backward pass when the gradient of
+        `variables[i]` has been stored, in the thread that computes it. `variables` are tensors
+        that `gradients` lists. An error that `ready` raises ends the pass. Returns a function
+        without arguments that ends the watching. If the framework does not report gradients,
+        `ready` is never called."""
         return lambda: None
 
     def times_written(self, x: Any) -> int | None:
-        """Returns how often a tensor has been written in place since it was made; None if the framework does not
-        count."""
+        """Returns how often a tensor has been written in place since it was made; None if the
+        framework does not count writes."""
         return None
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the numbers that determine an optimizer's step and are not among its variables, such as its rate, in
-        one text; "" for a model, and if there are none."""
+        """Returns a text with the numbers that determine an optimizer's step and are not among
+        its variables, such as the learning rate. Returns "" for a model, and if there are no
+        such numbers."""
         return ""

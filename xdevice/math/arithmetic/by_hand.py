@@ -1,7 +1,8 @@
-"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own: `BY_HAND` in
-`xdevice.math.contract.nn` lists them and says what they may assume.
+"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own:
+`BY_HAND` in `xdevice.math.contract.nn` lists them and says what they may assume.
 
-The first argument of each, `nn`, has all kernels of the adapter, so that one kernel can call another.
+The first argument of each, `nn`, has all kernels of the adapter, so that one kernel can call
+another.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from .namespace import array_namespace, checks_of
 
 
 def completed(own: Any) -> Any:
-    """The adapter's kernels. If one is missing, the kernel here takes its place, compiled if the adapter says how."""
+    """Returns the kernels of the adapter module `own`, with those of this module in place of
+    missing ones. They are compiled if the adapter has a function `compiled`."""
     kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
     for name, settings in BY_HAND.items():
         if not hasattr(own, name):
+            # the function of this module with that name; `kernels` is its argument `nn`
             kernel = partial(globals()[name], kernels)
             setattr(
                 kernels,
@@ -32,6 +35,8 @@ def completed(own: Any) -> Any:
 
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+    """The kernel of `xdevice.nn.attention`. `mask` is None or a bool tensor that is True for
+    the keys that a query sees; `causal` hides the later keys, too."""
     xp = array_namespace(q)
     if causal:
         before = _before(q, k)
@@ -39,15 +44,17 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
-    # with -inf, a query without keys would have gradients of NaN
+    # the least number and not -inf, with which a query without any key would have gradients of
+    # NaN
     least = float(xp.finfo(scores.dtype).min)
-    # a query without keys has equal weights here, and zeros below
+    # a query without any key has equal weights here, which become zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
 
 def _before(q: Any, k: Any) -> Any:
-    """A mask that lets query i see the keys up to the i-th."""
+    """Returns a bool mask that lets query i see the keys up to the i-th. Raises
+    `UnsupportedError` if a length is not known while a function is traced."""
     import numpy
 
     checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
@@ -62,7 +69,10 @@ def _before(q: Any, k: Any) -> Any:
 def batch_norm(
     nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
+    """The kernel of `xdevice.nn.batch_norm`: the vectors belong to the channels, axis 1 of `x`;
+    `weight` and `bias` may be None."""
     xp = array_namespace(x)
+    # a vector in this shape broadcasts along axis 1
     along_channels = (1, -1, *[1] * (len(x.shape) - 2))
 
     def of_channels(vector: Any) -> Any:
@@ -75,15 +85,20 @@ def batch_norm(
 
 
 def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
+    """Returns the loss of each element for `xdevice.nn.binary_cross_entropy_with_logits`."""
     xp = array_namespace(logits)
-    is_positive = xp.greater(logits, 0.0)  # `abs` and `maximum` have other gradients at 0
+    # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow. `where` in place of `abs`
+    # and `maximum`, whose gradients at 0 would be others than that of the loss
+    is_positive = xp.greater(logits, 0.0)
     small = xp.where(is_positive, xp.negative(logits), logits)
     above = xp.where(is_positive, logits, 0.0)
     return xp.add(xp.subtract(above, xp.multiply(logits, labels)), xp.log1p(xp.exp(small)))
 
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
+    """Returns the loss of each row for `xdevice.nn.cross_entropy`."""
     xp = array_namespace(logits)
+    # in each row the logarithm of the probability of the label
     chosen = xp.take_along_axis(
         nn.log_softmax(logits, 1), xp.expand_dims(labels, axis=1), axis=1
     )
@@ -91,13 +106,17 @@ def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 
 def embedding(nn: Any, indices: Any, table: Any) -> Any:
+    """Returns the rows of the table at the indices, which have any shape."""
     xp = array_namespace(table)
+    # `take` takes a vector of indices, so their axes are joined and restored
     rows = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
     return xp.reshape(rows, (*indices.shape, table.shape[1]))
 
 
 def gelu(nn: Any, x: Any, approximate: bool) -> Any:
+    """The kernel of `xdevice.nn.gelu`: by the error function, or approximately by tanh."""
     xp = array_namespace(x)
+    # x / 2 * (1 + erf(x / sqrt(2)))
     if not approximate:
         part = xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))
         return xp.multiply(0.5, xp.multiply(x, part))
@@ -108,8 +127,11 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
 
 
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """The kernel of `xdevice.nn.layer_norm`, over the last axis; `weight` and `bias` may be
+    None."""
     xp = array_namespace(x)
-    # not E(x * x) - E(x) ** 2, which loses all digits where the mean is large
+    # not E(x * x) - E(x) ** 2, which loses all digits if the mean is large compared with the
+    # deviation
     deviation = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
     variance = xp.mean(xp.multiply(deviation, deviation), axis=-1, keepdims=True)
     result = xp.divide(deviation, xp.sqrt(xp.add(variance, eps)))

@@ -17,17 +17,23 @@ from .checks import NUMBERS, Checks
 def astype(
     checks: Checks, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None
 ) -> Any:
+    """Returns `x` in another dtype, as a copy unless `copy=False` and nothing changes; on
+    `device` if that is given."""
     x = checks.tensor(x, "astype")
     result = checks.cast(x, checks.supported(dtype_name(dtype)))
+    # a cast to another dtype is a copy already
     result = checks.kernels.copy(result) if copy and result is x else result
     return result if device is None else verbs.to_device(result, devices.parse(device))
 
 
 def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
+    """Whether `from_`, a dtype or a tensor, may be cast to the dtype `to`: whether the two
+    promote to it."""
     return dtypes.can_cast(_name(checks, from_), dtype_name(to))
 
 
 def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
+    """Returns the limits of a dtype of floats or complex numbers, or of that of a tensor."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "fc":
         raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
@@ -35,6 +41,7 @@ def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
 
 
 def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
+    """Returns the limits of a dtype of integers, or of that of a tensor."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "iu":
         raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
@@ -42,13 +49,19 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
 
 
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind: a word of the standard such as "integral", a dtype, or a
+    tuple of these."""
     name = dtype_name(dtype)
     if isinstance(kind, tuple):
-        return any(isdtype(checks, dtype, one) for one in kind)
+        return any(isdtype(checks, dtype, item) for item in kind)
+    # a kind of the standard, such as "integral", or a dtype
     return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == dtype_name(kind)
 
 
 def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
+    """Returns the common dtype of tensors, dtypes and Python numbers. At least one is not a
+    number."""
+    # only the kinds of Python numbers count, and only next to a tensor or a dtype
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
     names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]
     if not names:
@@ -57,7 +70,7 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
 
 
 def _name(checks: Checks, x: Any) -> str:
-    """The name of a dtype, or of a tensor's dtype."""
+    """Returns the name of a dtype, or of the dtype of a tensor."""
     if registry.kind_of(type(registry.as_array(x))) is not None:
         return checks.name(checks.tensor(x, "this function"))
     return dtype_name(x)

@@ -1,4 +1,5 @@
-"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a namespace use."""
+"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a
+namespace use."""
 
 from __future__ import annotations
 
@@ -33,17 +34,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 NUMBERS = (bool, int, float, complex)
+"""The types of Python numbers. A NumPy scalar is of none of them: `type(x) in NUMBERS` does not
+count subclasses."""
 
 
 class AxisError(ShapeError, IndexError):
-    """An axis that a tensor does not have. It is an `IndexError` because the standard requires that."""
+    """An axis that a tensor does not have. It is an `IndexError` because the standard requires
+    that."""
 
 
 def _completed(kernels: Any) -> Any:
-    """The kernels of an adapter, made to compute the dtypes that the framework lacks in the wider ones that `WIDER`
-    names; with the defaults of the names in `OPTIONAL` that the adapter leaves out."""
+    """Returns the kernels of an adapter, with the default of each name in `OPTIONAL` that it
+    leaves out. The kernels in `WIDER` are wrapped: they compute dtypes that the framework lacks
+    in wider ones."""
     own = {name: getattr(kernels, name) for name in dir(kernels)}
-    # what the adapter has itself wins over the defaults
+    # the names of the adapter replace the defaults
     completed = SimpleNamespace(**OPTIONAL | own)
     for name, instead in completed.WIDER.items():
         setattr(completed, name, _wide(kernels, name, instead))
@@ -51,15 +56,19 @@ def _completed(kernels: Any) -> Any:
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """The kernel `function`, which computes each dtype in `wider` in the wider one that it names, or on the host."""
+    """Returns the kernel `function`, wrapped: tensors of a dtype that is a key of `wider` are
+    computed in the dtype that is the value, or on the host if the value is `HOST`. The result
+    has the narrow dtype again."""
     kernel = getattr(kernels, function)
-    first = int(function == "where")  # its condition comes before its operands
+    # the index of the first operand, whose dtype counts: 1 for `where`, which has its condition
+    # before the operands
+    first = int(function == "where")
 
     def computed(*arguments: Any) -> Any:
         dtype = arguments[first].dtype
         name = dtype_name(dtype)
         wide = wider.get(name)
-        # a dtype that the framework computes itself
+        # the framework computes this dtype itself
         if wide is None:
             return kernel(*arguments)
         if wide == HOST:
@@ -70,7 +79,8 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
                 for x in arguments
             ]
         )
-        # indices are no values of this dtype, and comparisons give bool
+        # results that are indices or bool are not cast: they are no values of the operands'
+        # dtype
         is_wide = function not in PLACES and dtype_name(result.dtype) == wide
         return kernels.astype(result, name) if is_wide else result
 
@@ -78,19 +88,20 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
 
 
 def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
-    """Runs a kernel in NumPy, and puts the result on the device of the first argument."""
+    """Returns the result of NumPy's kernel `function`, as a tensor on the device of the first
+    argument."""
     import numpy as np
 
     host = registry.load(HOST).namespace()
     values = [to_numpy(x) if hasattr(x, "dtype") else x for x in arguments]
     result = getattr(host, function)(*values)
-    # `ascontiguousarray` would add an axis where there is none
+    # contiguous, as adapters need it; `ascontiguousarray` would give a 0-d array an axis
     return kernels.constant(np.asarray(result, order="C"), arguments[0])
 
 
 class Checks:
-    """One backend with its kernels (the functions of its adapter), and the checks that all functions of the namespace
-    use."""
+    """One backend with its kernels (the functions of its adapter), and the checks that all
+    functions of the namespace use."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -98,25 +109,28 @@ class Checks:
         self.tensor_types: set[type] = set()
         """The types seen so far that are tensors of this backend."""
         self.compares_devices = not self.kernels.ONE_DEVICE
-        """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
-        tensors on two devices."""
+        """Whether to compare the devices of the tensors before each call of a kernel, because
+        the kernel would not raise for tensors on two devices."""
         self.layout_attribute: str
         self.dense_layout: Any
         self.layout_attribute, self.dense_layout = self.kernels.DENSE
-        """The attribute that tells whether a tensor is dense, and its value in a dense one; "" if a fast call does not
-        check it."""
+        """The name of the attribute that shows whether a tensor is dense, and its value in a
+        dense tensor. The name is "" if a fast call need not check it."""
         self.may_be_sparse: set[type] = set()
-        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to be checked."""
-        # the contract's default, which raises, says that a backend has no gradients
+        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to
+        be checked."""
+        # an adapter without gradients inherits the default method of the contract, which raises
         own = getattr(backend.value_and_grad, "__func__", None)
         self.has_gradients = own is not Gradients.value_and_grad
         self.xp: Any = None
-        """The namespace made of these kernels, for functions that build on its other functions."""
+        """The namespace made of these kernels, for functions that call others of the namespace,
+        such as those of `linalg`. `Namespace` sets it."""
         self._programs: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """The compiled function for each function that `fused` was called with."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
-        """The kernel of a name for tensors of one dtype: the adapter's own, unless that dtype is computed in a wider
-        one."""
+        """Returns the kernel of a name for tensors of one dtype: the adapter's own function, or
+        the wrapped kernel if that dtype is computed in a wider one."""
         completed = getattr(self.kernels, name)
         is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
         return completed if is_widened else getattr(self.backend.namespace(), name, completed)  # type: ignore[no-any-return]
@@ -124,13 +138,16 @@ class Checks:
     # tensors
 
     def tensor(self, x: Any, function: str) -> Any:
-        """Returns `x` if it is a tensor of this backend, or its tensor if `x` is a variable. Raises for anything
-        else."""
+        """Returns `x` if it is a dense tensor or a symbol of this backend, and the tensor in it
+        if `x` is a variable. Raises `NotATensorError`, `ArgumentError` (another backend) or
+        `UnsupportedError` (not dense) for anything else; `function` is the name in the
+        error."""
         if type(x) in self.tensor_types:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
             return x
-        # NumPy's scalars of float64 and complex128 are Python numbers too, and count as arrays
+        # NumPy's scalars of float64 and complex128 are instances of float and complex, but
+        # count as arrays
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
                 f"{function} takes tensors of {self.backend.name}, not the number {shown(x)}; xp.asarray(...) makes one"
@@ -142,12 +159,12 @@ class Checks:
                 f"{function} takes tensors of {self.backend.name}, not {shown(x)} of type {type(x).__qualname__}; "
                 "xp.asarray makes one of numbers and of lists"
             )
-        # a namespace belongs to one framework, so that a program notices a tensor of another
+        # a tensor of another framework is not converted, because a program should notice it
         if owned.backend is not self.backend:
             raise ArgumentError(
-                f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; "
-                f"xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}; "
-                "after set_backend, take xp anew"
+                f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; convert it "
+                f"with xdevice.convert(x, {self.backend.name!r}), or if you have called set_backend, call "
+                "array_namespace again"
             )
         if owned.kind == "model":
             return self._tensor_of_variable(x, function)
@@ -158,7 +175,8 @@ class Checks:
         return x
 
     def _tensor_of_variable(self, x: Any, function: str) -> Any:
-        """The tensor in a variable, such as `tf.Variable`. Raises `NotATensorError` for any other model."""
+        """Returns the tensor in a variable, such as a `tf.Variable`. Raises `NotATensorError`
+        for any other model."""
         tensor = self.backend.tensor_of(x)
         if tensor is None:
             raise NotATensorError(
@@ -167,34 +185,36 @@ class Checks:
         return tensor
 
     def _require_known(self, x: Any) -> None:
-        """Raises if the first tensor of a type is not one that kernels take."""
+        """Raises `UnsupportedError` if kernels do not take `x`, the first tensor of its type.
+        Notes in `may_be_sparse` whether further tensors of the type have to be checked."""
         if not self.backend.is_dense(x):
             raise self._sparse(x)
         if self.kernels.require is not None:
             self.kernels.require(x)
-        # in a framework without sparse tensors no tensor has to be asked
+        # an adapter whose framework has sparse tensors overrides `is_dense`
         if type(self.backend).is_dense is not Backend.is_dense:
             self.may_be_sparse.add(type(x))
 
     def is_plain(self, x: Any) -> bool:
-        """Whether `x` is of a type that is known to be a tensor of this backend, and as dense as a fast call
-        requires."""
+        """Whether `x` is known to be a tensor of this backend, and dense as far as an attribute
+        shows it. Such a tensor goes to the kernel without further checks."""
         return type(x) in self.tensor_types and (
             not self.layout_attribute or getattr(x, self.layout_attribute) is self.dense_layout
         )
 
     def _sparse(self, x: Any) -> UnsupportedError:
+        """Returns the error for a tensor that is not dense."""
         return self.backend.unsupported(
             f"arithmetic for a {type(x).__name__} that is not dense", "make it dense"
         )
 
     def name(self, x: Any) -> str:
-        """The name of a tensor's dtype."""
+        """Returns the name of a tensor's dtype, such as "float32"."""
         return dtype_name(x.dtype)
 
     def supported(self, name: str) -> str:
-        """The dtype by which this backend now represents the dtype `name`: `name` itself, or int32 for int64 on JAX
-        without 64 bits. Raises `DTypeError` if there is none."""
+        """Returns the dtype that this backend has now for the dtype `name`: `name` itself, or
+        int32 in place of int64 on JAX without 64-bit. Raises `DTypeError` if there is none."""
         if name not in self.backend.dtypes:
             raise DTypeError(
                 f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}"
@@ -202,14 +222,14 @@ class Checks:
         refusal = self.backend.dtype_refusal(name)
         if refusal is None:
             return name
-        # JAX without 64 bits has int32 wherever the standard asks for int64, such as for indices
+        # JAX without 64-bit has int32 wherever the standard has int64, such as for indices
         if name == "int64":
             return "int32"
         raise DTypeError(f"{self.backend.name} has no {name} here: {refusal}")
 
     def require(self, x: Any, kinds: str, function: str) -> Any:
-        """`x` as a tensor. Raises `DTypeError` if the kind of its dtype is not among `kinds`, which the function
-        takes."""
+        """Returns `x` as a tensor, like `tensor`. Raises `DTypeError` if the kind of its dtype
+        is not among `kinds`, the letters of the kinds that the function takes."""
         cls = type(x)
         if cls not in self.tensor_types or (
             cls in self.may_be_sparse and not self.backend.is_dense(x)
@@ -221,8 +241,10 @@ class Checks:
         return x
 
     def refused(self, function: str, kinds: str, *names: str) -> DTypeError:
-        """The error for dtypes of a kind that a function does not take."""
+        """Returns the error for the dtypes `names`, of which at least one is not of the `kinds`
+        that the function takes. It proposes a dtype to cast to."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
+        # for bool, an integer is nearer than a float, unless the function takes only floats
         if set(names) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
             to = "xp.int64"
         refused = " and ".join(dict.fromkeys(names))
@@ -231,13 +253,16 @@ class Checks:
         )
 
     def cast(self, x: Any, name: str) -> Any:
-        """`x` cast to the dtype `name`; `x` itself if it has that dtype."""
+        """Returns `x` cast to the dtype `name`; `x` itself if it has that dtype."""
         return x if self.name(x) == name else self.kernels.astype(x, self.supported(name))
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
-        """The operands as tensors of one common dtype. A value may be a Python number, or a tensor of another dtype."""
+        """Returns the operands `values` as tensors of their common dtype. A value is a tensor
+        or a Python number; at least one is a tensor. Raises `DTypeError` if the kind of the
+        common dtype is not among `kinds`, and the errors of `tensor`."""
+        # tensors, and Python numbers as they are
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
-        # it decides the device, and for Python numbers the dtype
+        # the first tensor decides the device of the numbers
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
             raise NotATensorError(
@@ -263,13 +288,14 @@ class Checks:
         ]
 
     def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
-        """Like `operands`, for a function whose kernel might not raise for tensors on two devices."""
+        """Does the same as `operands`, for a function whose kernel might not raise for tensors
+        on two devices: raises `DeviceMismatchError` for these."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
 
     def promoted(self, tensors: Sequence[Any]) -> list[Any]:
-        """The tensors in their common dtype."""
+        """Returns the tensors, cast to their common dtype."""
         dtype = tensors[0].dtype
         if all([x.dtype is dtype for x in tensors]):  # noqa: C419  # half as long
             return list(tensors)
@@ -277,29 +303,35 @@ class Checks:
         return [self.cast(x, name) for x in tensors]
 
     def common(self, names: Iterable[str], numbers: Iterable[complex] = ()) -> str:
-        """The common dtype of tensors with the dtypes `names`, and of Python numbers."""
+        """Returns the name of the common dtype of tensors with the dtypes `names`, and of
+        Python numbers. Raises `DTypeError` if there is none."""
         name = reduce(dtypes.promoted, names)
-        # numbers come last: only their kind counts, beside the common dtype of all tensors
+        # numbers come after all tensors, because only their kind counts, compared with the
+        # dtype of the tensors
         for number in numbers:
             name = self.supported(dtypes.with_number(name, number))
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
-        """A Python number as a tensor without dimensions, of dtype `name`, on the device of `like`."""
+        """Returns a Python number as a tensor without dimensions, of dtype `name`, on the
+        device of `like`. Raises `DTypeError` if it does not fit into the dtype."""
         dtypes.require_fits(value, name)
+        # PyTorch makes no tensor of an int with more than 64 bits
         if type(value) is int and dtypes.kind_of(name) == "f":
-            value = float(value)  # PyTorch makes no tensor of an int beyond 64 bits
+            value = float(value)
         return self.kernels.number(value, name, like)
 
     def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
-        """The values of an array that nobody else writes into, as a tensor on the device of `like`."""
-        # what NumPy computes on the host is int64 also where the backend has none
+        """Returns the values of a NumPy array as a tensor on the device of `like`. Nothing else
+        may write into the array, because the tensor may share its memory."""
+        # indices that NumPy has computed are int64, which the backend may not have
         if array.dtype == "int64":
             array = array.astype(self.supported("int64"), copy=False)
         return self.kernels.constant(array, like)
 
     def gathered(self, x: Any, places: np.ndarray[Any, Any]) -> Any:
-        """The elements of `x` at positions in the flat tensor, in the shape of `places`."""
+        """Returns the elements of `x` at the positions `places` of the flattened tensor, in the
+        shape of `places`."""
         flat = self.kernels.reshape(x, (-1,))
         # kernels are promised at least one index
         if places.size:
@@ -311,10 +343,11 @@ class Checks:
     def fused(
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
-        """Calls `function(checks, *tensors, *settings)`. On JAX it is one program, compiled for each combination of
-        settings, and so is its gradient; otherwise each small kernel would be a program of its own."""
+        """Returns `function(self, *tensors, *settings)`. On JAX this is one compiled program
+        for each combination of settings, and so is its gradient; without it, each small kernel
+        would be a program. The settings are hashable."""
         fuse = self.kernels.fused
-        # eager frameworks gain nothing from it
+        # frameworks other than JAX gain nothing from it
         if fuse is None:
             return function(self, *tensors, *settings)
         program = self._programs.get(function)
@@ -330,35 +363,39 @@ class Checks:
         return owned is not None and owned.kind == "tensor"
 
     def require_values(self, x: Any, words: str) -> None:
-        """Raises `UnsupportedError` for a symbol; `words` name it in the error."""
+        """Raises `UnsupportedError` for a symbol; `words` says in the error what it is, such as
+        "the tensor of nonzero"."""
         if not self.has_values(x):
             raise traced(self.backend, words)
 
     # devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
-        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
-        are spread over several devices are left to the framework."""
-        # there is one device
+        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no
+        device, and tensors that are spread over several devices are left to the framework."""
+        # such a backend has one device
         if self.backend.is_host_only:
             return
         try:
             if self.are_together(values):
                 return
+            # symbols are left out
             tensors = [x for x in values if type(x) in registry.probes]
             devices = [self.backend.operand_device(x) for x in tensors]
+        # a tensor that is spread over several devices has no device of its own
         except UnsupportedError:
             return
         for device, x in zip(devices, tensors, strict=True):
             if device is not devices[0]:
                 raise DeviceMismatchError(
-                    f"{function}: a tensor of the shape {shape_of(x)} is on {device}, and one before it of the shape "
-                    f"{shape_of(tensors[0])} on {devices[0]}; xdevice.to_device(x, {str(devices[0])!r}) moves it"
+                    f"{function}: a tensor of the shape {shape_of(x)} is on {device}, and the first one, of the shape "
+                    f"{shape_of(tensors[0])}, is on {devices[0]}; move it: xdevice.to_device(x, {str(devices[0])!r})"
                     f"{operators_compute_elsewhere(self.backend)}"
                 )
 
     def are_together(self, values: Sequence[Any]) -> bool:
-        """Whether these are tensors of one type and on one device. If not, they may still be compatible."""
+        """Whether `values` are tensors of one type and on one device. This is a quick test: if
+        it is False, they may still fit together, such as a variable and a tensor."""
         cls = type(values[0])
         device_of = registry.probes.get(cls)
         if device_of is None:
@@ -370,8 +407,10 @@ class Checks:
         return True
 
     def require_fit(self, function: str, *values: Any) -> None:
-        """Called after a kernel has failed: raises the error for devices or shapes that do not fit, or for tensors that
-        are not dense. Checking them before each call would take as long as a small operation."""
+        """Finds out why a kernel has raised an error: raises the error of xdevice for devices
+        or shapes that do not fit, or for tensors that are not dense, and returns if it finds
+        none of these. It is called after the kernel, because these checks take as long as a
+        small operation."""
         tensors = [self.tensor(x, function) for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
@@ -380,12 +419,13 @@ class Checks:
     # shapes
 
     def full_shape(self, x: Any, function: str) -> tuple[int, ...]:
-        """The shape of `x`, for a function that needs all sizes. Raises `UnsupportedError` if a size is not known while
-        a function is traced."""
+        """Returns the shape of `x` for a function that needs all sizes. Raises
+        `UnsupportedError` if a size is not known while a function is traced."""
         return self.require_known(shape_of(x), function)
 
     def require_known(self, shape: tuple[Any, ...], function: str) -> tuple[int, ...]:
-        """The shape. Raises `UnsupportedError` if a size in it is not known."""
+        """Returns `shape`. Raises `UnsupportedError` if a size in it is None, which means that
+        it is not known."""
         if None in shape:
             raise self.backend.unsupported(
                 f"{function} of the shape {shape}, whose None is not known while a function is traced",
@@ -394,16 +434,19 @@ class Checks:
         return shape
 
     def length(self, x: Any, axes: Sequence[int], name: str) -> Any:
-        """The number of elements along `axes`, as a tensor of dtype `name`: it is not known while a function is traced,
-        so the backend computes it."""
+        """Returns the number of elements along `axes` as a tensor of dtype `name`. The backend
+        computes it, for the case that it is not known while a function is traced."""
+        # sums of ones along these axes
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         left = len(x.shape) - len(axes)
-        # all counts are equal, so any of them does
+        # all of these counts are equal, so their maximum is the number
         return self.kernels.max(counts, tuple(range(left)), False) if left else counts
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
-        """The axis, counted from the front. Raises `AxisError` if there is no such axis."""
+        """Returns the number of the axis, counted from the front. Raises `AxisError` if a
+        tensor of `ndim` dimensions has no such axis, and `ShapeError` if `axis` is not an
+        int."""
         if type(axis) is int and 0 <= axis < ndim:
             return axis
         try:
@@ -417,22 +460,26 @@ class Checks:
         return whole % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
-        """The axes, counted from the front, in ascending order; all axes if `axis` is None."""
+        """Returns the axes, counted from the front, as a tuple in ascending order; all axes if
+        `axis` is None. Raises `ShapeError` if an axis is named twice, and the errors of
+        `axis`."""
         if axis is None:
             return tuple(range(ndim))
         if type(axis) is int:
             return (self.axis(axis, ndim, function),)
-        axes = [self.axis(one, ndim, function) for one in listed(axis)]
+        axes = [self.axis(item, ndim, function) for item in listed(axis)]
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
-        # kernels are promised ascending axes
+        # the contract promises kernels ascending axes
         return tuple(sorted(axes))
 
 
 def reduction(
     function: str, compute: Callable[[Checks, str, Any, Any, bool], Any]
 ) -> Callable[..., Any]:
-    """Makes a function of the standard that takes only an axis and `keepdims`, and calls `compute`."""
+    """Returns the function named `function` of the standard, which takes a tensor, an axis and
+    `keepdims`, and calls `compute(checks, function, x, axis, keepdims)`. Arguments of other
+    names, such as `dim`, raise an error that says which ones there are."""
 
     def reduction(
         checks: Checks,
@@ -451,39 +498,46 @@ def reduction(
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
-    """The shape of `x` as a tuple. A size that is not known while a function is traced is None."""
+    """Returns the shape of `x` as a tuple. A size that is not known while a function is traced
+    is None."""
     shape = x.shape
+    # frameworks have their own types for shapes; Paddle has -1 for a size that is not known
     if isinstance(shape, tuple) and -1 not in shape:
         return tuple(shape)
     return tuple([None if length is None or length < 0 else length for length in shape])
 
 
 def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tuple[Any, ...]:
-    """The shape, with one axis replaced by axes of these lengths."""
+    """Returns the shape with the axis replaced by axes of these lengths: no length removes it,
+    two split it."""
     return (*shape[:axis], *lengths, *shape[axis + 1 :])
 
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shape that tensors of these shapes broadcast to. Raises `ShapeError` if they do not broadcast together."""
+    """Returns the shape that tensors of these shapes broadcast to. Raises `ShapeError` if they
+    do not broadcast together."""
     if len({*shapes}) == 1:
         return shapes[0]
-    # written so that torch.compile can follow it
+    # written with lists, which torch.compile can trace
     ndim = max([0, *[len(shape) for shape in shapes]])
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
     for sizes in zip(*rows, strict=True):
+        # the lengths other than 1 have to be equal; None, a length that is not known, may be
+        # any
         others = {length for length in sizes if length != 1}
         if len(others - {None}) > 1:
             raise ShapeError(
                 f"the shapes {', '.join(map(str, shapes))} do not broadcast together"
             )
-        # a length that is known says more than None
+        # a known length comes before None; without any, the length is 1
         result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
     return tuple(result)
 
 
 def require_broadcast(function: str, *values: Any) -> None:
-    """Raises `ShapeError`, with the function's name, for tensors that do not broadcast together."""
+    """Raises `ShapeError`, with the function's name, for tensors that do not broadcast
+    together."""
     shapes = [shape_of(x) for x in values]
     try:
         broadcast_shape(*shapes)

@@ -1,5 +1,6 @@
-"""The kernels in `COMPOSED` of `xdevice.math.contract.arithmetic` for adapters that have none of their own, composed of
-the kernels that every adapter has. `xdevice.math.contract.arithmetic` says what each of them is promised."""
+"""The kernels in `COMPOSED` of `xdevice.math.contract.arithmetic`, for adapters that have none
+of their own. They are composed of the kernels that every adapter has. That module says with
+which arguments the core calls them."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
+    """Returns the cross product of vectors of 3 elements along the axis."""
     return checks.fused(_cross_product, (x1, x2), axis)
 
 
 def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
-    """The three differences of products along the axis."""
+    """Returns the cross product of vectors along the axis, which has 3 elements."""
     multiply, subtract = checks.kernels.multiply, checks.kernels.subtract
     a, b = (checks.kernels.unstack(x, axis) for x in (x1, x2))
 
@@ -28,8 +30,11 @@ def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, k: int) -> Any:
+    """Returns the diagonals of the matrices in the last two axes; `k` is 0 for the main one,
+    above 0 for those above it."""
     import numpy as np
 
+    # the positions of the diagonal in a flattened matrix
     *stack, rows, columns = checks.full_shape(x, "linalg.diagonal")
     places = np.arange(rows * columns).reshape(rows, columns).diagonal(k)
     flat = checks.kernels.reshape(x, (*stack, rows * columns))
@@ -37,50 +42,61 @@ def diagonal(checks: Checks, x: Any, k: int) -> Any:
 
 
 def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
+    """Returns sqrt(x1 * x1 + x2 * x2) for each element, without overflow; infinity if one of
+    the two is infinite."""
     own, name = checks.backend.namespace(), checks.name(x1)
     one, zero, infinity = (own.number(value, name, x1) for value in (1.0, 0.0, math.inf))
     is_infinite = own.logical_or(own.isinf(x1), own.isinf(x2))
     x1, x2 = own.abs(x1), own.abs(x2)
-    # the square of the larger one might overflow, and that of the smaller one might become 0. Of two equals `maximum`
-    # and `minimum` may both give their gradients to the first
+    # large * sqrt((small / large) ** 2 + 1), because the squares themselves might overflow or
+    # become 0. `where` in place of `maximum` and `minimum`, both of which may give their
+    # gradients to the first of two equal numbers
     is_less = own.less(x1, x2)
     large, small = own.where(is_less, x2, x1), own.where(is_less, x1, x2)
+    # a divisor of 1 in place of 0
     ratio = own.divide(small, own.where(own.greater(large, zero), large, one))
     length = own.multiply(large, own.sqrt(own.add(own.square(ratio), one)))
     return own.where(is_infinite, infinity, length)
 
 
 def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
+    """Returns log(exp(x1) + exp(x2)) for each element, without overflow."""
     own, name = checks.backend.namespace(), checks.name(x1)
     half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
     are_equal = own.equal(x1, x2)
     large, small = own.maximum(x1, x2), own.minimum(x1, x2)
-    # a difference of infinities would give NaN gradients, even where it is not taken
+    # the result is large + log(1 + exp(small - large)). For equal numbers the difference is
+    # computed from zeros, because a difference of two infinities would make the gradients NaN
     apart = own.subtract(own.where(are_equal, zero, small), own.where(are_equal, zero, large))
-    # the gradient of `maximum` goes to one of two equals
+    # in place of `maximum` for equal numbers, so that both get half of the gradient
     mean = own.add(own.multiply(x1, half), own.multiply(x2, half))
     return own.add(own.where(are_equal, mean, large), own.log1p(own.exp(apart)))
 
 
 def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
+    """Returns a vector of indices for each axis: those of the elements that are not 0."""
     import numpy as np
 
+    # the shapes of the results depend on values, so the host finds the indices
     return tuple(checks.constant(places, x) for places in np.nonzero(checks.backend.peek(x)))
 
 
 def norm(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """Returns the root of the sum of squares along the axes."""
     return checks.fused(_root_of_squares, (x,), axes, keepdims)
 
 
 def _root_of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """Returns the root of the sum of the squared absolute values along the axes."""
     kernels = checks.kernels
-    # squares of real numbers need no `abs`, whose gradient at 0 is not defined
+    # for real numbers without `abs`, whose gradient at 0 is not defined
     size = kernels.abs(x) if checks.name(x).startswith("complex") else x
     return kernels.sqrt(kernels.sum(kernels.square(size), axes, keepdims))
 
 
 def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
-    # in a new axis behind that axis, which is then merged into it
+    """Returns `x` with each element repeated `times` times along the axis."""
+    # a new axis behind that axis is broadcast to the length `times`, and then merged into it
     shape = checks.full_shape(x, "repeat")
     length = shape[axis]
     wide = checks.kernels.expand_dims(x, axis + 1)
@@ -89,18 +105,22 @@ def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
 
 
 def tril(checks: Checks, x: Any, k: int) -> Any:
+    """Returns the matrices with zeros above the diagonal `k`."""
     return _triangle(checks, x, k, False)
 
 
 def triu(checks: Checks, x: Any, k: int) -> Any:
+    """Returns the matrices with zeros below the diagonal `k`."""
+    # from the diagonal k on: the elements above the diagonal k - 1
     return _triangle(checks, x, k - 1, True)
 
 
 def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
-    """The elements up to the diagonal `k`, or those above it, and zeros elsewhere."""
+    """Returns the matrices with zeros in place of the elements above the diagonal `k`; if
+    `is_above`, with zeros in place of the others."""
     import numpy
 
     rows, columns = checks.full_shape(x, "a triangle")[-2:]
-    # not by a product with ones, which would make NaN of infinity
+    # a mask, because a product with ones and zeros would turn infinity into NaN
     mask = checks.constant(numpy.tri(rows, columns, k, bool) != is_above, x)
     return checks.kernels.where(mask, x, checks.kernels.number(0, checks.name(x), x))

@@ -1,5 +1,5 @@
-"""The functions of the Python Array API standard that make tensors: by default float32 and int64, on the device of
-`with device:`."""
+"""The functions of the Python Array API standard that make tensors: by default float32 and
+int64, on the device of `with device:`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,14 @@ def asarray(
     device: object = None,
     copy: bool | None = None,
 ) -> Any:
+    """Returns a tensor of lists, numbers or another framework's tensor; a tensor of this
+    backend is returned itself, unless the dtype, the device or `copy=True` asks for another
+    one."""
+    # data such as lists, or a tensor of another framework: always copied
     if not _is_mine(checks, obj):
         if copy is False:
             raise SharingError(
-                "asarray(copy=False) takes a tensor of the backend; anything else is copied"
+                "asarray(copy=False) takes only a tensor of this backend; anything else has to be copied"
             )
         return creation.tensor_of(
             checks.backend, obj, device, None if dtype is None else dtype_name(dtype)
@@ -54,6 +58,7 @@ def asarray(
 
 
 def _is_mine(checks: Checks, x: Any) -> bool:
+    """Whether `x` is a tensor, symbol or variable of the backend of this namespace."""
     owned = registry.kind_of(type(registry.as_array(x)))
     return owned is not None and owned.backend is checks.backend
 
@@ -61,10 +66,13 @@ def _is_mine(checks: Checks, x: Any) -> bool:
 def from_dlpack(
     checks: Checks, x: Any, /, *, device: object = None, copy: bool | None = None
 ) -> Any:
+    """Returns the tensor of another framework, or any object with `__dlpack__`, as a tensor of
+    this backend."""
     result = conversion.convert(x, checks.backend.name, copy=copy)
     if device is None:
         return result
     moved = verbs.to_device(result, device)
+    # another device needs a copy
     if copy is False and moved is not result:
         raise SharingError("from_dlpack(copy=False) cannot change the device without a copy")
     return moved
@@ -81,27 +89,37 @@ def full(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
+    """Returns a tensor of a shape with one value. Without `dtype`, the kind of the value
+    decides."""
+    # a NumPy scalar, or a tensor with one number
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
-    # without a dtype the kind of the number decides, as beside a tensor of bool
+    # without a dtype, the kind of the number decides, as in an operation with a tensor of bool
     name = _named(checks, dtype, dtypes.with_number("bool", fill_value), device)
     dtypes.require_fits(fill_value, name)
     return _filled(checks, shape, fill_value, name, device)
 
 
 def empty(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of a shape whose values do not matter."""
+    # zeros, so that a program that reads them has the same numbers on every backend
     return zeros(checks, shape, dtype=dtype, device=device)
 
 
 def ones(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of ones of a shape."""
     return _filled(checks, shape, 1, _named(checks, dtype, "float32", device), device)
 
 
 def zeros(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of zeros of a shape."""
     return _filled(checks, shape, 0, _named(checks, dtype, "float32", device), device)
 
 
 def _named(checks: Checks, dtype: Any, default: str, device: object) -> str:
+    """Returns the name of the dtype of a new tensor: the argument `dtype`, or if that is None
+    the dtype that the device has for `default`. Raises `DTypeError` for a dtype that the
+    backend does not have."""
     if dtype is None:
         return checks.supported(
             creation.usual(checks.backend, creation.place_for(checks.backend, device), default)
@@ -110,11 +128,15 @@ def _named(checks: Checks, dtype: Any, default: str, device: object) -> str:
 
 
 def _filled(checks: Checks, shape: Shape, value: Any, name: str, device: object) -> Any:
+    """Returns a tensor of the shape with one value, of dtype `name`; `device` is the caller's
+    argument."""
     place = _place(checks, name, device)
     return checks.backend.full(creation.shape_of((shape,), name), value, place, name)
 
 
 def _place(checks: Checks, dtype: str, device: object) -> Device:
+    """Returns the device of a new tensor: the argument `device`, or if that is None that of the
+    `with device:` block. Raises `DTypeError` if it cannot have the dtype."""
     place = creation.place_for(checks.backend, device)
     require_dtype(checks.backend, dtype, "the dtype", "say another", place=place)
     return place
@@ -126,25 +148,32 @@ def _place(checks: Checks, dtype: str, device: object) -> Device:
 def full_like(
     checks: Checks, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
 ) -> Any:
+    """Returns a tensor with one value, of the shape, dtype and device of `x` unless others are
+    given."""
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
     name = checks.supported(checks.name(x) if dtype is None else dtype_name(dtype))
     dtypes.require_fits(fill_value, name)
+    # another device: all sizes have to be known, while the kernel below also takes traced
+    # tensors
     if device is not None:
         return _filled(checks, checks.full_shape(x, "full_like"), fill_value, name, device)
     return checks.kernels.full_like(x, fill_value, name)
 
 
 def empty_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor like `x` whose values do not matter."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
 def ones_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of ones like `x`."""
     return full_like(checks, x, 1, dtype=dtype, device=device)
 
 
 def zeros_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of zeros like `x`."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
@@ -161,22 +190,26 @@ def arange(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
+    """Returns the numbers from `start` to below `stop` in steps; from 0 to below `start`
+    without `stop`."""
     import numpy
 
     if step == 0:
         raise ShapeError("arange takes a step other than 0")
     start, stop, step = _plain(start), _plain(stop), _plain(step)
     first, last = (0, start) if stop is None else (start, stop)
-    # by the standard three ints give integers, and one float gives floats
+    # by the standard, the result is of integers if all three are ints, and of floats otherwise
     default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
     name = _named(checks, dtype, default, device)
-    # the ceiling of the quotient, exact for ints of any size
+    # the number of elements: the quotient (last - first) / step, rounded up; exact for ints of
+    # any size
     number = max(0, -int((first - last) // step))
-    # each is computed from the start, so that no error adds up
+    # each float is computed from the first, so that rounding errors do not add up
     if default != "int64":
         return _placed(
             checks, first + step * numpy.arange(number, dtype="float64"), name, device
         )
+    # the first and the last integer have to fit into the dtype
     for value in (first, first + step * (number - 1)) if number else ():
         dtypes.require_fits(value, name)
     return _placed(checks, numpy.arange(first, first + step * number, step), name, device)
@@ -193,11 +226,14 @@ def linspace(
     device: object = None,
     endpoint: bool = True,
 ) -> Any:
+    """Returns `num` evenly spaced floats from `start` to `stop`, which is left out with
+    `endpoint=False`."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)
+    # evenly spaced integers do not exist for most arguments
     if dtypes.kind_of(name) not in "fc":
-        raise DTypeError(f"linspace gives floats, not {name}")
+        raise DTypeError(f"linspace makes floats or complex numbers, not {name}")
     start, stop = _plain(start), _plain(stop)
     return _placed(checks, numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
 
@@ -212,15 +248,18 @@ def eye(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
+    """Returns a matrix with ones on the diagonal `k` and zeros elsewhere."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)
+    # a diagonal below the last row has no elements, however far below it is
     return _placed(
         checks, numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device
     )
 
 
 def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
+    """Returns NumPy's values as a tensor of dtype `name`; `device` is the caller's argument."""
     place = _place(checks, name, device)
     return checks.backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
 
@@ -229,6 +268,8 @@ def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: obj
 
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
+    """Returns the coordinates of a grid: each vector, broadcast along its own axis of the
+    grid."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]
@@ -239,8 +280,8 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
     if tensors:
         checks.require_one_device("meshgrid", *tensors)
         tensors = checks.promoted(tensors)
+    # for each vector the axis along which it varies; with "xy" the first two are exchanged
     places = list(range(len(tensors)))
-    # in this order the first two axes are exchanged
     if indexing == "xy":
         places[:2] = reversed(places[:2])
     shape = [0] * len(tensors)
@@ -250,8 +291,10 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
 
 
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
-    """Vectors, each laid along one axis (from `places`) of a shape and broadcast to that shape."""
+    """Returns vectors broadcast to one shape, each along its own axis. `arguments` are the
+    vectors, then a tuple with the axis of each, and the shape."""
     *tensors, places, shape = arguments
+    # the shape of each vector with all other axes of length 1
     ones = (1,) * len(shape)
     rows = [with_lengths(ones, place, shape[place]) for place in places]
     pairs = zip(tensors, rows, strict=True)
@@ -261,14 +304,17 @@ def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
 
 
 def tril(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
+    """Returns the matrices in the last two axes, with zeros above the diagonal `k`."""
     return checks.kernels.tril(_matrices(checks, "tril", x), k)
 
 
 def triu(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
+    """Returns the matrices in the last two axes, with zeros below the diagonal `k`."""
     return checks.kernels.triu(_matrices(checks, "triu", x), k)
 
 
 def _matrices(checks: Checks, function: str, x: Any) -> Any:
+    """Returns `x` as a tensor. Raises `ShapeError` if it has fewer than two dimensions."""
     x = checks.tensor(x, function)
     shape = checks.full_shape(x, function)
     if len(shape) < 2:
@@ -277,6 +323,6 @@ def _matrices(checks: Checks, function: str, x: Any) -> Any:
 
 
 def _plain(x: Any) -> Any:
-    """Turns a NumPy number, or a tensor of one number, into a Python number, so that `isinstance` can tell ints from
-    floats."""
+    """Returns a NumPy scalar, or a tensor with one number, as a Python number, so that
+    `isinstance` can distinguish ints from floats. Python numbers are returned as they are."""
     return creation.item(x) if hasattr(x, "dtype") else x

@@ -1,5 +1,6 @@
-"""Which dtype a result has: by the promotion of the Python Array API standard, or by one rule for all backends where
-the standard has none."""
+"""Which dtype a result has: by the promotion rules of the Python Array API standard, or by one
+rule for all backends if the standard has none. Dtypes are given by their names, such as
+"float32"."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from xdevice.base import floats as float_dtypes
 from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
 from xdevice.errors import DTypeError, shown
 
-# the order of promotion: of two kinds the higher one wins
+# the order of promotion: of two kinds, the one with the higher number wins
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
+# the kinds of dtypes that a function takes, as the letters that `kind_of` returns: bool, signed
+# and unsigned integers, floats, complex numbers
 BOOL: Final = "b"
 BITS: Final = "biu"
 INTEGER: Final = "iu"
@@ -33,23 +36,25 @@ WORDS: Final = {
     COMPLEX: "complex numbers",
     ANY: "numbers or bool",
 }
-"""An error's words for what a function takes, by the kinds of dtypes that it takes."""
+"""The words in errors for each set of kinds."""
 
 
 def kind_of(name: str) -> str:
-    """The letter of a dtype's kind: "b", "i", "u", "f" or "c"."""
+    """Returns the letter of a dtype's kind: "b", "i", "u", "f" or "c"."""
+    # the first letter would be wrong for bfloat16
     return "f" if name in FLOATS else name[0]
 
 
 def promoted(first: str, second: str) -> str:
-    """The dtype of a result computed from tensors of two dtypes: the standard's, or the dtype of the higher kind (bool,
-    integer, float, complex) where the standard has none."""
+    """Returns the dtype of a result computed from tensors of two dtypes: that of the standard,
+    or if it has none, the dtype of the higher kind (bool, integer, float, complex). Raises
+    `DTypeError` for uint64 and a signed integer."""
     if first == second:
         return first
     kinds = kind_of(first), kind_of(second)
     low, high = sorted((first, second), key=lambda name: (_KINDS[kind_of(name)], _bits(name)))
     if "c" in kinds:
-        # a complex number has the precision of the wider one
+        # the result has double precision if one of the two has it
         return "complex128" if "float64" in (low, high) or "complex128" in (low, high) else high
     if _KINDS[kinds[0]] != _KINDS[kinds[1]]:
         return high
@@ -60,9 +65,11 @@ def promoted(first: str, second: str) -> str:
 
 
 def with_number(name: str, value: complex) -> str:
-    """The dtype of a result computed from a tensor and a Python number. Only the kind of the number counts: a float
-    with a tensor of ints gives float32."""
+    """Returns the dtype of a result computed from a tensor of dtype `name` and a Python number.
+    Only the kind of the number counts: a tensor of ints and a float give float32."""
     kind = _KINDS[kind_of(name)]
+    # a number of the same or of a lower kind changes nothing: 1 is integers or higher, 2 is
+    # floats or higher
     if (
         isinstance(value, bool)
         or (isinstance(value, int) and kind >= 1)
@@ -72,6 +79,7 @@ def with_number(name: str, value: complex) -> str:
     # a tensor of bool and an int: the standard's default for integers
     if isinstance(value, int):
         return "int64"
+    # `usual` is float32, or float64 in a run with `--float64`
     if isinstance(value, float):
         return float_dtypes.usual()
     return (
@@ -80,8 +88,8 @@ def with_number(name: str, value: complex) -> str:
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` if the dtype is an integer dtype that cannot hold the number, or if the number is an int that
-    no float can hold."""
+    """Raises `DTypeError` if the dtype `name` is an integer dtype that cannot hold the number,
+    or if it is a float dtype and the number is an int above all floats."""
     if kind_of(name) not in "iu":
         _require_float(value, name)
         return
@@ -97,8 +105,8 @@ def require_fits(value: complex, name: str) -> None:
 
 
 def _require_float(value: complex, name: str) -> None:
-    """Raises `DTypeError` for an int that is too large for a float: `torch.full` and others raise an error of their
-    own."""
+    """Raises `DTypeError` for an int that is too large for a float64, for which frameworks
+    raise different errors."""
     try:
         complex(value)
     except OverflowError:
@@ -108,7 +116,8 @@ def _require_float(value: complex, name: str) -> None:
 
 
 def can_cast(source: str, target: str) -> bool:
-    """Whether values of dtype `source` may become dtype `target`: whether the two promote to `target`."""
+    """Whether values of dtype `source` may be cast to dtype `target` by the standard's
+    `can_cast`: if the two promote to `target`."""
     try:
         return promoted(source, target) == target
     # uint64 and signed integers have no common dtype
@@ -137,11 +146,14 @@ class IInfo(NamedTuple):
 
 
 def floats(name: str, dtype: object = None) -> FInfo:
+    """Returns the limits of a float dtype, or of the parts of a complex one. `dtype` is the
+    framework's own dtype, which the result contains."""
     import ml_dtypes
     import numpy
 
+    # complex64 has parts of float32, complex128 of float64
     real = float_dtypes.PARTS.get(name, name)
-    # NumPy knows no bfloat16
+    # NumPy has no bfloat16
     limits = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
     eps, largest, least, smallest = map(
         float, (limits.eps, limits.max, limits.min, limits.smallest_normal)
@@ -150,16 +162,21 @@ def floats(name: str, dtype: object = None) -> FInfo:
 
 
 def integers(name: str, dtype: object = None) -> IInfo:
+    """Returns the limits of an integer dtype. `dtype` is the framework's own dtype, which the
+    result contains."""
     bits = _bits(name)
     low = 0 if name.startswith("u") else -(2 ** (bits - 1))
     return IInfo(bits, low + 2**bits - 1, low, dtype)
 
 
 def _of_integers(low: str, high: str) -> str:
-    """The common dtype of two integer dtypes: the longer one, or if only one is signed, a signed one that holds
-    both."""
+    """Returns the common dtype of two integer dtypes, of which `high` has at least as many
+    bits: `high` itself, or if only one is signed, a signed dtype that holds both. Raises
+    `DTypeError` if there is none."""
     if kind_of(low) == kind_of(high):
         return high
+    # the bits of the unsigned and of the signed one; a signed dtype needs twice the bits of an
+    # unsigned one
     bits = _bits(low if kind_of(low) == "u" else high)
     signed = _bits(high if kind_of(low) == "u" else low)
     # there is no signed integer of 128 bits
@@ -171,11 +188,13 @@ def _of_integers(low: str, high: str) -> str:
 
 
 def _bits(name: str) -> int:
+    """Returns the number of bits of an element."""
     return 8 * host_dtype(name).itemsize
 
 
 def is_dtype(name: str, kind: str) -> bool:
-    """Whether a dtype belongs to one of the standard's kinds: "integral", "real floating", and so on."""
+    """Whether the dtype `name` belongs to one of the standard's kinds: "integral", "real
+    floating", and so on. Raises `DTypeError` for a word that is not in the standard."""
     kinds = {
         "bool": "b",
         "signed integer": "i",

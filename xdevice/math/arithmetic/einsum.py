@@ -1,7 +1,8 @@
 """`einsum`: sums of products, by the names of their axes.
 
-The frameworks disagree about what may be left out. So the core writes everything out: the axes of `...` get letters,
-the axes of the result are named, and diagonals and factors without axes are handled first.
+The frameworks disagree about which parts of the subscripts may be left out. So the core writes
+them in full: it gives letters to the axes of `...`, names the axes of the result, takes
+diagonals itself, and multiplies with tensors without axes itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from .namespace import checks_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# the letters of one operand, with at most one `...`; and the whole text: terms with commas, and
+# perhaps "->" and a term
 _TERM: Final = r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
 _WHOLE: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 
@@ -29,25 +32,25 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     Experimental: it may change in a minor version.
 
     Args:
-        subscripts: a letter for each axis, `...` for axes in front or in between; a letter twice in one operand is a
-            diagonal. Without `->` the result has the axes of `...`, then the letters that occur once, in
+        subscripts: a letter for each axis, or `...` for several axes. A letter that occurs twice in one operand selects
+            a diagonal. Without `->` the result has the axes of `...`, then the letters that occur once, in
             alphabetical order.
-        tensors: floats of one backend, on one device; the widest dtype counts.
+        tensors: floats of one backend, on one device; the result has the widest dtype.
 
     Raises:
-        ArgumentError: subscripts of another form, or for another number of tensors; tensors of two backends.
-        ShapeError: a wrong number of axes, or axes of one letter that differ in length: nothing is broadcast.
-        DTypeError: integers or bool. NotATensorError: not a tensor. DeviceMismatchError: tensors on two devices.
-        UnsupportedError: sizes that are not known while a compiler traces; a third-party backend without it.
+        ArgumentError: the subscripts have another form or number of operands, or the tensors are of two backends.
+        ShapeError: the number of axes is wrong, or axes with the same letter differ in length (no broadcasting).
+        DTypeError: integers or bool. NotATensorError: not a tensor. DeviceMismatchError: tensors are on two devices.
+        UnsupportedError: a size is not known while a compiler traces, or a third-party backend has no einsum.
 
-    Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy loop unless it is a matrix product.
+    Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy use loops, except for matrix products.
 
     Example:
         >>> xdevice.to_numpy(xdevice.math.einsum("ij,j->i", xdevice.ones(2, 3), xdevice.ones(3))).tolist()
         [3.0, 3.0]
     """
     if not tensors:
-        raise NotATensorError("einsum takes tensors after the subscripts")
+        raise NotATensorError("einsum needs at least one tensor after the subscripts")
     checks = checks_of(tensors[0], "einsum")
     if checks.kernels.einsum is None:
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
@@ -55,10 +58,12 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     operands = checks.operands_together("einsum", REAL_FLOATING, *tensors)
     shapes = [checks.full_shape(x, "einsum") for x in operands]
     terms, result = _written_out(subscripts, shapes)
+    # the operands with each letter once
     plain = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
     product = None
-    # frameworks disagree about operands without axes, so these are multiplied below
+    # frameworks disagree about operands without axes, so these are left out here, and
+    # multiplied below
     if any(names):
         factors = [x for x, name in zip(plain, names, strict=True) if name]
         product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", *factors)
@@ -73,7 +78,9 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
 
 def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result."""
+    """Returns the letters of each operand and those of the result, with letters in place of
+    each `...`. Raises `ArgumentError` for subscripts that are wrong or not for this number of
+    tensors, and `ShapeError` if they do not fit the shapes."""
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _WHOLE.fullmatch(text):
         raise ArgumentError(
@@ -85,7 +92,8 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
         raise ArgumentError(
             f"einsum: {text!r} is for {len(terms)} tensors, and there are {len(shapes)}"
         )
-    # axes that `...` stands for are named by letters that the text leaves over
+    # the axes of `...` get letters that the text does not use; `more` is their number in each
+    # operand
     free = [letter for letter in ascii_letters if letter not in text]
     more = [
         len(shape) - len(term.replace("...", ""))
@@ -99,6 +107,8 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
     most = max([0, *(count for term, count in zip(terms, more, strict=True) if "..." in term)])
     if most > len(free):
         raise ArgumentError(f"einsum: there are not enough letters for the axes of {text!r}")
+    # shapes are aligned at their ends, so an operand with fewer axes in `...` gets the last of
+    # the letters
     unnamed = "".join(free[:most])
     terms = [
         term.replace("...", unnamed[most - count :])
@@ -123,12 +133,13 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
 def _require_lengths(
     text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> None:
-    """Raises `ShapeError` if axes of one letter differ in length."""
-    # some frameworks broadcast an axis of length 1, others raise
+    """Raises `ShapeError` if axes with the same letter differ in length, even if one of the
+    lengths is 1: only some frameworks broadcast it."""
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, length in zip(term, shape, strict=True):
             if lengths.setdefault(letter, length) != length:
+                # a letter that stands for an axis of `...` is not in the user's text
                 name = repr(letter) if letter in text else "..."
                 raise ShapeError(
                     f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}"
@@ -136,11 +147,13 @@ def _require_lengths(
 
 
 def _diagonal(checks: Checks, x: Any, term: str) -> Any:
-    """The diagonal of the axes whose letter occurs twice."""
+    """Returns the diagonal of `x` along axes with the same letter, so that each letter occurs
+    once; `x` itself if none occurs twice. `term` has the letter of each axis."""
     name = "".join(dict.fromkeys(term))
     if name == term:
         return x
     import numpy as np
 
+    # NumPy's einsum takes the diagonal of an array with the positions of all elements
     places = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
     return checks.gathered(x, np.einsum(f"{term}->{name}", places))

@@ -1,8 +1,9 @@
-"""The standard's elementwise functions. Tensors of one dtype go to the kernel at once; other arguments are promoted
-first."""
+"""The standard's elementwise functions. Tensors of one dtype go to the kernel at once; other
+arguments are promoted first."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,8 @@ ROUNDING: Final = ("ceil", "floor", "round", "trunc")
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
 """Functions that test each element, each with its result for integers."""
 
+# the functions of two tensors, or of a tensor and a number, with the kinds of dtypes that each
+# takes
 BINARY: Final = {
     **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),
     **dict.fromkeys(("floor_divide", "maximum", "minimum", "remainder"), REAL),
@@ -47,12 +50,13 @@ BINARY: Final = {
 
 
 def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
-    """The elementwise functions, by name."""
+    """Returns the elementwise functions of a namespace, by name."""
     kernels = checks.kernels
     table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
     for name in ROUNDING:
         table[name] = _unary(checks, name, REAL, apart=INTEGER, other=kernels.copy)
     for name, answer in TESTING.items():
+        # all integers have the same answer, so no kernel is called for them
         table[name] = _unary(
             checks, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer)
         )
@@ -60,6 +64,8 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     table["pow"] = _pow(checks, table["pow"])
     table["clip"] = _clip(checks)
     table["positive"] = _unary(checks, "positive", NUMERIC, _itself)
+    # a real number is its own conjugate and real part; only complex numbers need a kernel,
+    # which an adapter may lack
     for name in ("conj", "real"):
         table[name] = _unary(
             checks, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None)
@@ -73,6 +79,7 @@ def _itself(x: Any) -> Any:
 
 
 def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
+    """Returns a bool tensor of the shape of `x` with one value for all elements."""
     return kernels.full_like(x, value, "bool")
 
 
@@ -84,9 +91,12 @@ def _unary(
     apart: str = "",
     other: Any = None,
 ) -> Callable[..., Any]:
-    """A function of one tensor: `kernel` or the adapter's own, and `other` for the kinds of dtypes in `apart`."""
-    # written without a lock: whichever thread comes first, the entry of a dtype is the same
-    kernels: dict[Any, Callable[[Any], Any]] = {}  # for the dtypes seen so far
+    """Returns the function `name` of one tensor, which takes the kinds of dtypes in `kinds`. It
+    computes with `kernel`, or if that is None with the adapter's kernel of that name; for the
+    kinds in `apart` it computes with `other`."""
+    # the kernel for each dtype that has come up. It is written without a lock, because each
+    # thread writes the same
+    kernels: dict[Any, Callable[[Any], Any]] = {}
 
     def unary(x: Any, /) -> Any:
         if checks.is_plain(x):
@@ -94,7 +104,7 @@ def _unary(
             if cached is not None:
                 try:
                     return cached(x)
-                # a look at the tensor before each call would take as long as a small operation
+                # checking the tensor before each call would take as long as a small operation
                 except Exception:
                     checks.require_fit(name, x)
                     raise
@@ -102,6 +112,7 @@ def _unary(
         kernels[x.dtype] = chosen = choose(x)
         return chosen(x)
 
+    # the kernel for tensors with the dtype of `x`
     def choose(x: Any) -> Callable[[Any], Any]:
         if dtypes.kind_of(checks.name(x)) in apart:
             return other  # type: ignore[no-any-return]
@@ -111,15 +122,19 @@ def _unary(
 
 
 def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
-    """A function of two tensors, or of a tensor and a number: the adapter's kernel."""
+    """Returns the function `name` of two tensors, or of a tensor and a number. It takes the
+    kinds of dtypes in `kinds`, and computes with the adapter's kernel of that name."""
+    # makes a tensor of a kernel's result, where a framework's kernels may return something else
     settled = checks.kernels.settled or _itself
     takes_number = name in checks.kernels.TAKE_NUMBERS
-    # written without a lock, as in `_unary`
-    kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
+    # the kernel for each dtype that has come up, without a lock as in `_unary`
+    kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def binary(x1: Any, x2: Any, /) -> Any:
         try:
-            # read once, which takes Paddle 0.4 us
+            # the fast way: a plain tensor with a known dtype, and a tensor of that dtype or a
+            # float as the second operand. The dtype is read once, because reading it takes
+            # Paddle 0.4 us
             dtype = x1.dtype if checks.is_plain(x1) else None
             kernel = kernels.get(dtype)
             if kernel is not None:
@@ -133,12 +148,15 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
                     and dtypes.kind_of(checks.name(x1)) == "f"
                 ):
                     return kernel(x1, x2)
+            # any other operands: checks all, and promotes them to a common dtype
             x1, x2 = checks.operands(name, kinds, (x1, x2))
             kernels[x1.dtype] = kernel = checks.kernel(name, x1.dtype)
             return settled(kernel(x1, x2))
-        # the checks have said what is wrong
+        # an error of the checks, which says what is wrong
         except XDeviceError:
             raise
+        # the kernel's own error: if devices or shapes do not fit, `require_fit` raises a
+        # clearer one
         except Exception:
             checks.require_fit(name, x1, x2)
             raise
@@ -147,10 +165,12 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
-    """`power`, which refuses integers to the power of a number below 0."""
+    """Returns the function `power`, made to raise `DTypeError` for integers to the power of an
+    int below 0."""
 
     def pow(x1: Any, x2: Any, /) -> Any:
-        # the frameworks differ here, and no integer is right
+        # the results are fractions, which integers cannot hold, and the frameworks give
+        # different numbers
         if (
             type(x2) is int
             and x2 < 0
@@ -165,7 +185,8 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clip(checks: Checks) -> Callable[..., Any]:
-    """The standard's `clip`: the adapter's kernel for numbers, `maximum` and `minimum` for tensors."""
+    """Returns the standard's `clip`. It computes with the adapter's kernel if the bounds are
+    numbers, and with `maximum` and `minimum` if one of them is a tensor."""
     kernels = checks.kernels
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
@@ -174,6 +195,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
             return kernels.copy(x)
         name = checks.name(x)
         low, high = _bound(checks, min, name), _bound(checks, max, name)
+        # the bounds that are tensors, and not numbers or None
         tensors = [bound for bound in (low, high) if hasattr(bound, "dtype")]
         if kernels.clip is not None and not tensors:
             return kernels.clip(x, low, high)
@@ -194,7 +216,9 @@ def _clip(checks: Checks) -> Callable[..., Any]:
 
 
 def _bound(checks: Checks, value: Any, name: str) -> Any:
-    """A bound of `clip`: None, a number that fits into the dtype `name`, or a tensor of that dtype."""
+    """Returns a bound of `clip` for a tensor of dtype `name`: None, a number that fits into
+    that dtype, or a tensor cast to it. Raises `DTypeError` for a bound of another kind, such as
+    a float for integers."""
     kind = dtypes.kind_of(name)
     if value is None:
         return None
@@ -204,7 +228,12 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
                 f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
             )
         dtypes.require_fits(value, name)
-        return value
+        # any float dtype that is computed with holds 65504, the largest number of float16
+        if kind != "f" or abs(value) <= 65504:
+            return value
+        # torch.clamp refuses a number that the dtype cannot hold, which as infinity is no bound
+        above = abs(value) > dtypes.floats(name).max
+        return math.copysign(math.inf if above else value, value)
     value = checks.tensor(value, "clip")
     if dtypes.kind_of(checks.name(value)) != kind:
         raise DTypeError(

@@ -1,5 +1,6 @@
-"""`matmul` and `sum`, which a training step calls most often, apart from elementwise functions. They remember the
-kernel of each dtype that they have met, and check the arguments only if it fails."""
+"""`matmul` and `sum`, which a training step calls most often, apart from elementwise functions.
+They keep the kernel of each dtype that they have been called with, and check the arguments only
+if the kernel raises an error."""
 
 from __future__ import annotations
 
@@ -16,25 +17,29 @@ if TYPE_CHECKING:
 
 
 def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
-    """The functions of this module, by name."""
+    """Returns the functions of this module for the namespace of a backend, by name."""
     return {"matmul": _matmul(checks), "sum": _sum(checks)}
 
 
 def _matmul(checks: Checks) -> Callable[..., Any]:
-    """The standard's `matmul`."""
-    # written without a lock, as in `elementwise`
-    kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
+    """Returns the standard's `matmul`."""
+    # the kernel for each dtype that has come up; it is written without a lock, as in
+    # `elementwise`
+    kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def matmul(x1: Any, x2: Any, /) -> Any:
         if checks.is_plain(x1) and checks.is_plain(x2):
-            dtype = x1.dtype  # read once, which takes Paddle 0.4 us
+            # read once, because reading it takes Paddle 0.4 us
+            dtype = x1.dtype
             kernel = kernels.get(dtype)
             if kernel is not None and x2.dtype is dtype:
                 if checks.compares_devices:
                     checks.require_one_device("matmul", x1, x2)
-                try:  # before the shapes are checked, which takes as long as a small product
+                # without checking the shapes, which takes as long as a small product
+                try:
                     return kernel(x1, x2)
-                except Exception:  # the checks below say why, or the kernel raises it again
+                # the checks below raise the right error, or the kernel raises its error again
+                except Exception:
                     pass
         x1, x2 = checks.operands_together("matmul", NUMERIC, x1, x2)
         _require_fit(x1, x2)
@@ -45,7 +50,8 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
 
 
 def _require_fit(x1: Any, x2: Any) -> None:
-    """Raises `ShapeError` for shapes that have no product."""
+    """Raises `ShapeError` unless both tensors have dimensions, and the columns of the first are
+    as many as the rows of the second. The stacks of matrices are not checked."""
     shapes = shape_of(x1), shape_of(x2)
     if not shapes[0] or not shapes[1]:
         raise ShapeError(
@@ -59,12 +65,15 @@ def _require_fit(x1: Any, x2: Any) -> None:
 
 
 def _product(checks: Checks, x1: Any, x2: Any) -> Any:
-    """The product of two matrices. A vector counts as a matrix of one row or one column, and its axis of length 1 is
-    dropped from the result."""
-    # the frameworks disagree about vectors beside stacks of matrices
+    """Returns the product of two matrices, stacks of matrices or vectors. A vector counts as a
+    matrix with one row or one column, and the result does not have that axis. Raises
+    `ShapeError` if stacks do not broadcast together."""
+    # vectors become matrices, because the frameworks disagree about products of vectors and
+    # stacks of matrices
     kernels, vectors = checks.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
     x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
     x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
+    # called for its error only
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
@@ -73,8 +82,10 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def _sum(checks: Checks) -> Callable[..., Any]:
-    """The standard's `sum`, with a shortcut for all elements of a tensor of floats."""
-    # for floats seen so far, whose sums have the dtype of the tensor
+    """Returns the standard's `sum`, with a faster way for the sum of all elements of a tensor
+    of floats."""
+    # the kernel for each float dtype that has come up; sums of floats have the dtype of the
+    # tensor
     kernels: dict[Any, Callable[..., Any]] = {}
 
     def sum(

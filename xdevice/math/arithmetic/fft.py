@@ -1,4 +1,5 @@
-"""The standard's extension `fft`, built on the transforms along one axis that an adapter provides."""
+"""The standard's extension `fft`, built on the transforms along one axis that an adapter
+provides."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from .dtypes import FLOATING, REAL_FLOATING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# for each norm the one with which `hfft` and `ihfft` call the transform in the opposite
+# direction
 _OPPOSITE: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 _STEPS: Final = {
     "fftn": ("fft", "fft"),
@@ -22,15 +25,19 @@ _STEPS: Final = {
     "irfftn": ("irfft", "ifft"),
     "rfftn": ("rfft", "fft"),
 }
-"""For each transform along several axes, the transform along the last axis and the one along the other axes."""
+"""For each transform along several axes, the transform along the last axis and the one along
+the other axes."""
+# the transforms that take real numbers, and those that return real numbers
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
+# the complex dtype in which a dtype is transformed: complex64 for all others
 _COMPLEX: Final = {"float64": "complex128", "complex128": "complex128"}
+# the dtype of the parts of a complex one
 _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
 def _along_one_axis(function: str) -> Callable[..., Any]:
-    """Makes a transform along one axis."""
+    """Returns the transform of this name along one axis."""
 
     def transform(
         checks: Checks,
@@ -43,6 +50,7 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
     ) -> Any:
         x = _operand(checks, function, x)
         place = checks.axis(axis, len(x.shape), f"fft.{function}")
+        # raises for a length that is not known while a function is traced
         checks.full_shape(x, f"fft.{function}")
         return _transform(checks, function, x, (n,), (place,), norm)
 
@@ -50,14 +58,14 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 
 
 def _along_axes(function: str) -> Callable[..., Any]:
-    """Makes a transform along several axes."""
+    """Returns the transform of this name along several axes."""
 
     def transform(
         checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
     ) -> Any:
         x = _operand(checks, function, x)
         ndim = len(checks.full_shape(x, f"fft.{function}"))
-        # by the standard the last axes, as many as there are lengths
+        # by the standard, all axes, or if there are lengths the last axes, one for each length
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
         places = tuple([checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
@@ -91,16 +99,20 @@ def _transform(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Applies `function` along the axes. A length of None means the length that `x` has along the axis."""
+    """Returns the transform `function` of `x` along the axes, each with its length. None means
+    the length that follows from that of `x`. Raises `ArgumentError` for `norm`, and
+    `ShapeError` for a length."""
     checked = _check_lengths(checks, function, shape_of(x), lengths, axes, norm)
     return checks.fused(_apply, (x,), function, checked, axes, norm)
 
 
 def _operand(checks: Checks, function: str, x: Any) -> Any:
+    """Returns `x` as a tensor of the dtype that the transform `function` takes: floats, or
+    complex numbers. Raises `DTypeError` for other dtypes."""
     if function in _OF_REAL:
         return checks.require(x, REAL_FLOATING, f"fft.{function}")
     x = checks.require(x, FLOATING, f"fft.{function}")
-    # kernels are promised complex numbers
+    # the contract promises kernels complex numbers
     return checks.cast(x, _COMPLEX.get(checks.name(x), "complex64"))
 
 
@@ -112,13 +124,15 @@ def _check_lengths(
     axes: tuple[int, ...],
     norm: str,
 ) -> tuple[int, ...]:
-    """Checks `norm` and the lengths, and returns the lengths with None replaced."""
+    """Returns the lengths with the actual length in place of each None. Raises `ArgumentError`
+    for an unknown `norm`, and `ShapeError` for a length below 1."""
     if norm not in _OPPOSITE:
         raise ArgumentError(
             f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
         )
     usual = [shape[axis] for axis in axes]
-    # of n real numbers n // 2 + 1 complex ones are kept, so the usual length is even
+    # a transform of n real numbers has n // 2 + 1 complex ones. Back from these, n is not
+    # known: the even one is taken
     if function in _TO_REAL:
         usual[-1] = 2 * (usual[-1] - 1)
     checked = tuple(
@@ -139,8 +153,10 @@ def _apply(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Calls the adapter's transform of this name, or computes it from other transforms."""
-    # by definition, so that adapters need two fewer kernels
+    """Returns the transform `function` of `x`: from the adapter's kernel of this name, or
+    computed with other transforms."""
+    # `hfft` and `ihfft` are defined with `irfft` and `rfft`, so adapters need no kernels for
+    # them
     if function == "hfft":
         return _apply(checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
     if function == "ihfft":
@@ -154,7 +170,7 @@ def _apply(
         if function in _STEPS
         else kernel(x, *lengths, *axes, norm)
     )
-    # NumPy 1 transforms in double precision whatever it gets
+    # NumPy 1 computes all transforms in double precision, so the result is cast
     return checks.cast(result, _REAL[complex_name] if function in _TO_REAL else complex_name)
 
 
@@ -166,8 +182,9 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Transforms along one axis after the other. The last axis comes first, unless its transform gives real
-    numbers, which only the final step may do."""
+    """Returns a transform along several axes, computed along one axis after the other. The last
+    axis comes first, because `rfft` takes real numbers; but it comes last for `irfft`, which
+    returns real numbers."""
     last, others = _STEPS[function]
     *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
     steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))
@@ -182,6 +199,7 @@ def _axis_by_axis(
 def fftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
+    """Returns the frequencies of the results of `fft` for `n` samples at distances of `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.fftfreq(n, d), dtype, device)
@@ -190,32 +208,38 @@ def fftfreq(
 def rfftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
+    """Returns the frequencies of the results of `rfft` for `n` samples at distances of `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.rfftfreq(n, d), dtype, device)
 
 
 def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any:
-    # computed by NumPy, so that the bits are the same on every backend
+    """Returns frequencies as a tensor. NumPy has computed them, so that the bits are the same
+    on every backend."""
     name = "float32" if dtype is None else dtype_name(dtype)
     return checks.xp.asarray(values.astype(name), dtype=name, device=device)
 
 
 def fftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+    """Returns `x` with the frequency 0 moved to the middle of each axis."""
     return _shifted(checks, "fftshift", x, axes, 0)
 
 
 def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+    """Returns `x` with the middle of each axis moved to its beginning: the inverse of
+    `fftshift`."""
     return _shifted(checks, "ifftshift", x, axes, 1)
 
 
 def _shifted(checks: Checks, function: str, x: Any, axes: Any, up: int) -> Any:
-    """The tensor, rolled by half of its length along each axis; `up` rounds the half up."""
+    """Returns the tensor rolled by half of its length along each axis. `up` is 1 if the half of
+    an odd length is rounded up, as for the inverse, and 0 if it is rounded down."""
     x = checks.tensor(x, f"fft.{function}")
     places = checks.axes(axes, len(x.shape), f"fft.{function}")
     shape = shape_of(x)
     return (
-        checks.xp.roll(x, [(shape[one] + up) // 2 for one in places], axis=places)
+        checks.xp.roll(x, [(shape[place] + up) // 2 for place in places], axis=places)
         if places
         else x
     )

@@ -1,7 +1,9 @@
-"""`value_and_grad`, `grad` and `stop_gradient`: gradients with respect to containers of tensors.
+"""`value_and_grad`, `grad` and `stop_gradient`: gradients with respect to containers of
+tensors.
 
-This module has the rules for all frameworks: what may be a parameter, what may be a loss, and which gradient a
-parameter gets if the loss does not depend on it. An adapter only differentiates a function of a list of tensors.
+This module has the rules for all frameworks: what may be a parameter, what may be a loss, and
+which gradient a parameter gets if the loss does not depend on it. An adapter only
+differentiates a function of a list of tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether this thread or task is inside a function that `value_and_grad` differentiates."""
 
 backends: dict[type, Backend] = {}
-"""The backend of each type of tensor that has been a parameter so far."""
+"""The backend of each type of tensor that has been a parameter so far. Symbols are not in
+it."""
 
 
 def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
@@ -42,14 +45,14 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
     Experimental: it may change in a minor version.
 
     `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs the framework's own
-    time and about 10 us. docs/reference/arithmetic.md has the rules, and lists the ways to differentiate it again.
+    time plus about 10 us. docs/reference/arithmetic.md has the rules, and lists the ways to differentiate it again.
 
     Args:
         f: a function of `params`, a tensor of floats or a container of such tensors, on any devices. It returns one
             float, a tensor without dimensions. `grads` has the structure, shapes and dtypes of `params`.
         has_aux: whether `f` returns `(loss, aux)`; the result then is `((value, aux), grads)`. `aux` may be anything.
 
-    | backend | differentiates by |
+    | backend | differentiates with |
     |---|---|
     | torch | `torch.autograd.grad` |
     | tensorflow | `tf.GradientTape` |
@@ -58,10 +61,10 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
     | jax | `jax.value_and_grad` |
 
     Raises:
-        NotATensorError, DTypeError, ShapeError: a parameter or a loss is not a tensor of floats of 16, 32 or 64 bits;
-            there are no parameters; the loss has dimensions.
-        ArgumentError: tensors of several backends; a loss that depends on none of the parameters.
-        UnsupportedError: NumPy, which has no gradients; a sparse parameter; second derivatives that the backend lacks.
+        NotATensorError, DTypeError, ShapeError: a parameter or the loss is not a tensor of floats of 16, 32 or 64 bits;
+            there are no parameters; or the loss has dimensions.
+        ArgumentError: tensors are of several backends, or the loss depends on none of the parameters.
+        UnsupportedError: the backend has no gradients (NumPy) or no such second ones, or a parameter is sparse.
 
     Example:
         >>> step = xdevice.math.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
@@ -81,7 +84,8 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
 
 def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
-    """Returns a function that computes the gradients of `f` with respect to its first argument, without the value.
+    """Returns a function that computes the gradients of `f` with respect to its first argument,
+    without the value.
 
     Experimental: it may change in a minor version.
 
@@ -99,7 +103,7 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """
     if not callable(f):
         raise no_function("grad", f)
-    # no framework computes gradients without the value
+    # computing the gradients always computes the value, too
     both = value_and_grad(f, has_aux=has_aux)
 
     @wraps(f)
@@ -111,20 +115,22 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
 
 
 def stop_gradient(x: Any) -> Any:
-    """The same values as constants: no gradient flows through them to what `x` was computed from.
+    """The same values as constants: no gradient flows through the result to the tensors that
+    `x` was computed from.
 
     Experimental: it may change in a minor version.
 
     Args:
         x: a tensor, or a container; other values in it stay as they are.
 
-    The result shares the memory of `x` if the framework can do that, so write into neither; on NumPy, which has no
-    gradients, it is `x`.
+    The result shares the memory of `x` if the framework can do that, so write into neither. On
+    NumPy, which has no gradients, the result is `x` itself.
 
     Raises:
-        NotATensorError: no tensor, or a model. ContainerError: an object of an unknown type that holds tensors.
+        NotATensorError: there is no tensor, or there is a model. ContainerError: an object that
+            holds tensors is of an unknown type.
 
-    Costs the framework's own time for each tensor, and 2 us.
+    Costs the framework's own time for each tensor, plus 2 us.
 
     Example:
         >>> with xdevice.use_backend("torch"):
@@ -136,11 +142,13 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _stopped(leaves: list[Any]) -> list[Any]:
-    """The leaves of a container, with each tensor as a constant. Raises `NotATensorError` if there is none."""
+    """Returns the leaves of a container with each tensor as a constant. Raises
+    `NotATensorError` if there is no tensor, or if there is a model."""
     stopped = []
     has_tensor = False
     for x in leaves:
         owned = registry.kind_of(type(x))
+        # a variable counts as the tensor in it; other models are refused
         if owned is not None and owned.kind == "model":
             tensor = owned.backend.tensor_of(x)
             if tensor is None:
@@ -148,7 +156,7 @@ def _stopped(leaves: list[Any]) -> list[Any]:
                     f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model"
                 )
             x = tensor
-        # a container of nothing but numbers is mostly a mistake
+        # a container without any tensor is probably a mistake
         has_tensor |= owned is not None
         stopped.append(x if owned is None else owned.backend.stop_gradient(x))
     if not has_tensor:
@@ -163,8 +171,8 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The result of a function made by `value_and_grad`, computed with PyTorch's scopes set aside."""
-    # the function gets containers that are rebuilt around the tensors of the adapter
+    """Returns the value of `f` and its gradients, while the open scopes of devices are removed
+    from PyTorch. Inside `f` they are open."""
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
         return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
@@ -177,9 +185,12 @@ def _evaluated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The value and the gradients: the adapter calls `f` on tensors in place of the parameters, and differentiates
-    it."""
+    """Returns the value of `f` and its gradients, with `aux` if `has_aux`. `walk` is the walked
+    container of parameters. The adapter calls `f` with its own tensors in place of the
+    parameters, and differentiates it."""
     backend, leaves = parameters(walk, "params", has_floats=True)
+    # the container `aux`, whose leaves go through the adapter, because it detaches the tensors
+    # among them
     aux_trees: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -191,14 +202,15 @@ def _evaluated(
         _require_loss(loss, backend)
         return loss, aux_trees[0].leaves if has_aux else []
 
-    # adapters let gradients flow on through the result only if somebody may ask for them
+    # inside another function that is differentiated, gradients have to flow on through the
+    # result
     nested = inside.get()
     token = inside.set(True)
     try:
         value, gradients, rest = backend.value_and_grad(leaves, call, nested)
     finally:
         inside.reset(token)
-    # None marks a parameter that the loss does not depend on
+    # None in place of the gradient of a parameter that the loss does not depend on
     for g in gradients:
         if g is None:
             gradients = _completed(gradients, leaves, backend)
@@ -211,14 +223,17 @@ def _evaluated(
 
 
 def no_function(name: str, f: object) -> ArgumentError:
+    """Returns the error for an argument `f` of the function `name` that is not callable."""
     return ArgumentError(
         f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}"
     )
 
 
 def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
-    """The backend of a container of parameters or gradients, and its tensors. With `has_floats`, they must have float
-    dtypes."""
+    """Returns the backend of a walked container of parameters or gradients, and its tensors.
+    Raises `NotATensorError` for another leaf and for a container without leaves, and
+    `ArgumentError` for tensors of several backends. With `has_floats`, also raises `DTypeError`
+    for a tensor that is not of floats, and `UnsupportedError` for one that is not dense."""
     backend, leaves = backend_of(walk), walk[1]
     if backend is None:
         return _parameters_one_by_one(walk, name, has_floats)
@@ -228,7 +243,8 @@ def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backe
 
 
 def backend_of(walk: Walked) -> Backend | None:
-    """The backend of tensors that are all of one type, if that type has been met before; else None."""
+    """Returns the backend of the tensors in a walked container if all are of one type, which
+    has been a parameter before; otherwise None."""
     kinds = walk[2]
     backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     return backend if backend is not None and backend.refusal is None else None
@@ -237,7 +253,8 @@ def backend_of(walk: Walked) -> Backend | None:
 def _parameters_one_by_one(
     walk: Walked, name: str, has_floats: bool
 ) -> tuple[Backend, list[Any]]:
-    """Does the same as `parameters`, but more slowly: for types that are new, and to report what is wrong."""
+    """Does the same as `parameters`, but more slowly: for types that have not been parameters
+    before, and for raising the errors."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -265,7 +282,7 @@ def _parameters_one_by_one(
                     f"gradients of {name}{tree.path(i)}, which is not dense",
                     "make it dense first",
                 )
-            # symbols are not noted: they belong to one trace
+            # only the types of tensors are kept: a symbol belongs to one trace
             backends[type(x)] = backend
         leaves.append(x)
     if backend is None:
@@ -274,7 +291,8 @@ def _parameters_one_by_one(
 
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
-    """The error for a leaf that is no tensor, with what to do about it."""
+    """Returns the error for the leaf `i` of a container, which is not a tensor. It says what to
+    do with such a value."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
     how = "pass it as another argument of the function"
@@ -289,17 +307,19 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
 
 
 def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
+    """Returns the error for the tensors `name` of `backend` and `other` of `owner`."""
     return ArgumentError(
-        f"{name} is of {backend.name}, and {other} of {owner.name}; xdevice.convert(x, {backend.name!r}) makes one of "
-        f"{backend.name}"
+        f"{name} is a tensor of {backend.name}, and {other} of {owner.name}; convert one of them: "
+        f"xdevice.convert(x, {backend.name!r})"
     )
 
 
 def _are_floats(tensors: list[Any]) -> bool:
-    """Whether all tensors have dtypes that gradients are computed for."""
+    """Whether all tensors have float dtypes, which gradients are computed for."""
     last: Any = None
     for x in tensors:
-        if x.dtype is not last:  # telling what a dtype is takes Paddle a microsecond
+        # each new dtype is looked up once, because finding its name takes Paddle a microsecond
+        if x.dtype is not last:
             last = x.dtype
             if dtype_name(last) not in FLOATS:
                 return False
@@ -310,49 +330,55 @@ def _are_floats(tensors: list[Any]) -> bool:
 
 
 def _parted(result: Any) -> tuple[Any, Any]:
+    """Returns the loss and `aux`, the result of a function with `has_aux`. Raises
+    `ArgumentError` for anything else."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise ArgumentError(
-        f"with has_aux=True the function gives (loss, aux), not {shown(result)}"
+        f"with has_aux=True the function must return (loss, aux), not {shown(result)}"
     )
 
 
 def _require_loss(loss: Any, backend: Backend) -> None:
-    """Raises an error unless the function has returned one float of the parameters' backend."""
+    """Raises an error unless `loss`, the result of the user's function, is one float of the
+    parameters' backend: `NotATensorError`, `ArgumentError` (another backend), `DTypeError` or
+    `ShapeError`."""
     owned = registry.kind_of(type(loss))
     if owned is None or owned.kind == "model":
         raise NotATensorError(
-            f"the function gave {shown(loss)} of type {type(loss).__qualname__}, expected its loss: a tensor of one "
-            "float, computed from the parameters"
+            f"the function returned {shown(loss)} of type {type(loss).__qualname__}, expected its loss: a tensor of "
+            "one float, computed from the parameters"
         )
     if owned.backend is not backend:
         raise ArgumentError(
-            f"the function gave a loss of {owned.backend.name}, and its parameters are of {backend.name}; a "
+            f"the function returned a loss of {owned.backend.name}, and its parameters are of {backend.name}; a "
             "computation through NumPy or another framework has no gradient"
         )
     dtype = dtype_name(loss.dtype)
     if dtype not in FLOATS:
         raise DTypeError(
-            f"the function gave a loss of {dtype}, expected one of {', '.join(FLOATS)}"
+            f"the function returned a loss of {dtype}, expected one of {', '.join(FLOATS)}"
         )
     rank = _rank(loss)
     if rank:
         raise ShapeError(
-            f"the function gave a loss of the shape {tuple(loss.shape)}, expected one number: take its mean or sum"
+            f"the function returned a loss of the shape {tuple(loss.shape)}, expected one number: take its mean or sum"
         )
 
 
 def _rank(x: Any) -> int | None:
-    """How many dimensions a tensor has; None if that is not known while a function is traced."""
+    """Returns the number of dimensions of a tensor; None if it is not known while a function is
+    traced."""
     try:
         return len(x.shape)
-    # TensorFlow's shapes without a rank raise
+    # the length of a TensorFlow shape without a known rank
     except ValueError:
         return None
 
 
 def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """The gradients, with zeros for each parameter that the loss does not depend on."""
+    """Returns the gradients with zeros in place of each None. Raises `ArgumentError` if all are
+    None: then the loss depends on no parameter."""
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "
@@ -364,6 +390,7 @@ def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> lis
 
 
 def _zeros(x: Any, backend: Backend) -> Any:
+    """Returns zeros with the shape, dtype and device of the parameter `x`."""
     if type(x) in backends:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
     # x is a symbol of a traced function

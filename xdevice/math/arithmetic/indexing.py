@@ -1,7 +1,8 @@
-"""`at`: tensors with other values at an index; and `top_k`.
+"""`at`, which returns tensors with other values at an index; and `top_k`.
 
-NumPy computes on the host where an index points. It gives the same answer on every backend, and refuses an index that
-is out of range. The kernels then only gather.
+NumPy computes on the host which elements an index selects: it applies the index to an array of
+the elements' positions in the flattened tensor. The result is the same on every backend, and an
+index out of range raises an error. The kernels then only have to take elements at positions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .namespace import array_namespace, checks_of
 if TYPE_CHECKING:
     import numpy as np
 
+    # positions in a flattened tensor
     Places = np.ndarray[Any, Any]
 
 
@@ -28,19 +30,18 @@ def at(x: Any) -> At:
 
     Experimental: it may change in a minor version.
 
-    The index is NumPy's: ints, slices, `...`, None, lists, tensors of integers, masks, and tuples of these. `values`
-    are a number or a tensor, which broadcasts to `x[index]`, of a dtype that `x` can hold. If an element is indexed
-    twice, `set` takes the last value for it, and `add` adds all of them. Gradients flow to `x` and `values`. `x` stays
-    as it is.
+    The index is like NumPy's: ints, slices, `...`, None, lists, tensors of integers, masks, and tuples of these.
+    `values` is a number or a tensor that broadcasts to `x[index]`, of a dtype that `x` can hold. If an element is
+    indexed twice, `set` takes the last value for it, and `add` adds all of them. Gradients flow to `x` and `values`.
+    `x` itself does not change.
 
     Raises:
-        IndexError: an index that is out of range, or an object that is not an index. ShapeError: values that do not
-            broadcast.
-        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or has another
-            backend, dtype or device.
-        UnsupportedError: an index that is itself traced by a compiler, or sizes that are not known while it traces.
+        IndexError: an index is out of range, or is not an index. ShapeError: the values do not broadcast.
+        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or they
+            differ in backend, dtype or device.
+        UnsupportedError: a compiler traces the index itself, or does not know a size.
 
-    Costs a copy of `x`, 0.1 to 1 ms, and a read if the index is a tensor. On the host each element of `x` adds 1 ns; on
+    Costs a copy of `x`, 0.1 to 1 ms, and a read if the index is a tensor. Each element of `x` adds 1 ns on the host; on
     MXNet and Paddle, which gather all elements, 50 to 100 ns. A compiled function costs only the framework's work.
 
     Example:
@@ -52,7 +53,7 @@ def at(x: Any) -> At:
 
 
 class At:
-    """The result of `at(x)`: a tensor whose index is still to be given."""
+    """The result of `at(x)`: a tensor, before it is indexed."""
 
     __slots__ = ("_x",)
 
@@ -64,7 +65,8 @@ class At:
 
 
 class Where:
-    """The result of `at(x)[index]`: a tensor and an index into it, before `set` or `add` is called."""
+    """The result of `at(x)[index]`: a tensor and an index into it, before `set` or `add` is
+    called."""
 
     __slots__ = ("_index", "_x")
 
@@ -82,18 +84,22 @@ class Where:
 
 
 def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
-    """The tensor with `values` set or added (`what`) at the index."""
+    """Returns the tensor `x` with `values` set or added at the index; `what` is "set" or
+    "add"."""
     function = f"at(x)[...].{what}"
     checks = checks_of(x, function)
     x = checks.tensor(x, function) if what == "set" else checks.require(x, NUMERIC, function)
     shape = checks.full_shape(x, function)
     values = _values(checks, x, values, function)
     own = checks.full_shape(values, function)
+    # `places` are the positions in `x`, `chosen` those of their values in `values`
     places, chosen = checks.backend.eagerly(lambda: _places(shape, index, own, function))
+    # the index selects nothing
     if not places.size:
         return checks.kernels.copy(x)
     flat, values = (checks.kernels.reshape(part, (-1,)) for part in (x, values))
-    # the last value for a place counts, so the others are dropped before they are written
+    # for a position that occurs several times the last value counts, and the others are dropped
+    # here
     if what == "set":
         places, chosen = checks.backend.eagerly(lambda: _last(places, chosen))
         values = _taken(checks, values, chosen)
@@ -104,7 +110,9 @@ def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
 
 
 def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
-    """The values for `at`, as a tensor of the dtype of `x`. Raises `DTypeError` if that dtype cannot hold them."""
+    """Returns the argument `values` as a tensor of the dtype of `x`, and on its device. Raises
+    `DTypeError` if that dtype cannot hold the values, and `DeviceMismatchError` if they are on
+    another device."""
     name = checks.name(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
@@ -124,8 +132,9 @@ def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
 def _places(
     shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: str
 ) -> tuple[Places, Places]:
-    """The positions in the flat tensor that an index selects, and for each the position of its value in the flat
-    values."""
+    """Returns the positions in the flattened tensor that an index selects, and for each the
+    position of its value in the flattened values, whose shape is `own`. Raises `IndexError` for
+    the index, and `ShapeError` if the values do not broadcast to its shape."""
     import numpy as np
 
     places = _pointed(shape, index, function)
@@ -141,9 +150,11 @@ def _places(
 
 
 def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
-    """The positions in the flat tensor that an index selects, in the shape of `x[index]`."""
+    """Returns the positions in the flattened tensor that an index selects, in the shape of
+    `x[index]`. Raises `IndexError` if the index is out of range or not an index."""
     import numpy as np
 
+    # the index is applied to an array that contains the position of each element
     index = tuple(map(_read, index)) if isinstance(index, tuple) else _read(index)
     try:
         return np.arange(int(np.prod(shape, dtype="int64"))).reshape(shape)[index]
@@ -152,7 +163,8 @@ def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
 
 
 def _read(part: Any) -> Any:
-    """A part of an index as NumPy takes it."""
+    """Returns a part of an index as NumPy takes it: the values of a tensor, anything else as it
+    is. Raises `UnsupportedError` for a symbol, which has no values."""
     owned = registry.kind_of(type(part))
     if owned is None:
         return part
@@ -164,28 +176,35 @@ def _read(part: Any) -> Any:
 
 
 def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
-    """Each position once, with the last of the values for it."""
+    """Returns each position once, and the last of its values."""
     import numpy as np
 
+    # for each position the index of its last occurrence in `places`: NumPy writes in order, so
+    # the last one stays
     winners = np.full(int(places.max()) + 1, -1)
-    winners[places] = np.arange(places.size)  # NumPy promises that the last one stays
+    winners[places] = np.arange(places.size)
     kept = np.sort(winners[winners >= 0])
     return places[kept], chosen[kept]
 
 
 def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
-    """Each position once, with the sum of the values for it: neighbours are added until no two share a position."""
+    """Returns each position once, and the sum of its values. In each round, neighboring values
+    of the same position are added in pairs, until no two are left. So the rounding error grows
+    with the logarithm of their number."""
     import numpy as np
 
-    # in pairs, so that the error grows with the logarithm of their number
+    # sorted, so that equal positions are neighbors
     order = np.argsort(places, kind="stable")
     places, values = places[order], _taken(checks, values, order)
     while (places[1:] == places[:-1]).any():
+        # whether a run of equal positions starts here; `is_first` counts from the start of each
+        # run: every other element is the first of a pair
         starts = np.r_[True, places[1:] != places[:-1]]
         count = np.arange(places.size)
         is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
         second = count[is_first] + 1
-        # without a partner: the zero behind all
+        # the last of an odd run has no partner: a zero, which is appended to the values, is
+        # added to it
         second[np.r_[is_first, True][second]] = places.size
         nothing = checks.kernels.full_like(
             _taken(checks, values, count[:1]), 0, checks.name(values)
@@ -199,18 +218,22 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
 
 
 def _taken(checks: Checks, x: Any, places: Places) -> Any:
+    """Returns the elements of the vector `x` at these positions."""
+    # all elements in their order
     if places.size == x.shape[0] and (places[1:] > places[:-1]).all():
-        return x  # all of them, in order
+        return x
     return checks.kernels.take(x, checks.constant(places, x), 0)
 
 
 def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
-    """The vector `x` with other values at some places, each of which is named once."""
-    # without it: from both, one behind the other, each element is taken from where it is now
+    """Returns the vector `x` with other values at some positions, none of which occurs
+    twice."""
     if checks.kernels.put is not None:
         return checks.kernels.put(x, checks.constant(places, x), values)
     import numpy as np
 
+    # without the kernel `put`: joins both vectors, and takes each element of the result from
+    # one of them
     source = np.arange(x.shape[0])
     source[places] = x.shape[0] + np.arange(places.size)
     return checks.kernels.take(
@@ -219,7 +242,8 @@ def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
 
 
 def elements(checks: Checks, x: Any, index: Any) -> Any:
-    """`x[index]` by NumPy's rules, on every backend; slices and ints need no values on the host."""
+    """Returns `x[index]` by NumPy's rules, on every backend. Raises `IndexError` for an index
+    out of range. For slices and ints, nothing is computed on the host."""
     if is_sliced(index):
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
@@ -239,11 +263,14 @@ def is_sliced(index: Any) -> bool:
 
 
 def _is_int(part: Any) -> bool:
+    # True and False are masks, and not 1 and 0
     return isinstance(part, int) and not isinstance(part, bool)
 
 
 def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
-    """`x[parts]` for slices, ints, None and `...`, by one kernel for each axis."""
+    """Returns `x[parts]` for slices, ints, None and `...`, with one kernel for each axis.
+    Raises `IndexError` for too many parts, or an int out of range."""
+    # `others` is the number of axes that no part names: those of the ellipsis
     named = sum(part is not None and part is not ... for part in parts)
     others = len(x.shape) - named
     if others < 0 or sum(part is ... for part in parts) > 1:
@@ -257,13 +284,15 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
             x = checks.kernels.expand_dims(x, axis)
         elif part is not ...:
             x = _along(checks, x, axis, part)
+        # an int removes its axis, so the next part is for the same number
         axis += others if part is ... else int(not _is_int(part))
     return x
 
 
 def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
-    """The elements that a part of an index names along an axis."""
-    # spares a kernel
+    """Returns the elements that a part of an index selects along an axis; for an int, the axis
+    is removed. Raises `IndexError` for an int out of range."""
+    # all elements: no kernel is needed
     if part == slice(None):
         return x
     length = checks.full_shape(x, "x[...]")[axis]
@@ -276,9 +305,10 @@ def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
             checks.kernels.sliced(x, axis, part % length, part % length + 1), (axis,)
         )
     start, stop, step = part.indices(length)
+    # no elements
     if not range(start, stop, step):
         return checks.kernels.sliced(x, axis, 0, 0)
-    # `sliced` has no steps, and PyTorch has none that are negative
+    # the kernel `sliced` has no step, so elements at other steps are taken by their indices
     if step == 1:
         return checks.kernels.sliced(x, axis, start, stop)
     import numpy as np
@@ -287,16 +317,18 @@ def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
-    """The `k` greatest elements along the last axis, greatest first, and their indices there, as int64.
+    """The `k` greatest elements along the last axis, the greatest first, and their indices
+    along that axis, as int64.
 
     Experimental: it may change in a minor version.
 
-    Of equal elements, the lower index comes first. NaN counts as greater than all numbers, as in `xp.sort`.
-    Gradients flow to the chosen elements.
+    Of equal elements, the lower index comes first. NaN counts as greater than all numbers, as
+    in `xp.sort`. Gradients flow to the chosen elements.
 
     Raises:
-        ArgumentError: `k` is not an int from 1 to the length of the axis. ShapeError: a tensor without axes.
-        DTypeError: bool or complex numbers. NotATensorError: not a tensor.
+        ArgumentError: `k` is not an int from 1 to the length of the axis. ShapeError: `x` has
+            no axis.
+        DTypeError: `x` is of bool or complex numbers. NotATensorError: `x` is not a tensor.
 
     Costs a sort along the axis.
 
@@ -310,7 +342,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     length = checks.full_shape(x, "top_k")[-1:]
     if not length:
         raise ShapeError(
-            "top_k is along the last axis, and a tensor without dimensions has none"
+            "top_k works along the last axis, and a tensor without dimensions has none"
         )
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= length[0]:
         raise ArgumentError(
@@ -319,6 +351,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     import numpy as np
 
     xp = array_namespace(x)
+    # `argsort` is stable, so of equal elements the one with the lower index comes first
     order = xp.argsort(x, descending=True)
     chosen = xp.take(order, checks.constant(np.arange(k), x), axis=-1)
     return xp.take_along_axis(x, chosen, axis=-1), chosen

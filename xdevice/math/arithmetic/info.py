@@ -1,4 +1,5 @@
-"""`__array_namespace_info__`: which devices, dtypes and capabilities a backend really has, here and now."""
+"""`__array_namespace_info__`: which devices, dtypes and capabilities a backend has now, on this
+machine."""
 
 from __future__ import annotations
 
@@ -25,6 +26,10 @@ class Info:
         self._backend = checks.backend
 
     def capabilities(self) -> dict[str, Any]:
+        """Returns the standard's capabilities: whether masks may be indices, whether shapes may
+        depend on values, and the largest number of dimensions."""
+        # "data-dependent shapes" is True because `nonzero` and the `unique` functions work,
+        # with NumPy on the host
         return {
             "boolean indexing": self._checks.kernels.TAKES_MASKS,
             "data-dependent shapes": True,
@@ -32,13 +37,17 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
-        # which holds no values
+        """Returns the devices of the backend that hold values."""
+        # the device "meta" holds no values
         return tuple(place for place in self._backend.devices() if place.kind != "meta")
 
     def default_device(self) -> Device:
+        """Returns the device of new tensors: that of the `with device:` block, or `cpu:0`."""
         return creation.place_for(self._backend, None)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
+        """Returns the default dtype for each kind of the standard on a device, without the
+        kinds that it lacks."""
         place = creation.place_for(self._backend, device)
         usual = {
             "real floating": "float32",
@@ -51,28 +60,31 @@ class Info:
             for kind, name in usual.items()
             if name in self._backend.dtypes
         }
-        there = self._names(device)
+        # a kind without a dtype on this device is left out
+        available = self._names(device)
         return {
             kind: self._checks.kernels.dtype(name)
             for kind, name in names.items()
-            if name in there
+            if name in available
         }
 
     def dtypes(
         self, *, device: object = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Any]:
+        """Returns the dtypes of the given kinds on a device, by their names."""
+        # without `kind`, all dtypes of the standard
         kinds = (
             ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
         )
         names = [
             name
             for name in self._names(device)
-            if any(dtypes.is_dtype(name, one) for one in kinds)
+            if any(dtypes.is_dtype(name, item) for item in kinds)
         ]
         return {name: self._checks.kernels.dtype(name) for name in names}
 
     def _names(self, device: object) -> list[str]:
-        """The dtypes of the standard that a device of this backend has now."""
+        """Returns the names of the standard's dtypes that a device of this backend has now."""
         place = creation.place_for(self._backend, device)
         lacks = self._backend.lacks(place)
         return [

@@ -1,5 +1,5 @@
-"""The standard's extension `linalg`: functions built on the namespace and on the few factorizations that an adapter
-provides."""
+"""The standard's extension `linalg`: functions built on the namespace and on the few
+factorizations that an adapter provides."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _COMPLEX = {
     "complex64": "complex64",
     "complex128": "complex128",
 }
-"""The dtypes of matrices, each with the complex dtype of the same precision. Shorter floats are refused: no framework
-has kernels for them everywhere."""
+"""The dtypes of matrices, each with the complex dtype of the same precision. 16-bit floats are
+refused, because no framework has kernels for them on all devices."""
 
 
 class EigResult(NamedTuple):
@@ -57,7 +57,8 @@ class SVDResult(NamedTuple):
 
 
 def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Callable[..., Any]:
-    """Makes a function of square matrices that calls the kernel of the same name; `result` turns a tuple into a named
+    """Returns a function of square matrices that calls the adapter's kernel of the same name.
+    `result` makes the named tuple of a function with several results from the kernel's
     tuple."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
@@ -67,7 +68,10 @@ def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Cal
 
 
 def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
+    """Returns the lower triangular Cholesky factors of positive definite matrices, or the upper
+    ones."""
     result = _factor(checks, "cholesky", x, True)
+    # kernels return the lower triangle; the upper one is its conjugate transpose
     return _adjoint(checks, result) if upper else result
 
 
@@ -79,16 +83,19 @@ slogdet = _of_square("slogdet", SlogdetResult._make)
 
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
+    """Returns the eigenvalues and eigenvectors of square matrices, as complex numbers."""
     kernel, x = _kernel(checks, "eig"), _matrix(checks, x, "eig", True)
-    # the values of a real matrix are complex, unless it happens to be symmetric
+    # cast to complex numbers, because the eigenvalues of a real matrix may be complex
     return EigResult(*kernel(checks.cast(x, _COMPLEX[checks.name(x)])))
 
 
 def eigvals(checks: Checks, x: Any, /) -> Any:
+    """Returns the eigenvalues of square matrices, as complex numbers."""
     return eig(checks, x)[0]
 
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
+    """Returns the factors Q and R of matrices, reduced or complete."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -97,41 +104,53 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
+    """Returns the solution y of `x1 @ y = x2`; `x2` is a vector or a stack of matrices."""
     x1, x2 = checks.operands_together("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = _kernel(checks, "solve"), _matrix(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
-    # by the standard only one dimension is a vector; NumPy before 2.0 took more for vectors
+    # by the standard, x2 is a vector only if it has one dimension; NumPy before 2.0 has another
+    # rule
     is_vector = len(shapes[1]) == 1
     if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
-        raise ShapeError(f"linalg.solve: {shapes[0]} and {shapes[1]} do not fit")
+        raise ShapeError(
+            f"linalg.solve: the shapes {shapes[0]} and {shapes[1]} do not fit together"
+        )
     x2 = checks.xp.expand_dims(x2, axis=1) if is_vector else x2
+    # both are broadcast to one stack, which not all kernels do themselves
     batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernel(*[_stacked(checks, x, batch) for x in (x1, x2)])
     return checks.xp.squeeze(result, axis=-1) if is_vector else result
 
 
 def _stacked(checks: Checks, x: Any, batch: tuple[Any, ...]) -> Any:
-    """Matrices, broadcast to a stack of this shape."""
+    """Returns the matrices `x`, broadcast to a stack of the shape `batch` (all axes but the
+    last two)."""
     shape = shape_of(x)
     return x if shape[:-2] == batch else checks.xp.broadcast_to(x, (*batch, *shape[-2:]))
 
 
 def svd(checks: Checks, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+    """Returns the singular value decomposition of matrices: U, the singular values, and V
+    transposed."""
     return SVDResult(*_factor(checks, "svd", x, False, bool(full_matrices)))
 
 
 def svdvals(checks: Checks, x: Any, /) -> Any:
+    """Returns the singular values of matrices."""
     return _factor(checks, "svdvals", x, False)
 
 
 def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: Any) -> Any:
-    """Calls the adapter's kernel for a matrix or a stack of them. Raises `UnsupportedError` if it has none."""
+    """Returns the result of the adapter's kernel `function` for a matrix or a stack of
+    matrices. Raises `UnsupportedError` if it has no such kernel, and the errors of
+    `_matrix`."""
     kernel = _kernel(checks, function)
     return kernel(_matrix(checks, x, function, is_square), *settings)
 
 
 def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
-    """The adapter's factorization with this name. Raises `UnsupportedError` if it has none."""
+    """Returns the adapter's factorization with this name. Raises `UnsupportedError` if it has
+    none."""
     kernel: Callable[..., Any] | None = getattr(checks.kernels.linalg, function, None)
     if kernel is None:
         raise checks.backend.unsupported(
@@ -141,7 +160,9 @@ def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
 
 
 def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
-    """`x` as a matrix or a stack of matrices. Raises `DTypeError` or `ShapeError` for anything else."""
+    """Returns `x`, a matrix or a stack of matrices, as a tensor. Raises `ShapeError` if it is
+    neither, or if `is_square` and it is not square; raises `DTypeError` unless it is of floats
+    or complex numbers of 32 bits or more."""
     x = checks.require(x, FLOATING, f"linalg.{function}")
     name, shape = checks.name(x), shape_of(x)
     if name not in _COMPLEX:
@@ -159,17 +180,22 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
 
 
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
+    """Returns square matrices to the power of the int `n`; below 0, the power of the
+    inverse."""
     x, n = _matrix(checks, x, "matrix_power", True), index(n)
-    # also for a matrix that has no inverse
+    # the identity, also for a matrix that has no inverse: of a matrix of ones only the diagonal
+    # is kept
     if n == 0:
-        # ones on the diagonal only
         return checks.xp.tril(checks.xp.triu(checks.xp.ones_like(x)))
     return checks.fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
 
 
 def _power(checks: Checks, x: Any, n: int) -> Any:
-    """The matrix `x` to the power of n, for n of 1 or more, by repeated squaring: about log2(n) products."""
+    """Returns the matrix `x` to the power of n, which is 1 or more, by repeated squaring: about
+    log2(n) products."""
     matmul, result = checks.xp.matmul, None
+    # `result` is the product of those powers of `x` whose bits in n are 1; None stands for the
+    # identity
     while n > 1:
         if n % 2:
             result = x if result is None else matmul(result, x)
@@ -178,30 +204,38 @@ def _power(checks: Checks, x: Any, n: int) -> Any:
 
 
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
+    """Returns the number of singular values above `rtol` times the largest one."""
     return checks.fused(_rank, *_with_rtol(checks, "matrix_rank", x, rtol))
 
 
 def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
+    """Returns the number of singular values that count as nonzero."""
     return checks.xp.count_nonzero(_counts(checks, svdvals(checks, x), x, rtol), axis=-1)
 
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
+    """Returns the pseudo-inverses of matrices; singular values up to `rtol` times the largest
+    one count as 0."""
     return checks.fused(_pseudo_inverse, *_with_rtol(checks, "pinv", x, rtol))
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
-    """`pinv` from the singular values: those that count as nonzero are inverted."""
+    """Returns the pseudo-inverse, computed from the singular values: those that count as
+    nonzero are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     counts = _counts(checks, values, x, rtol)
-    # the inner `where` keeps the gradient of what does not count from being NaN
+    # the inner `where` replaces values near 0, whose reciprocals would make the gradient NaN
+    # although they are not used
     inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
     scaled = xp.multiply(xp.expand_dims(inverse, axis=-1), _adjoint(checks, u))
     return xp.matmul(_adjoint(checks, vh), scaled)
 
 
 def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
-    """The arguments of a fused function: `rtol` is one of its settings if it is a number, and otherwise a tensor."""
+    """Returns the arguments of `Checks.fused` after the function: a tuple of the tensors and
+    then the settings. `rtol` is a setting if it is a number or None, and one of the tensors
+    otherwise."""
     x = _matrix(checks, x, function)
     if rtol is None or type(rtol) in NUMBERS:
         return (x,), rtol
@@ -212,11 +246,13 @@ def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, .
 
 
 def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
-    """Which singular values count as nonzero: those above `rtol` times the largest."""
+    """Returns a mask of the singular values of `x` that count as nonzero: those above `rtol`
+    times the largest."""
     xp, shape = checks.xp, shape_of(x)
-    # there is no largest of no values
+    # an empty matrix has no largest value
     if 0 in shape:
         return xp.zeros_like(values, dtype=xp.bool)
+    # the default of the standard
     if rtol is None:
         rtol = max(shape[-2:]) * xp.finfo(values.dtype).eps
     rtol = rtol if type(rtol) in NUMBERS else xp.expand_dims(rtol, axis=-1)
@@ -224,7 +260,7 @@ def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
 
 
 def _adjoint(checks: Checks, x: Any) -> Any:
-    """The conjugate transpose."""
+    """Returns the conjugate transposes of matrices."""
     return checks.xp.conj(checks.xp.matrix_transpose(x))
 
 
@@ -232,7 +268,11 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Returns the cross product of vectors of 3 elements along the axis; other axes are
+    broadcast."""
     x1, x2 = checks.operands_together("linalg.cross", NUMERIC, x1, x2)
+    # an axis below 0 has to exist in the tensor with fewer dimensions; it stays counted from
+    # the end, because the numbers of dimensions may differ
     shorter = min(len(x1.shape), len(x2.shape))
     place = checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
     lengths = [shape_of(x)[checks.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
@@ -240,12 +280,13 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         raise ShapeError(
             f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}"
         )
-    # kernels are promised one shape
+    # the contract promises kernels two tensors of one shape
     x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else checks.xp.broadcast_arrays(x1, x2)
     return checks.kernels.cross(x1, x2, place % len(x1.shape))
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
+    """Returns the diagonals of the matrices in the last two axes."""
     x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:
@@ -254,6 +295,7 @@ def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
 
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
+    """Returns the matrix of the products of all elements of two vectors."""
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(
@@ -263,6 +305,7 @@ def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
 
 
 def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    """Returns the sums of the diagonals of the matrices in the last two axes."""
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 
@@ -270,18 +313,23 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """Returns a norm of matrices: 'fro', 'nuc', or an order of 1, 2 or infinity of either
+    sign."""
     xp, x = checks.xp, _matrix(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
+    # the greatest or the least sum of a column (1) or of a row (inf)
     if ord in (1, -1, math.inf, -math.inf):
         axis = -2 if abs(ord) == 1 else -1
         sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
+        # the other one of the last two axes: -1 for -2, and -2 for -1
         result = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
         return result if keepdims else xp.squeeze(result, axis=(-2, -1))
+    # norms that are computed from the singular values
     reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
     if reduce is None:
         raise ArgumentError(
-            f"linalg.matrix_norm: there is no norm {shown(ord)}; ord is 'fro', 'nuc', or +-1, 2, inf"
+            f"linalg.matrix_norm: there is no norm {shown(ord)}; expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf"
         )
     result = reduce(svdvals(checks, x), axis=-1, keepdims=keepdims)
     return xp.expand_dims(result, axis=-1) if keepdims else result
@@ -290,22 +338,26 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
 def vector_norm(
     checks: Checks, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2
 ) -> Any:
+    """Returns the norm of order `ord` of all elements, or of vectors along the axes."""
     xp, x = checks.xp, checks.require(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
         return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
     size = xp.abs(x)
     if math.isinf(ord):
         return (xp.max if ord > 0 else xp.min)(size, axis=axis, keepdims=keepdims)
+    # the number of elements that are not 0
     if ord == 0:
         return xp.sum(xp.astype(xp.not_equal(x, 0.0), size.dtype), axis=axis, keepdims=keepdims)
     if ord == 1:
         return xp.sum(size, axis=axis, keepdims=keepdims)
-    # for any other order the definition itself
+    # the definition: the root of order `ord` of the sum of powers
     return xp.pow(xp.sum(xp.pow(size, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
 
 def _euclidean_norm(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
-    """The root of the sum of squares."""
+    """Returns the root of the sum of squares along the axes; `function` is the name in
+    errors."""
     axes = checks.axes(axis, len(x.shape), f"linalg.{function}")
-    # kernels are promised at least one axis
+    # the contract promises kernels at least one axis; without any, the norm of each element is
+    # its absolute value
     return checks.kernels.norm(x, axes, bool(keepdims)) if axes else checks.xp.abs(x)

@@ -1,4 +1,5 @@
-"""`Lookup`: finds a backend's functions by the type of a tensor, for `array_namespace` and `xdevice.nn`."""
+"""`Lookup`: finds a backend's functions by the type of a tensor, for `array_namespace` and
+`xdevice.nn`."""
 
 from __future__ import annotations
 
@@ -19,32 +20,38 @@ if TYPE_CHECKING:
 
 
 class Functions:
-    """The functions of one backend. If `enter` is not None, each thread has to call it before it computes with them."""
+    """The functions of one backend: the base class of its namespace and of its functions of
+    layers."""
 
     def __init__(self, checks: Checks) -> None:
         self.checks = checks
         self.backend = checks.backend
         self.enter: Callable[[], None] | None = checks.kernels.enter
+        """If this is not None, each thread has to call it before it computes."""
         self.scopes = checks.backend.scopes
+        """How the scopes of devices are set aside; None if the framework has none that slow
+        down its calls."""
 
 
 F = TypeVar("F", bound=Functions)
 
 _all_checks: dict[str, Checks] = {}
+"""The `Checks` of each backend, by its name."""
 
 
 class Lookup(Generic[F]):
-    """The `Functions` of one sort (for `array_namespace` or for `xdevice.nn`): one for each backend, made by `make`."""
+    """The `Functions` of one class (those of `array_namespace`, or those of `xdevice.nn`): one
+    object for each backend, which `make` makes."""
 
     def __init__(self, make: Callable[[Checks], F]) -> None:
         self._make = make
         self._made: dict[str, F] = {}
         self.by_type: dict[type, F] = {}
-        """The `Functions` for each type of tensor seen so far: a fast lookup, valid while the `refusal` of the backend
-        is None."""
+        """The `Functions` for each type of tensor seen so far: a fast lookup, valid while the
+        `refusal` of the backend is None."""
 
     def of(self, backend: Backend) -> F:
-        """The `Functions` of a backend, made when it is first asked for."""
+        """Returns the `Functions` of a backend, which are made at the first call."""
         functions = self._made.get(backend.name)
         # another backend may have been registered under this name
         if functions is None or functions.backend is not backend:
@@ -54,22 +61,24 @@ class Lookup(Generic[F]):
         return functions
 
     def find(self, x: Any, function: str) -> F:
-        """The `Functions` of the backend that `x` belongs to. Raises `NotATensorError` if `x` is neither a tensor nor
-        a variable."""
+        """Returns the `Functions` of the backend that `x` belongs to. Raises `NotATensorError`
+        if `x` is neither a tensor nor a variable; `function` is the name in the error."""
         owned = registry.kind_of(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(
                 f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}"
             )
         functions = self.of(owned.backend)
-        # only some objects of a model's type are variables: each is asked, so the type is not kept
+        # of some types only a few objects are variables, so each object is looked at, and the
+        # type is not kept
         if owned.kind != "model":
             self.by_type[type(x)] = functions
         return functions
 
 
 def _checks(backend: Backend) -> Checks:
-    """The `Checks` of a backend, which its namespace and its functions of layers share."""
+    """Returns the `Checks` of a backend, which its namespace and its functions of layers share.
+    Kernels in `COMPOSED` that the adapter does not have are built from its other kernels."""
     checks = _all_checks.get(backend.name)
     if checks is None or checks.backend is not backend:
         checks = _all_checks[backend.name] = Checks(backend)

@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions for shapes, joining and products. Axes and shapes are checked here, so that
-all backends refuse the same."""
+"""The Python Array API standard's functions for shapes, joining and products. They check axes
+and shapes here, so that all backends raise the same errors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
+    """Returns `x` broadcast to a shape."""
     x = checks.tensor(x, "broadcast_to")
     wanted = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
     pairs = zip(reversed(shape), reversed(wanted), strict=False)
-    # None is a length that is not known while a function is traced
+    # None is a length that is not known while a function is traced, and may fit
     fits = [length in (1, None, new) for length, new in pairs]
     if len(shape) > len(wanted) or not all(fits):
         raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
@@ -34,31 +35,34 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
 
 
 def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
+    """Returns the tensors, broadcast to their common shape."""
     tensors = [checks.tensor(x, "broadcast_arrays") for x in arrays]
     if tensors:
         checks.require_one_device("broadcast_arrays", *tensors)
-    # the frameworks' own errors for shapes that do not fit differ
+    # computed here, because the frameworks raise different errors for shapes that do not fit
     shape = broadcast_shape(*[checks.full_shape(x, "broadcast_arrays") for x in tensors])
     return tuple([checks.kernels.broadcast_to(x, shape) for x in tensors])
 
 
 def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape that tensors of these shapes broadcast to."""
     return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
 
 
 def expand_dims(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
 ) -> Any:
+    """Returns `x` with new axes of length 1, at these places of the result."""
     if spelling:
         spellings.refuse("xp.expand_dims", spelling, "axis=")
     x = checks.tensor(x, "expand_dims")
     if not isinstance(axis, tuple):
         return checks.kernels.expand_dims(x, checks.axis(axis, len(x.shape) + 1, "expand_dims"))
     ndim = len(x.shape) + len(axis)
-    places = sorted([checks.axis(one, ndim, "expand_dims") for one in axis])
+    # the numbers of the new axes in the result, which are inserted from the first to the last
+    places = sorted([checks.axis(item, ndim, "expand_dims") for item in axis])
     if len({*places}) != len(places):
         raise ShapeError(f"expand_dims takes each axis once, not {shown(axis)}")
-    # in ascending order each new axis gets its place in the result
     for place in places:
         x = checks.kernels.expand_dims(x, place)
     return x
@@ -72,15 +76,18 @@ def flip(
     axis: int | tuple[int, ...] | None = None,
     **spelling: NoReturn,
 ) -> Any:
+    """Returns `x` with the order of the elements reversed along the axes, or along all axes for
+    None."""
     if spelling:
         spellings.refuse("xp.flip", spelling, "axis=")
     x = checks.tensor(x, "flip")
     axes = checks.axes(axis, len(x.shape), "flip")
-    # kernels are promised at least one axis
+    # the contract promises kernels at least one axis
     return checks.kernels.flip(x, axes) if axes else checks.kernels.copy(x)
 
 
 def matrix_transpose(checks: Checks, x: Any, /) -> Any:
+    """Returns `x` with its last two axes exchanged."""
     x = checks.tensor(x, "matrix_transpose")
     ndim = len(x.shape)
     if ndim < 2:
@@ -93,18 +100,21 @@ def matrix_transpose(checks: Checks, x: Any, /) -> Any:
 def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
+    """Returns `x` with the axes `source` moved to the places `destination`; the others keep
+    their order."""
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
-        [checks.axis(one, ndim, "moveaxis") for one in listed(axis)]
+        [checks.axis(item, ndim, "moveaxis") for item in listed(axis)]
         for axis in (source, destination)
     )
-    # an axis named twice would have no single place
+    # no axis may be moved to two places, and no place be taken twice
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
             f"moveaxis takes as many different axes as places, not {source} and {destination}"
         )
-    # the others keep their order around the places that are asked for
+    # the other axes keep their order; the moved ones are inserted, beginning with the lowest
+    # place
     order = [axis for axis in range(ndim) if axis not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
@@ -112,6 +122,7 @@ def moveaxis(
 
 
 def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
+    """Returns `x` with its axes in the order `axes`."""
     x = checks.tensor(x, "permute_dims")
     ndim = len(x.shape)
     order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
@@ -123,14 +134,16 @@ def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
 def repeat(
     checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
+    """Returns `x` with each element repeated: `repeats` is an int, or an int for each element
+    along the axis."""
     if spelling:
         spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
-    # as the standard says: without an axis the flat tensor is meant
+    # by the standard, without an axis the flattened tensor is repeated
     if axis is None and len(x.shape) != 1:
         x = checks.kernels.reshape(x, (-1,))
     place = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
-    # one number needs no places from the host
+    # an int: all elements are repeated equally often, and no indices have to be computed
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
             raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
@@ -147,14 +160,18 @@ def repeat(
         )
     import numpy
 
+    # each index as often as its element is repeated; a single count is for all
     places = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
     return checks.kernels.take(x, checks.constant(places, x), place)
 
 
 def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
-    """How often `repeat` repeats each element, as a NumPy array."""
+    """Returns how often `repeat` repeats each element, as a NumPy array, from a sequence or a
+    tensor of integers. Raises `ShapeError`, `DTypeError` or `DeviceMismatchError` for other
+    arguments, and `UnsupportedError` for a symbol."""
     import numpy
 
+    # a sequence of ints; anything else has to be a tensor
     if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
         return numpy.asarray(_ints(repeats, "repeat"), "int64")
     repeats = checks.require(repeats, INTEGER, "repeat")
@@ -166,10 +183,12 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
 def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
+    """Returns the elements of `x` in another shape; one length may be -1. With `copy=False`,
+    never a copy."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _filled(old, _ints(shape, "reshape"))
-    # MXNet and Paddle do not say whether they have copied
+    # with MXNet and Paddle it is not known whether `reshape` has copied
     if copy is False and not checks.kernels.RESHAPE_IS_VIEW:
         raise checks.backend.unsupported("reshape that never copies", "leave copy=False out")
     result = (
@@ -187,11 +206,14 @@ def roll(
     axis: int | Sequence[int] | None = None,
     **spelling: NoReturn,
 ) -> Any:
+    """Returns `x` with its elements shifted along the axes; those shifted beyond the end come
+    first."""
     if spelling:
         spellings.refuse("xp.roll", spelling, "shift=, axis=")
     x = checks.tensor(x, "roll")
     shape = shape_of(x)
     shifts = listed(shift)
+    # without an axis, the flattened tensor is rolled
     if axis is None:
         if len(shifts) != 1:
             raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
@@ -208,14 +230,16 @@ def roll(
         raise ShapeError(
             f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}"
         )
-    places = tuple([checks.axis(one, len(shape), "roll") for one in axes])
+    places = tuple([checks.axis(item, len(shape), "roll") for item in axes])
     return _rolled(checks, x, shifts, places) if places else x
 
 
 def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
-    """The tensor rolled along the axes by the shifts."""
+    """Returns the tensor rolled along each of the axes by its shift, an int of any size and
+    sign."""
     lengths = [shape_of(x)[axis] for axis in axes]
-    # kernels are promised shifts that are shorter than the axes
+    # the contract promises kernels shifts that are less than the length; an axis without
+    # elements has the shift 0
     pairs = zip(shifts, lengths, strict=True)
     steps = tuple(
         [
@@ -229,34 +253,41 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
 def squeeze(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn
 ) -> Any:
+    """Returns `x` without these axes, which have the length 1."""
     if spelling:
         spellings.refuse("xp.squeeze", spelling, "axis=")
     x = checks.tensor(x, "squeeze")
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), "squeeze")
-    if any(shape[one] not in (1, None) for one in axes):
-        raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
-    # kernels are promised at least one axis
+    if any(shape[place] not in (1, None) for place in axes):
+        raise ShapeError(
+            f"squeeze takes axes of length 1, not axis {axis} of the shape {shape}"
+        )
+    # the contract promises kernels at least one axis
     return checks.kernels.squeeze(x, axes) if axes else checks.kernels.copy(x)
 
 
 def unstack(
     checks: Checks, x: Any, /, *, axis: int = 0, **spelling: NoReturn
 ) -> tuple[Any, ...]:
+    """Returns the parts of `x` along an axis, in a tuple and without that axis."""
     if spelling:
         spellings.refuse("xp.unstack", spelling, "axis=")
     x = checks.tensor(x, "unstack")
     place = checks.axis(axis, len(x.shape), "unstack")
+    # the number of results has to be known
     checks.full_shape(x, "unstack")
     return tuple(checks.kernels.unstack(x, place))
 
 
 def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
+    """Returns `x` repeated as a whole, this many times along each axis."""
     x = checks.tensor(x, "tile")
     times = _sizes(repetitions, "tile")
     shape = checks.full_shape(x, "tile")
     ndim = max(len(shape), len(times))
-    # repeated in new axes of their own, which are then merged: no framework has to have `tile`
+    # each axis gets a new axis of length 1 in front of it, which is broadcast and then merged
+    # with it. So adapters need no kernel `tile`
     shape = (1,) * (ndim - len(shape)) + shape
     times = (1,) * (ndim - len(times)) + times
     wide = checks.kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
@@ -274,6 +305,7 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
 def concat(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
 ) -> Any:
+    """Returns the tensors joined along an axis, or flattened and joined for None."""
     if spelling:
         spellings.refuse("xp.concat", spelling, "axis=")
     tensors = _together(checks, arrays, "concat")
@@ -281,7 +313,8 @@ def concat(
         return checks.kernels.concat([checks.kernels.reshape(x, (-1,)) for x in tensors], 0)
     shapes = [shape_of(x) for x in tensors]
     place = checks.axis(axis, len(shapes[0]), "concat")
-    # a length that is not known may be the right one
+    # apart from the axis, all shapes have to be equal; a shape with a length that is not known
+    # may be right
     others = {*shapes}
     if (
         len(others) > 1
@@ -296,6 +329,7 @@ def concat(
 def stack(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn
 ) -> Any:
+    """Returns the tensors, which have one shape, joined along a new axis."""
     if spelling:
         spellings.refuse("xp.stack", spelling, "axis=")
     tensors = _together(checks, arrays, "stack")
@@ -306,6 +340,8 @@ def stack(
 
 
 def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
+    """Returns the tensors to be joined, cast to their common dtype. Raises `ShapeError` if
+    there are none, and `DeviceMismatchError` if they are on several devices."""
     tensors = [checks.tensor(x, function) for x in arrays]
     if not tensors:
         raise ShapeError(f"{function} takes one tensor or more")
@@ -319,13 +355,15 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
+    """Returns the sums of products of `x1` and `x2` over the given axes of both."""
     x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
         checks.full_shape(x2, "tensordot"),
     )
     first, second = _contracted(checks, shapes, axes)
-    # one product of matrices: of all axes that stay by those that are summed over
+    # computed as a product of two matrices. `first` and `second` are the axes that are summed
+    # over, `left` and `right` the others, which the result has
     left = [axis for axis in range(len(shapes[0])) if axis not in first]
     right = [axis for axis in range(len(shapes[1])) if axis not in second]
     left_lengths = [shapes[0][axis] for axis in left]
@@ -333,30 +371,33 @@ def tensordot(
     inner = prod([shapes[0][axis] for axis in first])
     rows = _as_matrix(checks, x1, (*left, *first), (prod(left_lengths), inner))
     columns = _as_matrix(checks, x2, (*second, *right), (inner, prod(right_lengths)))
-    # a product of matrices is what every framework has optimized
     product = checks.kernels.matmul(rows, columns)
     return checks.kernels.reshape(product, (*left_lengths, *right_lengths))
 
 
 def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
+    """Returns `x` with its axes in this order, and merged to a matrix of this shape."""
     return checks.kernels.reshape(checks.kernels.permute_dims(x, order), shape)
 
 
 def _contracted(
     checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
 ) -> tuple[list[int], list[int]]:
-    """The axes of both tensors that `tensordot` sums over. Raises `ShapeError` if their lengths differ."""
+    """Returns the axes of the first and of the second tensor that `tensordot` sums over. `axes`
+    is the caller's argument: a number of axes, or two sequences. Raises `ShapeError` if there
+    are no such axes, or if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
     if not isinstance(axes, tuple | list):
-        # a number means the last axes of the first tensor and the first of the second
+        # a number means that many axes at the end of the first tensor and at the beginning of
+        # the second
         axes = range(ndims[0] - axes, ndims[0]), range(axes)
         if axes[0].start < 0 or len(axes[1]) > ndims[1]:
             raise ShapeError(
                 f"tensordot: there are not that many axes in {shapes[0]} and {shapes[1]}"
             )
     first, second = (
-        [checks.axis(a, n, "tensordot") for a in one]
-        for one, n in zip(axes, ndims, strict=True)
+        [checks.axis(axis, ndim, "tensordot") for axis in named]
+        for named, ndim in zip(axes, ndims, strict=True)
     )
     if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
         raise ShapeError(
@@ -366,35 +407,39 @@ def _contracted(
 
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Returns the products of vectors along an axis, which the result does not have; `x1` is
+    conjugated."""
     x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))
     place = checks.axis(axis, shorter, "vecdot")
-    # counted from the front it would be another axis in each
+    # counted from the front, it would be two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(
             f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}"
         )
-    # counted from the end, because the tensors may have other numbers of axes
+    # counted from the end, because the tensors may have different numbers of axes
     axis = place - shorter
     lengths = shapes[0][axis], shapes[1][axis]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ShapeError(
-            f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}"
+            f"vecdot takes axes of equal length, not {shapes[0][axis]} and {shapes[1][axis]}"
         )
     try:
         is_complex = kind_of(checks.name(x1)) == "c"
         product = checks.kernels.multiply(checks.kernels.conj(x1) if is_complex else x1, x2)
-    # a look at the shapes first would take as long as a small product
+    # checking the shapes before would take as long as a small product
     except Exception:
         checks.require_fit("vecdot", x1, x2)
         raise
+    # in the dtype of the operands: some frameworks add up small integers in a wider one
     name = checks.name(product)
     return checks.cast(checks.kernels.sum(product, (len(product.shape) + axis,), False), name)
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
-    """A shape as a tuple of ints of 0 or more. Raises `ShapeError` for anything else."""
+    """Returns the argument `shape`, an int or a sequence, as a tuple of ints of 0 or more.
+    Raises `ShapeError` for anything else."""
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
         raise ShapeError(
@@ -404,7 +449,8 @@ def _sizes(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _ints(shape: Any, function: str) -> tuple[int, ...]:
-    """An int, or a sequence of ints, as a tuple. Raises `ShapeError` for anything else."""
+    """Returns an int, or a sequence of ints, as a tuple. Raises `ShapeError` for anything
+    else."""
     try:
         return tuple(map(index, listed(shape)))
     except TypeError:
@@ -414,8 +460,10 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """The new shape, with the actual length in place of -1. Raises `ShapeError` if the elements do not fit."""
-    # while a function is traced, the framework fills in what is not known
+    """Returns the new shape of a tensor of the shape `old`, with the actual length in place of
+    -1. Raises `ShapeError` if the number of elements differs."""
+    # with a length that is not known while a function is traced, the framework fills in -1
+    # itself
     if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):
             raise ShapeError(
@@ -423,6 +471,7 @@ def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
             )
         return new
     product = prod([length for length in new if length != -1])
+    # only one length may be -1, and no other may be below 0; a length of 0 would leave it open
     if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
         raise ShapeError(f"reshape: {old} does not fit into {new}")
     return tuple([prod(old) // product if length == -1 else length for length in new])

@@ -1,5 +1,5 @@
-"""`array_namespace`: the Python Array API standard's functions for a backend, made once from the kernels of its
-adapter."""
+"""`array_namespace`: the Python Array API standard's functions for a backend, made once from
+the kernels of its adapter."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ from .lookup import Functions, Lookup
 from .scopes import aside
 
 VERSION: Final = "2025.12"
+"""The version of the standard that the functions follow."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+# the constants of the standard
 CONSTANTS: Final = {
     "e": math.e,
     "inf": math.inf,
@@ -46,7 +48,8 @@ CONSTANTS: Final = {
 
 
 class NotOfferedError(UnsupportedError, AttributeError):
-    """A name that the backend does not have. It is an `AttributeError`, so that `hasattr` says so."""
+    """A name of the standard that the backend does not offer. It is an `AttributeError`, so
+    that `hasattr` returns False."""
 
 
 class Namespace:
@@ -60,12 +63,14 @@ class Namespace:
             functions |= _functions(module, checks)
         closures = elementwise.functions(checks) | fast.functions(checks)
         for name, function in closures.items():
-            function.__name__ = function.__qualname__ = (
-                name  # what an error for a wrong keyword says
-            )
+            # Python's error for a wrong keyword contains this name
+            function.__name__ = function.__qualname__ = name
+        # `sum` is a closure that replaces the function of `reducing`; tools see the signature
+        # of that function
         signature = inspect.signature(functions["sum"])
         closures["sum"].__signature__ = signature  # type: ignore[attr-defined]
         functions |= closures
+        # open scopes of devices are removed during each call
         functions = {
             name: aside(checks.backend.scopes, function) for name, function in functions.items()
         }
@@ -73,6 +78,7 @@ class Namespace:
         self._backend = checks.backend
         vars(self).update(functions)
         vars(self).update(CONSTANTS)
+        # the dtypes, as the framework's own objects
         vars(self).update(
             {
                 name: checks.kernels.dtype(name)
@@ -81,9 +87,10 @@ class Namespace:
             }
         )
         self.__array_namespace_info__ = partial(Info, checks)
-        # for functions that are written on others, as those of `linalg`
+        # for functions that call others of the namespace, such as those of `linalg`
         checks.xp = self
         if checks.kernels.linalg is not None:
+            # the standard has these in both places
             shared = {
                 name: functions[name]
                 for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")
@@ -93,9 +100,10 @@ class Namespace:
             self.fft = SimpleNamespace(**_functions(fft, checks))
 
     def __getattr__(self, name: str) -> Any:
+        # called for names that are not there: dtypes and extensions that the backend lacks, and
+        # unknown names
         if name in (*STANDARD, "fft", "linalg"):
             backend = self._backend.name
-            # `hasattr` has to say no, and a caller has to read why
             raise NotOfferedError(
                 f"{backend} does not support {name}; compute it with another backend: xdevice.convert(x, {HOST!r})"
             )
@@ -111,8 +119,9 @@ class Namespace:
 
 
 def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., Any]]:
-    """The public functions of a module of this folder that take `checks` first, bound to those of a backend. They are
-    not bound methods, which Paddle's to_static would take for methods of the object that holds them."""
+    """Returns the public functions of a module of this folder whose first argument is `checks`,
+    bound to those of a backend, by name. They are `partial`s and not bound methods, which
+    Paddle's to_static would take for methods of the object that has them as attributes."""
     return {
         name: _bound(name, function, checks)
         for name, function in vars(module).items()
@@ -123,9 +132,12 @@ def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., An
 
 
 def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name  # what an error for a wrong keyword says
+    """Returns the function with `checks` as its first argument, and with the signature of the
+    standard."""
+    # Python's error for a wrong keyword contains this name
+    function.__name__ = function.__qualname__ = name
     bound = update_wrapper(partial(function, checks), function)
-    # the standard's: without `checks`, and without keywords that are only answered
+    # without `checks`, and without `**spelling`, whose only use is an error for a wrong keyword
     signature = inspect.signature(function)
     _, *others = signature.parameters.values()
     own = [parameter for parameter in others if parameter.kind is not parameter.VAR_KEYWORD]
@@ -134,26 +146,30 @@ def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[
 
 
 def array_namespace(*xs: Any) -> Any:
-    """Returns the functions of the Python Array API standard (2025.12) for these tensors' backend, or the selected one.
+    """Returns the functions of the Python Array API standard (2025.12) for these tensors'
+    backend, or the selected one.
 
-    The same names, dtypes and shapes on every backend: `docs/reference/arithmetic.md` lists them and what they promise.
-    Experimental: it may change in a minor version.
+    Names, dtypes and shapes are the same on every backend: `docs/reference/arithmetic.md` lists
+    the functions and their rules. Experimental: it may change in a minor version.
 
     Args:
-        xs: tensors of one backend; Python numbers and None are skipped. Without tensors: the functions for the
-            selected backend.
+        xs: tensors of one backend; Python numbers and None are skipped. Without any tensor, the
+            functions are those of the selected backend.
 
     Raises:
-        ArgumentError: tensors of several backends. NotATensorError: anything else among `xs`.
-        UnsupportedError: the backend is a third party's, and its adapter has no kernels.
+        ArgumentError: the tensors are of several backends. NotATensorError: `xs` contains
+            anything else.
+        UnsupportedError: a third-party adapter has no kernels.
 
-    Costs 0.3 us once a type is known.
+    Costs 0.3 us, except for the first tensor of a type.
 
     Example:
         >>> xp = xdevice.array_namespace()
         >>> xdevice.item(xp.sum(xp.asarray([1.0, 2.0]) * 2))
         6.0
     """
+    # the usual call: one tensor of a known type, whose backend may be used in this process
+    # (`refusal` is None)
     if len(xs) == 1:
         cached = _seen.get(type(xs[0]))
         if cached is not None and cached.backend.refusal is None:
@@ -168,12 +184,12 @@ def array_namespace(*xs: Any) -> Any:
         if functions is not None and other is not functions:
             name = functions.backend.name
             raise ArgumentError(
-                f"these tensors are of {name} and of {other.backend.name}; xdevice.convert(x, {name!r}) makes one of "
-                f"{name}"
+                f"these are tensors of {name} and of {other.backend.name}; convert them to one backend: "
+                f"xdevice.convert(x, {name!r})"
             )
         functions = other
     if functions is None:
-        # only numbers: the selected backend
+        # no tensor among the arguments
         functions = _lookup.of(selection.current())
     if functions.enter is not None:
         functions.enter()
@@ -181,7 +197,9 @@ def array_namespace(*xs: Any) -> Any:
 
 
 def checks_of(x: Any, function: str) -> Checks:
-    """The checks of the backend that the tensor `x` belongs to, with this thread prepared for its kernels."""
+    """Returns the checks of the backend that the tensor `x` belongs to, after preparing this
+    thread for its kernels. Raises `NotATensorError` if `x` is not a tensor; `function` is the
+    name in the error."""
     functions = _seen.get(type(x))
     if functions is None or functions.backend.refusal is not None:
         functions = _lookup.find(x, function)
@@ -191,6 +209,8 @@ def checks_of(x: Any, function: str) -> Checks:
 
 
 class _ArrayFunctions(Functions):
+    """The namespace of a backend, and the object with its checks."""
+
     def __init__(self, checks: Checks) -> None:
         super().__init__(checks)
         self.namespace = Namespace(checks)
@@ -198,3 +218,4 @@ class _ArrayFunctions(Functions):
 
 _lookup: Final = Lookup(_ArrayFunctions)
 _seen: Final = _lookup.by_type
+"""The `_ArrayFunctions` for each type of tensor that a function was called with."""

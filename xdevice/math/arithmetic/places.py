@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions of positions: where extremes are, how elements are ordered, and which
-elements an index or a condition selects."""
+"""The Python Array API standard's functions of positions: where extremes are, how elements are
+ordered, and which elements an index or a condition selects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
-    """The index of the first extreme element (for `argmax` or `argmin`), or of the first NaN if there is one."""
+    """Computes `argmax` or `argmin`: returns the index of the first greatest or least element
+    as int64, or of the first NaN if there is one. Raises `ShapeError` if there are no
+    elements."""
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     place = None if axis is None else checks.axis(axis, len(shape), function)
@@ -32,7 +34,8 @@ def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bo
 def _first_of_extremes(
     checks: Checks, x: Any, function: str, place: int | None, keepdims: bool
 ) -> Any:
-    """`argmax` or `argmin` along an axis, or of the flat tensor if `place` is None, as int64."""
+    """Returns `argmax` or `argmin` along the axis `place`, or of the flattened tensor if
+    `place` is None, as int64."""
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if place is None else x
     places = checks.cast(
@@ -40,6 +43,7 @@ def _first_of_extremes(
     )
     if not keepdims:
         return places
+    # all axes have the length 1, or only the one that was searched
     return (
         kernels.reshape(places, (1,) * len(x.shape))
         if place is None
@@ -48,13 +52,15 @@ def _first_of_extremes(
 
 
 def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any:
-    """The positions that the kernel finds, or those of the first NaN if the kernel may skip NaN."""
+    """Returns the positions that the kernel `function` finds along the axis, with those of the
+    first NaN if the kernel may skip NaN."""
     kernels = checks.kernels
     places = getattr(kernels, function)(x, axis)
-    # ints have no NaN, and some frameworks put NaN first by themselves
+    # integers have no NaN, and the kernels of some frameworks find it themselves
     if dtypes.kind_of(checks.name(x)) != "f" or not kernels.SKIPS_NAN:
         return places
-    # NaN counts as the largest and as the smallest, as in NumPy
+    # NaN counts as greater and as less than all numbers, as in NumPy; `argmax` of the mask
+    # finds the first one
     is_nan = kernels.isnan(x)
     first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
     return kernels.where(kernels.any(is_nan, (axis,), False), first, places)
@@ -65,9 +71,10 @@ argmin = reduction("argmin", _place)
 
 
 def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
+    """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
     condition = checks.require(condition, BOOL, "where")
     if type(x1) in NUMBERS and type(x2) in NUMBERS:
-        # two numbers promote as the elements of a list do
+        # two numbers get the dtype of a list with both
         name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
         x1, x2 = (checks.number(x, checks.supported(name), condition) for x in (x1, x2))
     else:
@@ -84,12 +91,13 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
 def take(
     checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
+    """Returns the elements of `x` at a vector of indices along an axis."""
     if spelling:
         spellings.refuse("xp.take", spelling, "axis=")
     x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
     checks.require_one_device("take", x, indices)
     ndim = len(x.shape)
-    # by the standard the axis may be left out for vectors only
+    # by the standard, the axis may be left out only for a vector
     if axis is None and ndim != 1:
         raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
     if len(indices.shape) != 1:
@@ -99,12 +107,15 @@ def take(
 
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
+    """Returns the elements of `x` at the indices along an axis, which differ for each other
+    position."""
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),
         checks.require(indices, INTEGER, "take_along_axis"),
     )
     checks.require_one_device("take_along_axis", x, indices)
+    # both need as many dimensions; apart from the axis, their shapes are broadcast
     shape, wanted = shape_of(x), shape_of(indices)
     if len(shape) != len(wanted):
         raise ShapeError(
@@ -112,8 +123,8 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
         )
     place = checks.axis(axis, len(shape), "take_along_axis")
     others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
+    # the standard broadcasts the other axes; the frameworks do not, or do so differently
     wide = with_lengths(others, place, shape[place])
-    # the standard broadcasts the other axes, and the frameworks do not, or do so differently
     x = (
         x
         if wide == shape
@@ -128,13 +139,14 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
 
 
 def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> Any:
-    """The indices, with negative ones counted from the front. Raises `IndexError` for indices outside the axis,
-    which frameworks answer differently. While a function is traced the indices have no values, and are not
-    checked."""
+    """Returns the indices as int32 or int64, with negative ones counted from the front. Raises
+    `IndexError` for indices outside the axis, for which the frameworks behave differently.
+    While a function is traced, the indices have no values and are not checked."""
     kernels, length = checks.kernels, shape_of(x)[axis]
     name = checks.name(indices)
-    # the dtypes of indices that all frameworks take
+    # all frameworks take indices of int32 and int64
     whole = name if name in ("int32", "int64") else checks.supported("int64")
+    # traced indices: operations of the framework count negative ones from the front
     if not checks.has_values(indices):
         indices = checks.cast(indices, whole)
         along = (
@@ -144,9 +156,10 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
         )
         is_negative = kernels.less(indices, checks.number(0, whole, indices))
         return kernels.where(is_negative, kernels.add(indices, along), indices)
-    # a read of the host's memory where that is possible, without a copy
+    # reads the tensor's own memory if it is on the host, without a copy
     values = checks.backend.peek(indices)
-    # seen as unsigned, a negative index is in the upper half: one pass over the values finds both kinds of wrong ones
+    # read as an unsigned integer, a negative index is in the upper half of the range. So one
+    # pass over the values shows whether any is negative or too large
     unsigned = values.view(values.dtype.str.replace("i", "u"))
     half = 1 << (8 * values.itemsize - 1)
     if values.size and int(unsigned.max()) >= min(length, half):
@@ -165,7 +178,8 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
 def _ordering(
     function: str, compute: Callable[[Checks, Any, int, bool], Any]
 ) -> Callable[..., Any]:
-    """Makes `sort` or `argsort`, as a call of `compute`. Every kernel is stable, so `stable` changes nothing."""
+    """Returns the function `sort` or `argsort`, which calls `compute(checks, x, place,
+    descending)`. Every kernel is stable, so the argument `stable` changes nothing."""
 
     def ordering(
         checks: Checks,
@@ -187,14 +201,17 @@ def _ordering(
 
 
 def _sorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
-    # kernels are promised an axis, and elements
+    """Returns `x` sorted along the axis `place`."""
+    # the contract promises kernels an axis and elements
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.copy(x)
     return checks.kernels.sort(x, place, descending)
 
 
 def _argsorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
+    """Returns the indices that sort `x` along the axis `place`, as int64."""
     name = checks.supported("int64")
+    # a tensor without dimensions has the index 0; one without elements has none
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.full_like(x, 0, name)
     return checks.cast(checks.kernels.argsort(x, place, descending), name)
@@ -205,14 +222,18 @@ sort = _ordering("sort", _sorted)
 
 
 def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
+    """Whether each element of `x1` is in `x2`, as a mask; inverted with `invert`. NaN is in
+    nothing."""
     kernels = checks.kernels
     x1, x2 = checks.operands_together("isin", REAL, x1, x2)
     # nothing is an element of an empty set
     if 0 in shape_of(x2):
         return kernels.full_like(x1, bool(invert), "bool")
-    # a search in a sorted vector, because comparing each with each would need the product of both sizes
+    # a search in a sorted vector: comparing each element with each would need memory for the
+    # product of both sizes
     ordered = sort(checks, kernels.reshape(x2, (-1,)))
-    # each element is compared with the one at its place in the sorted vector, or with the last one
+    # each element is compared with the element at its place in the sorted vector, or with the
+    # last one
     places = searchsorted(checks, ordered, x1)
     places = kernels.minimum(
         places, checks.number(shape_of(ordered)[0] - 1, checks.name(places), places)
@@ -225,16 +246,18 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
 def searchsorted(
     checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
 ) -> Any:
+    """Returns for each element of `x2` where it belongs in the sorted vector `x1`; `side`
+    decides about equals."""
     x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
     shape = checks.full_shape(x2, "searchsorted")
-    # kernels are promised a sorted vector: `sorter` is the order that sorts this one
+    # kernels need a sorted vector; `sorter` has the indices that sort `x1`
     if sorter is not None:
         x1 = take(checks, x1, sorter)
-    # nothing is searched, or in nothing
+    # there is nothing to search for, or nothing to search in
     if 0 in shape or 0 in shape_of(x1):
         return checks.kernels.full_like(x2, 0, checks.supported("int64"))
     places = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)
@@ -242,12 +265,15 @@ def searchsorted(
 
 
 def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
-    """`searchsorted` of two vectors, with NaN after all numbers, as in `sort`: the frameworks differ there. So the
-    kernel gets infinity in place of each NaN, and its results are corrected by the counts of numbers and NaNs."""
+    """Returns `searchsorted` of two vectors, with NaN after all numbers, as in `sort`. The
+    frameworks treat NaN differently, so the kernel gets infinity in place of each NaN, and its
+    results are corrected: the place of a NaN is after all numbers (side "left") or at the end,
+    and no number is placed after a NaN."""
     kernels = checks.kernels
     name = checks.name(x1)
     if dtypes.kind_of(name) != "f":
         return kernels.searchsorted(x1, x2, side)
+    # infinity as a tensor, and the masks of the NaNs in `x1` and in `x2`
     most, are_nan, is_nan = (
         checks.number(math.inf, name, x1),
         kernels.isnan(x1),
@@ -257,6 +283,7 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
         kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side
     )
     whole = checks.name(places)
+    # the number of elements of `x1`, and of those that are not NaN
     count = checks.length(x1, (0,), whole)
     numbers = checks.cast(
         kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole

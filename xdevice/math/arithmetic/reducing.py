@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions that compute one number from many: sums, extremes, variances, truth; and
-sums and differences along an axis."""
+"""The Python Array API standard's functions that compute one number from many: sums, extremes,
+variances, truth; and sums and differences along an axis."""
 
 from __future__ import annotations
 
@@ -26,21 +26,25 @@ if TYPE_CHECKING:
 
 
 def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
-    """The dtype of a sum or product: `dtype` if it is given, else the standard's, which has 64 bits for integers."""
+    """Returns the name of the dtype of a sum or product of `x`: the argument `dtype`, or if
+    that is None the one of the standard, which is of 64 bits for integers. Raises `DTypeError`
+    for bool and for dtypes that the backend does not have; `function` is the name in the
+    error."""
     if dtype is not None:
         wanted = checks.supported(dtype_name(dtype))
         if wanted == "bool":
             raise checks.refused(function, NUMERIC, wanted)
         return wanted
     name = checks.name(x)
-    # MXNet and Paddle have no uint64
+    # MXNet and Paddle, which have no uint64, use int64
     if dtypes.kind_of(name) == "u" and "uint64" in checks.backend.dtypes:
         return checks.supported("uint64")
     return checks.supported("int64") if dtypes.kind_of(name) in "biu" else name
 
 
 def _accumulation(function: str) -> Callable[..., Any]:
-    """Makes `sum` or `prod`. Bools and integers are computed as int64, or as uint64 if they are unsigned."""
+    """Returns the function `sum` or `prod`. It computes bools and integers as int64, or as
+    uint64 if they are unsigned."""
 
     def accumulation(
         checks: Checks,
@@ -57,6 +61,7 @@ def _accumulation(function: str) -> Callable[..., Any]:
         x = checks.require(x, ANY, function)
         x = checks.cast(x, _accumulated(checks, function, x, dtype))
         axes = checks.axes(axis, len(x.shape), function)
+        # a tensor without dimensions, or `axis=()`
         if not axes:
             return checks.kernels.copy(x)
         result = getattr(checks.kernels, function)(x, axes, bool(keepdims))
@@ -71,11 +76,12 @@ sum = _accumulation("sum")
 
 
 def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """`max` or `min`. Raises `ShapeError` if there is nothing to choose from."""
+    """Computes the `function` "max" or "min". Raises `ShapeError` if there are no elements to
+    choose from."""
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
-    if 0 in shape and 0 in [shape[one] for one in axes]:
+    if 0 in shape and 0 in [shape[place] for place in axes]:
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
         )
@@ -91,9 +97,10 @@ min = reduction("min", _extreme)
 
 
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+    """Computes `mean`."""
     x = checks.require(x, dtypes.FLOATING, function)
     axes = checks.axes(axis, len(x.shape), function)
-    # `axis=()` reduces nothing, and kernels are promised axes
+    # the contract promises kernels at least one axis; `axis=()` reduces nothing
     return checks.kernels.mean(x, axes, bool(keepdims)) if axes else checks.kernels.copy(x)
 
 
@@ -101,7 +108,7 @@ mean = reduction("mean", _average)
 
 
 def _deviation(function: str) -> Callable[..., Any]:
-    """Makes `var` or its root, `std`."""
+    """Returns the function `var` or `std`."""
 
     def deviation(
         checks: Checks,
@@ -135,7 +142,8 @@ def _variance(
     correction: float,
     keepdims: bool,
 ) -> Any:
-    """The mean of the squared differences from the mean, or its root for `std`."""
+    """Returns the sum of the squared differences from the mean, divided by the number of
+    elements less `correction`; for `std` the root of that."""
     kernels = checks.kernels
     deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
     squares = kernels.square(deviations)
@@ -145,13 +153,15 @@ def _variance(
 
 
 def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -> Any:
-    """The divisor of a variance: the number of elements less `correction`, and at least 0."""
+    """Returns the divisor of a variance: the number of elements along `axes` less `correction`,
+    and at least 0. It is a float if the kernel `divide` takes one, otherwise a tensor."""
     kernels, name = checks.kernels, checks.name(x)
-    lengths = [shape_of(x)[one] for one in axes]
+    lengths = [shape_of(x)[place] for place in axes]
     if None not in lengths:
-        # a divisor of 0 gives infinity or NaN, as NumPy's does
+        # a divisor of 0 makes the variance infinity or NaN, as in NumPy
         divisor = float(builtins.max(math.prod(lengths) - correction, 0))
         return divisor if "divide" in kernels.TAKE_NUMBERS else kernels.number(divisor, name, x)
+    # a length is not known while a function is traced, so the framework computes the divisor
     divisor = kernels.subtract(
         checks.length(x, axes, name), kernels.number(correction, name, x)
     )
@@ -159,7 +169,8 @@ def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -
 
 
 def _cumulation(function: str, initial: int) -> Callable[..., Any]:
-    """Makes `cumulative_sum` or `cumulative_prod`, which begins with `initial`."""
+    """Returns the function `cumulative_sum` or `cumulative_prod`. With `include_initial`, its
+    result begins with `initial`, the sum or the product of no elements."""
 
     def cumulation(
         checks: Checks,
@@ -173,6 +184,7 @@ def _cumulation(function: str, initial: int) -> Callable[..., Any]:
         kernels = checks.kernels
         x = checks.require(x, NUMERIC, function)
         shape = shape_of(x)
+        # by the standard, the axis may be left out only for a vector
         if axis is None and len(shape) != 1:
             raise ShapeError(f"{function} of the shape {shape} needs an axis")
         place = checks.axis(0 if axis is None else axis, len(shape), function)
@@ -209,6 +221,8 @@ def diff(
     prepend: Any = None,
     append: Any = None,
 ) -> Any:
+    """Returns the differences of neighbors along an axis, taken `n` times, after joining
+    `prepend` and `append`."""
     kernels = checks.kernels
     x = checks.require(x, NUMERIC, "diff")
     place = checks.axis(axis, len(x.shape), "diff")
@@ -223,13 +237,15 @@ def diff(
         checks.require_one_device("diff", *parts)
         x = kernels.concat(checks.promoted(parts), place)
     length = checks.full_shape(x, "diff")[place]
+    # after `length` rounds no elements are left
     return checks.fused(_differences, (x,), place, length, builtins.min(index(n), length))
 
 
 def _differences(checks: Checks, x: Any, place: int, length: int, times: int) -> Any:
-    """`diff` along the axis `place` of this length, applied `times` times."""
+    """Returns the differences of neighbors along the axis `place`, which has this length,
+    applied `times` times."""
     kernels = checks.kernels
-    # each round subtracts neighbours, and leaves one element less
+    # each round leaves one element less; `last` is the number of differences
     for last in range(length - 1, length - 1 - times, -1):
         x = kernels.subtract(
             kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last)
@@ -241,13 +257,16 @@ def _differences(checks: Checks, x: Any, place: int, length: int, times: int) ->
 
 
 def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+    """Computes the `function` "all" or "any"."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_truth, (x,), function, axes, bool(keepdims))
 
 
 def _truth(checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
-    # not all frameworks take the truth of numbers
+    """Returns `all` or `any` of the elements of `x` along the axes, as one program where the
+    backend compiles."""
+    # the kernels of some frameworks take only bool
     x = checks.cast(x, "bool")
     return (
         getattr(checks.kernels, function)(x, axes, keepdims) if axes else checks.kernels.copy(x)
@@ -259,12 +278,15 @@ any = reduction("any", _true)
 
 
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+    """Computes `count_nonzero`."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_count_of_true, (x,), axes, bool(keepdims))
 
 
 def _count_of_true(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """Returns the number of nonzero elements along the axes: as bool they are True, which
+    counts as 1 in a sum."""
     return sum(checks, checks.cast(x, "bool"), axis=axes, keepdims=keepdims)
 
 

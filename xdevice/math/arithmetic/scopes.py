@@ -1,7 +1,9 @@
-"""The scopes of devices that a framework keeps, set aside while functions of xdevice compute.
+"""Removes the open scopes of devices (`with device:`) from a framework while functions of
+xdevice compute.
 
-PyTorch calls a scope for each operation and each attribute of a tensor, which takes 1 to 3 us each time. Functions of
-xdevice name the device wherever they make a tensor, so they need no scope; the user's functions do.
+PyTorch runs code of each open scope at every operation and every attribute of a tensor, which
+takes 1 to 3 us each time. Functions of xdevice name the device wherever they make a tensor, so
+they need no scope; the user's functions do.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """`with Aside(backend) as aside:` sets the scopes aside; `aside.inside(function)` makes a function that runs inside
-    them."""
+    """`with Aside(backend) as aside:` removes the open scopes of the backend's framework during
+    the block. `aside.inside(function)` returns a function that runs inside them
+    nevertheless."""
 
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
+        # the scopes that were removed, in the form that the framework returned
         self._taken: Sequence[Any] = ()
 
     def __enter__(self) -> Self:
@@ -36,11 +40,14 @@ class Aside:
             self._scopes.put_back(self._taken)
 
     def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, made to run inside the scopes that are set aside. It is to be called in this block."""
+        """Returns a function that calls `function` inside the removed scopes. It may be called
+        only in this block."""
         scopes = self._scopes
+        # no scopes were removed, so the function runs as it is
         if scopes is None or not self._taken:
             return function
 
+        # called while the scopes are removed: opens them again for the call
         def run(*args: Any, **kwargs: Any) -> Any:
             scopes.put_back(self._taken)
             try:
@@ -52,7 +59,8 @@ class Aside:
 
 
 def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a backend, called with that backend's scopes set aside."""
+    """Returns a function that calls `function` while the scopes of its backend are removed;
+    `function` itself if the backend has none (None)."""
     if scopes is None:
         return function
     are_open, set_aside, put_back = scopes
@@ -64,6 +72,7 @@ def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., 
         taken = set_aside()
         try:
             return function(*args, **kwargs)
+        # also after an error, because the scopes belong to the user's program
         finally:
             put_back(taken)
 

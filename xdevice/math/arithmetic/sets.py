@@ -1,6 +1,6 @@
-"""The standard's functions whose results have shapes that depend on values: `nonzero` and the sets. NumPy finds the
-places on the host, which is the same on every backend, and a kernel then takes the values, so that gradients flow to
-them."""
+"""The standard's functions whose results have shapes that depend on values: `nonzero` and the
+`unique` functions. NumPy finds the indices on the host, in the same way for every backend. A
+kernel then takes the values, so that gradients flow to them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class UniqueInverseResult(NamedTuple):
 
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
+    """Returns a vector of indices for each axis: those of the elements that are not 0."""
 
     x = checks.tensor(x, "nonzero")
+    # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the tensor of nonzero")
     if not len(x.shape):
         raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")
@@ -38,31 +40,40 @@ def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
 
 
 def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
+    """Returns the distinct elements, where each occurs first, the inverse indices and the
+    counts."""
     return UniqueAllResult(*_unique(checks, "unique_all", x, True, True, True))
 
 
 def unique_counts(checks: Checks, x: Any, /) -> UniqueCountsResult:
+    """Returns the distinct elements and how often each occurs."""
     return UniqueCountsResult(*_unique(checks, "unique_counts", x, False, False, True))
 
 
 def unique_inverse(checks: Checks, x: Any, /) -> UniqueInverseResult:
+    """Returns the distinct elements, and for each element of `x` its index among them."""
     return UniqueInverseResult(*_unique(checks, "unique_inverse", x, False, True, False))
 
 
 def unique_values(checks: Checks, x: Any, /) -> Any:
+    """Returns the distinct elements."""
     return _unique(checks, "unique_values", x, False, False, False)[0]
 
 
 def _unique(
     checks: Checks, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool
 ) -> list[Any]:
-    """The distinct elements, and the other results that are asked for."""
+    """Returns a list with the distinct elements, then the index of the first occurrence of each
+    (if `has_places`), the index of each element of `x` in the distinct ones (if `has_inverse`),
+    and the number of occurrences (if `has_counts`). Raises `UnsupportedError` for a symbol;
+    `function` is the name in the error."""
     import numpy as np
 
     kernels, x = checks.kernels, checks.tensor(x, function)
     checks.require_values(x, f"the tensor of {function}")
     values = checks.backend.peek(x)
-    # gradients flow through `take`, and not through values that come from the host
+    # whether the elements are taken from `x` by their indices: gradients do not flow through
+    # values from the host
     takes = has_places or checks.has_gradients
     wanted: Any = {
         "return_index": takes,
@@ -72,10 +83,12 @@ def _unique(
     parts = np.unique(values.ravel(), equal_nan=False, **wanted)
     elements, *others = parts if isinstance(parts, tuple) else (parts,)
     tensors = [checks.constant(part.ravel(), x) for part in others]
+    # the inverse comes after the indices, if these are there; its shape differs between
+    # versions of NumPy
     if has_inverse:
-        # NumPy 2.0 and others give it in different shapes
         tensors[takes] = kernels.reshape(tensors[takes], values.shape)
     if not takes:
         return [checks.constant(elements, x), *tensors]
+    # -1 cannot be computed from a shape without elements
     elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
     return [elements, *tensors[0 if has_places else 1 :]]

@@ -1,8 +1,8 @@
-"""`standard_array`: a tensor of any backend as an array of the Python Array API standard, for libraries that use
-operators and methods as well as functions.
+"""`standard_array`: a tensor of any backend as an array of the Python Array API standard, for
+libraries that use operators and methods as well as functions.
 
-Nothing is changed in a framework: `Array` holds a tensor, and each operator is the function of the namespace that the
-standard names for it.
+The frameworks' own tensors are not changed: an `Array` contains a tensor, and each of its
+operators calls the function of the namespace that the standard names for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSIONS: Final = ("2021.12", "2022.12", "2023.12", "2024.12", VERSION)
+"""The versions of the standard that a library may ask for; all get the namespace of the newest
+one."""
 
+# Python's operators, by the names of their special methods without underscores, and the
+# functions of the namespace
 UNARY: Final = {"abs": "abs", "invert": "bitwise_invert", "neg": "negative", "pos": "positive"}
 
 COMPARING: Final = {
@@ -63,25 +67,29 @@ COMPUTING: Final = {
     "truediv": "divide",
     "xor": "bitwise_xor",
 }
-"""The functions of Python's operators, which also have the forms `__radd__` and `__iadd__`."""
+"""The operators that also have a reflected form and a form in place, such as `__radd__` and
+`__iadd__`."""
 
 
 def standard_array(x: Any) -> Any:
-    """Returns `x` as an array of the Python Array API standard: its operators, methods and attributes on any backend.
+    """Returns `x` as an array of the Python Array API standard, with its operators, methods and
+    attributes.
 
     Experimental: it may change in a minor version.
 
-    Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of TensorFlow, Paddle and
-    MXNet; they return such an array again, and `.tensor` is its tensor, on the same device. Operators, indexing and
-    dtypes are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and never write into one.
-    `a[1:]` and `a[0]` are views as NumPy's are; parts without dimensions and the results of functions are not.
+    Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of
+    TensorFlow, Paddle and MXNet. They return such arrays again, and `.tensor` is the tensor of
+    an array, on the same device. Operators, indexing and dtypes are those of `array_namespace`.
+    `a[i] = v` and `a += v` give `a` another tensor and never write into one. As in NumPy,
+    `a[1:]` and `a[0]` are views; parts without dimensions and results of functions are not.
 
     Raises:
-        NotATensorError: `x` is not a tensor. Later: DTypeError if NumPy asks for an array that is not on a CPU, and the
-        errors of the functions of `array_namespace`.
+        NotATensorError: `x` is not a tensor. Later calls raise the errors of
+            `array_namespace`'s functions, and
+        DTypeError if NumPy reads an array that is not on a CPU.
 
-    An index of slices and ints costs a kernel for each axis, any other 1 ns for each element on the host; an
-    assignment costs what `at` does.
+    An index of slices and ints costs a kernel for each axis. Any other index costs 1 ns for
+    each element on the host. An assignment costs as much as `at`.
 
     Example:
         >>> x = xdevice.math.standard_array(xdevice.tensor([[1, 2], [3, 4]]))
@@ -96,13 +104,15 @@ def standard_array(x: Any) -> Any:
 
 
 class Array:
-    """The standard's array object: a tensor, with the operators and methods that the standard asks for. An array with a
-    `base` is a view of the part `index` of another array: it is computed anew once the base has another tensor."""
+    """The standard's array object: a tensor, with the operators and methods of the standard. An
+    array with a `base` is a view of the part `index` of that array, and is computed again when
+    the base has another tensor."""
 
     __slots__ = ("_base", "_checks", "_index", "_seen", "_tensor")
 
-    __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
-    # `==` gives an array, so equal arrays could not be told to be one key
+    # so that NumPy's arrays and scalars leave operators to this class
+    __array_ufunc__ = None
+    # not hashable, as an array must be whose `==` returns an array
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -112,18 +122,21 @@ class Array:
         self._tensor = tensor
         self._base = base
         self._index = index
+        # the tensor of the base from which `_tensor` was computed
         self._seen = None if base is None else base.tensor
 
     @property
     def tensor(self) -> Any:
-        """The backend's tensor; for a view, the part that it shows of its base's present tensor."""
-        # a view follows what is written into its base
+        """The backend's tensor; for a view, the part of the tensor that its base has now."""
+        # something was written into the base, so the view has other elements
         if self._base is not None and self._seen is not self._base.tensor:
             self._seen = self._base.tensor
             self._tensor = elements(self._checks, self._seen, self._index)
         return self._tensor
 
     def _write(self, tensor: Any) -> None:
+        """Gives the array another tensor. For a view, the base gets another tensor that has
+        this one at the index."""
         if self._base is None:
             self._tensor = tensor
         else:
@@ -136,40 +149,50 @@ class Array:
 
     @property
     def dtype(self) -> Any:
+        """The framework's own dtype."""
         return self._checks.kernels.dtype(self._checks.name(self.tensor))
 
     @property
     def device(self) -> Any:
+        """The device as `xdevice.Device`."""
         return self._checks.backend.device_of(self.tensor)
 
     @property
     def shape(self) -> tuple[Any, ...]:
+        """The lengths of the axes; None for one that is not known while a function is
+        traced."""
         return shape_of(self.tensor)
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.tensor.shape)
 
     @property
     def size(self) -> int | None:
+        """The number of elements; None if it is not known while a function is traced."""
         return None if None in self.shape else prod(self.shape)
 
     @property
     def mT(self) -> Array:  # noqa: N802
+        """The array with its last two axes exchanged."""
         return self.__array_namespace__().matrix_transpose(self)  # type: ignore[no-any-return]
 
     @property
     def T(self) -> Array:  # noqa: N802
+        """The transposed matrix; only for two dimensions."""
+        # the standard defines it for matrices only
         if self.ndim != 2:
             raise ShapeError(
                 f"T needs two dimensions, and the shape is {self.shape}; use mT or xp.permute_dims"
             )
         return self.mT
 
-    # what a library asks first
+    # how other libraries use an array: its namespace, its device, DLPack
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        # a library that asks for a version relies on its rules
+        """Returns the namespace whose functions take and return such arrays."""
+        # an unknown version is refused, because the library relies on its rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
                 f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}"
@@ -178,14 +201,15 @@ class Array:
         wrapped = _namespaces.get(inner)
         if wrapped is None:
             result = Wrapped(self._checks, inner, f"{inner.__name__} of standard arrays")
-            # libraries compare namespaces by identity
+            # one object for each namespace, because libraries compare namespaces by identity
             wrapped = _namespaces.setdefault(inner, result)
         return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
+        """Returns the array on another device, given in any spelling."""
         if stream is not None:
             raise UnsupportedError(
-                "to_device takes no stream; xdevice.accelerator.Stream has streams"
+                "to_device takes no stream here; use xdevice.accelerator.Stream"
             )
         return Array(self._checks, verbs.to_device(self.tensor, device))
 
@@ -197,8 +221,10 @@ class Array:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        """Returns a DLPack capsule of the memory. Raises `SharingError` if it cannot be shared
+        as requested."""
         x = self
-        # a copy to the host is what the caller asks for
+        # the caller wants the array on the CPU, and allows a copy
         if dl_device == (dlpack.CPU, 0) and copy is not False:
             x = self.to_device(CPU)
         elif dl_device is not None and dl_device != self.__dlpack_device__():
@@ -208,12 +234,14 @@ class Array:
         return x._capsule(bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns DLPack's type and number of the device."""
         return (
             (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
         )
 
     def _capsule(self, copy: bool) -> Any:
-        """The memory of the tensor, or of a copy, for DLPack."""
+        """Returns the DLPack capsule of the tensor, or of a copy of it. Raises `SharingError`
+        if the memory of the device cannot be shared."""
         backend = self._checks.backend
         if not backend.shares(self.device):
             raise SharingError(
@@ -221,20 +249,23 @@ class Array:
             )
         x = backend.detached(self.tensor)
         x = backend.copy(x, self.device) if copy else x
+        # waits until the values are computed, because the reader may not wait
         backend.finish(x)
         with backend.lending(x):
             return backend.export(x)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Returns a copy as a NumPy array; only for arrays on a CPU."""
         import numpy
 
-        # NumPy would copy from the GPU without a word
+        # refused, so that no copy from a GPU happens unnoticed
         if self.device is not CPU:
             raise DTypeError(
-                f"NumPy takes no array that is on {self.device}; x.to_device('cpu') copies it, "
-                "xdevice.to_numpy(x.tensor) reads it"
+                f"NumPy cannot read an array on {self.device}; copy it with x.to_device('cpu'), or read it with "
+                "xdevice.to_numpy(x.tensor)"
             )
-        # arrays here are never written, and NumPy's may be
+        # always a copy: a NumPy array may be written into, and tensors of these arrays never
+        # are
         if copy is False:
             raise SharingError("NumPy gets a copy of this array; leave copy=False out")
         return numpy.asarray(creation.to_numpy(self.tensor), dtype)
@@ -264,32 +295,39 @@ class Array:
     # elements
 
     def __getitem__(self, index: Any) -> Array:
+        """Returns a part by NumPy's rules: a view for slices and ints, a new array for other
+        indices."""
         index = _bare(index)
         part = elements(self._checks, self.tensor, index)
-        # NumPy's views are of slices, and its elements are values
+        # as in NumPy, an index of slices and ints gives a view, and a single element is a value
         if not is_sliced(index) or not len(part.shape):
             return Array(self._checks, part)
         return Array(self._checks, part, self, index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
+        """Gives the array, and for a view its base, another tensor with these values at the
+        index."""
         self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
     def _become(self, result: Array) -> Array:
-        """Gives the array the result of an operator in place. Raises `DTypeError` if that has another shape or
+        """Gives the array the tensor of `result`, which an operator in place such as `+=` has
+        computed, and returns the array. Raises `DTypeError` if `result` has another shape or
         dtype."""
-        here, there = (
+        old, new = (
             f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result)
         )
-        # in place neither shape nor dtype may change
-        if here != there:
+        # the standard: in place, neither the shape nor the dtype may change
+        if old != new:
             raise DTypeError(
-                f"an operator in place would make {there} of {here}; write x = x + y in place of x += y"
+                f"an operator in place would make {new} from {old}; write x = x + y instead of x += y"
             )
         self._write(result.tensor)
         return self
 
 
 def _of_one(function: str) -> Callable[[Array], Any]:
+    """Makes Python's unary operator from a function of the namespace."""
+
     def operator(self: Array) -> Any:
         return getattr(self.__array_namespace__(), function)(self)
 
@@ -297,12 +335,13 @@ def _of_one(function: str) -> Callable[[Array], Any]:
 
 
 def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
-    """Makes Python's binary operator from a function of the namespace."""
+    """Makes Python's binary operator from a function of the namespace. With `reflected`, the
+    array is the second operand, as in `1 - a`."""
 
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
             other = _bare(other)
-            # so that Python tries the operator of the other operand
+            # for anything but a number, Python tries the operator of the other operand then
             if type(other) not in NUMBERS:
                 return NotImplemented
         computed = getattr(self.__array_namespace__(), function)
@@ -323,7 +362,7 @@ def _in_place(function: str) -> Callable[[Array, Any], Any]:
 
 
 def _give_operators() -> None:
-    """Sets all of Python's operators on `Array`."""
+    """Gives the class `Array` the special methods of all of Python's operators."""
     for name, function in UNARY.items():
         setattr(Array, f"__{name}__", _of_one(function))
     for name, function in (COMPARING | COMPUTING).items():
@@ -340,7 +379,8 @@ _give_operators()
 
 
 class Wrapped:
-    """A namespace whose functions take and give `Array`s. Its names are those of the namespace of tensors."""
+    """A namespace whose functions take and return `Array`s. `inner` is the namespace of
+    tensors, or one of its extensions such as `linalg`, with the same names."""
 
     def __init__(self, checks: Checks, inner: Any, name: str) -> None:
         self.__name__ = name
@@ -348,7 +388,9 @@ class Wrapped:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
+        # called at the first use of a name only: the value is then set as an attribute
         value = getattr(self._inner, name)
+        # an extension
         if isinstance(value, SimpleNamespace):
             value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
         elif isinstance(value, FunctionType | partial) and not name.startswith("_"):
@@ -365,10 +407,11 @@ class Wrapped:
 
 
 _namespaces: dict[Namespace, Wrapped] = {}
+"""The namespace of `Array`s for each namespace of tensors."""
 
 
 def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns a function on tensors into the same function on `Array`s."""
+    """Returns a function that takes and returns `Array`s, made from a function of tensors."""
 
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
@@ -381,8 +424,9 @@ def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
-    """`asarray` that returns an array itself if nothing has to change, and keeps NumPy's float64, in which libraries
-    compute when they leave the namespace."""
+    """Returns the function `asarray` with two differences: it returns an `Array` itself if
+    nothing has to change, and it keeps the dtype of NumPy arrays, such as float64, in which
+    libraries compute on the host."""
 
     @wraps(asarray)
     def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:
@@ -392,6 +436,7 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
         owned = registry.kind_of(type(obj))
         if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
+            # None, the usual dtype, if the device does not support this one
             dtype = name if creation.is_dtype_supported(name, settings.get("device")) else None
         return asarray(obj, dtype=dtype, **settings)
 
@@ -399,19 +444,22 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bare(value: Any) -> Any:
-    """An argument as the namespace of tensors takes it: the tensor of an `Array`, and the number in a NumPy scalar,
-    whose dtype is ignored."""
+    """Returns an argument as the namespace of tensors takes it: the tensor of an `Array`, and a
+    Python number for a NumPy scalar, whose dtype does not count. Lists and tuples are searched;
+    other values stay as they are."""
     if isinstance(value, Array):
         return value.tensor
     if type(value) in (list, tuple):
         return type(value)(map(_bare, value))
+    # `as_array` returns another object for a NumPy scalar only
     return value if registry.as_array(value) is value else value.item()
 
 
 def _dressed(checks: Checks, result: Any) -> Any:
-    """A result of a function: each tensor in it as an `Array`."""
+    """Returns the result of a function with an `Array` in place of each tensor, also inside
+    tuples and lists."""
     if isinstance(result, tuple | list):
-        # a named tuple takes its parts one by one
+        # a named tuple, whose class takes its parts as separate arguments, has `_make`
         make: Any = getattr(result, "_make", type(result))
         return make([_dressed(checks, part) for part in result])
     result = registry.as_array(result)

@@ -1,6 +1,8 @@
-"""`update`, and the checks that it shares with the optimizers: each parameter must have its gradient and the like.
+"""`update`, and the checks that it shares with the optimizers: each parameter must have a
+gradient, and each optimizer's state a tensor for each parameter.
 
-This module has the rules for all frameworks. An adapter only calls a rule for each parameter.
+This module checks and pairs the tensors, for all frameworks. An adapter only calls the rule for
+each parameter.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.
-        grads: a container of the same structure. A gradient belongs to the parameter at its place, such as its key.
+        grads: a container of the same structure. A parameter's gradient is in the same place, such as under its key.
         rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
             arguments, which are copies (`p -= 0.1 * g; return p`).
 
     The rule computes on the device of its parameter. Gradients are recorded only inside `value_and_grad`.
 
     Raises:
-        NotATensorError: a leaf is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
-        ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
-        DeviceMismatchError: a gradient on a different device than its parameter.
+        NotATensorError: a leaf is not a tensor, or there is none; the rule returns no tensor (a missing `return`?).
+        ContainerError: `params` and `grads` differ in structure. ArgumentError: they are of several backends.
+        DeviceMismatchError: a gradient is on a different device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
 
-    Costs the rule's work for each parameter and, if tensors can be written, a copy of it and of its gradient. The
-    optimizers of `xdevice.optim` copy neither.
+    Costs the rule's work and, if tensors can be written into, a copy of each parameter and gradient. The optimizers of
+    `xdevice.optim` copy neither.
 
     Example:
         >>> x, slope = xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0])
@@ -65,6 +67,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
+    """Returns the result of `update`. It is called outside a compiler such as torch.compile,
+    which could not compile the walk over containers."""
     walk = flatten(params)
     with Aside(backend_of(walk)) as aside:
         rows = Rows("params", walk, grads=grads)
@@ -72,8 +76,12 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 class Rows:
-    """The tensors of a container, in its order, each with the tensors at its place in other containers of the same
-    structure."""
+    """The parameters in a container, in its order. Each is in a row with the tensors at the
+    same place in other containers of the same structure, such as its gradient.
+
+    `name` is the name of the container in errors, `walk` the walked container, and `others` are
+    the other containers by their names. Raises `ContainerError` or `ArgumentError` if a row is
+    not complete, and `DeviceMismatchError` if it is not on one device."""
 
     def __init__(self, name: str, walk: Walked, **others: Any) -> None:
         self.walk, self._name = walk, name
@@ -82,14 +90,16 @@ class Rows:
         for other, container in others.items():
             columns.append(self._beside(other, flatten(container)))
         tensors = [*chain(*columns)]
-        # asked once for all tensors, which are mostly in one place
+        # one look at all tensors together, because they are mostly of one type and on one
+        # device
         cls, *more = {*map(type, tensors)}
         self._is_together = (
             not more
             and cls in registry.probes
             and len(self._backend.devices_of(cls, tensors)) == 1
         )
-        """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
+        """Whether these are tensors of one type and on one device. Symbols of a traced function
+        have no device."""
         if not self._is_together:
             for other, leaves in zip(others, columns[1:], strict=True):
                 self._require_one_device(other, leaves)
@@ -97,15 +107,18 @@ class Rows:
 
     @property
     def tree(self) -> Tree:
+        """The walked container, as a `Tree`, which can name the path to a parameter."""
         return Tree(None, walk=self.walk)
 
     def _beside(self, name: str, walk: Walked) -> list[Any]:
-        """The leaves of a container in the order of the parameters. Raises `ContainerError` if the two differ in
-        structure."""
+        """Returns the leaves of another container in the order of the parameters. Raises
+        `ContainerError` if the two differ in structure, and `ArgumentError` if they are of two
+        backends."""
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
-        # mostly the keys are the same, in the same order
+        # mostly the keys are the same and in the same order, so that the leaves need not be
+        # paired by their paths
         return (
             leaves
             if have_same_keys(self.walk, walk)
@@ -113,7 +126,8 @@ class Rows:
         )
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
-        """The leaves of `other` by the paths of the parameters. Raises `ContainerError` if one has no partner."""
+        """Returns the leaves of `other` in the order of the parameters, paired by their paths.
+        Raises `ContainerError` if one has no partner."""
         places, others = self.tree.paths(), other.paths()
         by_place = dict(zip(others, leaves, strict=True))
         for i, place in enumerate(places):
@@ -129,7 +143,9 @@ class Rows:
         return [by_place[place] for place in places]
 
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
-        """Raises `DeviceMismatchError` for a tensor on a different device than its parameter."""
+        """Raises `DeviceMismatchError` for one of `leaves` on a different device than its
+        parameter. `name` is the name of their container."""
+        # symbols have no device
         if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
             return
         places, others = (
@@ -140,32 +156,35 @@ class Rows:
             return
         raise DeviceMismatchError(
             f"{self._name}{self.tree.path(i)} is on {places[i]}, and its {_one(name)} on {others[i]}; "
-            "xdevice.to_device brings them together"
+            "move one of them with xdevice.to_device"
         )
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
-        """Returns what the rule returns for each row. `writes` says whether the rule may write into its arguments."""
+        """Returns a list with the result of the rule for each row. `writes` is True if the rule
+        may write into its arguments, which are then copied."""
         results: list[Any] = self._backend.update(self._rows, rule, inside.get(), writes)
         return results
 
     def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
-        """Returns the rows that a rule makes from these."""
-        # the container and its tree stay the same
+        """Returns new rows, each the result of the rule for one of these rows."""
+        # the copy has the same container
         new = copy(self)
         new._rows = self.applied(rule)
         return new
 
     def kernel(self, name: str) -> Callable[..., Any] | None:
-        """Returns the adapter's own kernel for a step with these rows, if it has one."""
+        """Returns the adapter's kernel `name` (one of `STEPS`) with these rows as its first
+        argument. Returns None if it has none, or if the kernel does not take these tensors."""
         kernels = self._backend.nn()
-        # a kernel takes tensors on one device only; the symbols of a traced function have none that could be asked for,
-        # and only the kernels in `TRACED` take them
+        # a kernel takes tensors on one device only. The symbols of a traced function have no
+        # device, and only the kernels in `TRACED` take them
         takes_rows = (
             self._is_together
             if self._backend.tracing() is None
             else name in getattr(kernels, TRACED, ())
         )
-        # the gradients of a differentiated function would miss the step, since kernels are not recorded
+        # not inside `value_and_grad`: the kernels are not recorded, so no gradient would flow
+        # through the step
         kernel = getattr(kernels, name, None) if takes_rows and not inside.get() else None
         if kernel is None:
             return None
@@ -178,11 +197,12 @@ class Rows:
         return partial(kernel, self._rows)
 
     def rebuilt(self, parameters: Sequence[Any]) -> Any:
-        """Returns the container with new parameters. Raises an error for one that cannot replace the old one."""
+        """Returns the container with new parameters. Raises `NotATensorError`, `ShapeError` or
+        `DTypeError` for one that cannot replace its old parameter."""
         leaves = list(parameters)
         for i, x in enumerate(self.leaves):
             new = leaves[i]
-            # mostly nothing differs, and no closer look is needed
+            # mostly nothing differs, and `_checked` need not be called
             if (
                 backends.get(type(new)) is not self._backend
                 or new.shape != x.shape
@@ -192,26 +212,29 @@ class Rows:
         return rebuild(self.walk, leaves)
 
     def _checked(self, x: Any, new: Any, i: int) -> Any:
-        """Returns `new`, the rule's result for parameter `x`. Raises an error if it cannot be the new parameter."""
+        """Returns `new`, the rule's result for the parameter `x` with the number `i`. Raises
+        the errors of `rebuilt` if it cannot be the new parameter."""
         new = registry.as_array(new)
         owned = registry.kind_of(type(new))
         where = f"{self._name}{self.tree.path(i)}"
         if owned is None or owned.backend is not self._backend or owned.kind == "model":
             raise NotATensorError(
-                f"the rule gave {shown(new)} of type {type(new).__qualname__} for {where}, expected the new "
+                f"the rule returned {shown(new)} of type {type(new).__qualname__} for {where}, expected the new "
                 f"parameter as a tensor of {self._backend.name}"
             )
         if new.shape != x.shape:
             raise ShapeError(
-                f"the rule gave the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}"
+                f"the rule returned the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}"
             )
         if new.dtype != x.dtype:
             raise DTypeError(
-                f"the rule gave {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
+                f"the rule returned {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
                 "functions of array_namespace keep the dtype with Python numbers"
             )
         return new
 
 
 def _one(name: str) -> str:
+    """Returns the word for one item of the container `name` in errors: "gradient" for
+    "grads"."""
     return "gradient" if name == "grads" else name

@@ -1,6 +1,9 @@
-"""The values that a function reads besides its arguments: global variables, variables of enclosing functions, defaults.
+"""The values that a compiled function reads besides its arguments: global variables, variables
+of enclosing functions, defaults. They are *watched*: `Outside` keeps them and notices when a
+variable has another value.
 
-A function may read only the values in this table; anything else is refused by name:
+A function may read only the values in this table; the error for any other value names its
+variable:
 
 | value | its changes |
 |---|---|
@@ -52,15 +55,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
 CODE: Final = (FunctionType, MethodType, partial, type, Enum)
-"""The types of arguments whose own variables count, too."""
+"""The types of arguments whose own variables are watched, too."""
 _GONE: Final = object()
+"""In place of the value of a variable that does not exist, or has no value yet."""
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
 """The package of namespaces, and of the objects to which their functions are bound."""
+# types whose objects never change; the last one is the type of the fields of a named tuple,
+# which has no public name
 _CONSTANT: Final = frozenset((
     NoneType, NotImplementedType, bool, str, bytes, range, slice, EllipsisType, Device, CodeType, GetSetDescriptorType,
     MemberDescriptorType, WrapperDescriptorType, type(vars(namedtuple("_Pair", "x"))["x"]),
 ))  # fmt: skip
 _CONTAINERS: Final = frozenset((dict, list, set, tuple, frozenset))
+# the parts of a function, a method and the like that can be replaced, and so change what it
+# does
 _PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 _PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
 _PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
@@ -75,27 +83,30 @@ _OF_PYTHON: Final = frozenset((
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
     "__dataclass_fields__", "__dataclass_params__", "__orig_bases__", "__parameters__", "__slotnames__", "_abc_impl",
 ))  # fmt: skip
-"""Names that Python itself keeps in a class."""
+"""Names in a class that Python itself sets, some of them only when they are first used."""
 _STATELESS: Final = frozenset((
     "abc", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "decimal", "enum", "fractions",
     "functools", "itertools", "math", "numbers", "operator", "random", "re", "reprlib", "statistics", "string", "types",
     "typing", "warnings",
 ))  # fmt: skip
-"""Python's modules that give the same result at each call. The state of a generator shows whether numbers were
-drawn."""
+"""Python's modules whose functions give the same result at each call. `random` is one of them,
+because `random_states` shows whether numbers were drawn."""
 
 
 class Outside:
-    """The variables that functions read, and their values when this object was made. Raises `UnsupportedError` for one
-    whose changes could not be noticed."""
+    """The variables that functions read, and the values that they had when this object was
+    made. Raises `UnsupportedError` for a variable whose changes could not be noticed.
+    `functions` may also contain classes."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
-        self._visited: dict[
-            int, Any
-        ] = {}  # the values themselves, so that no `id` is used again
+        # by `id`; the values themselves are kept, so that no other object gets the same `id`
+        self._visited: dict[int, Any] = {}
         self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
-        """Functions that read values, the values that they gave at first, and the names of these values."""
+        """Functions that read the values of variables, the values that they returned at first,
+        and the names of the variables."""
         functions = list(functions)
+        # the packages of these functions, which count as parts of the program even if they are
+        # installed
         self._own = {
             str(getattr(function, "__module__", "")).partition(".")[0] for function in functions
         }
@@ -103,10 +114,12 @@ class Outside:
             self._visit(function, getattr(function, "__qualname__", "the function"))
 
     def has_changed(self) -> str:
-        """Returns the name of a variable that is a new object, or has new contents; "" if none is."""
+        """Returns the name of the first variable that has another object as its value, or whose
+        value has other parts than before; "" if there is none."""
         for read, before, names in self._watched:
             now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):
+                # without a difference in the common part, only the number of values differs
                 changed = (
                     name for name, x, y in zip(names, now, before, strict=False) if x is not y
                 )
@@ -114,13 +127,14 @@ class Outside:
         return ""
 
     def _visit(self, value: Any, name: str) -> None:
-        """Watches a value, and all that can be read in it. Raises `UnsupportedError` for a value that is not in the
-        table above."""
-        # objects refer to each other in circles
+        """Watches the parts of a value, and of all values that can be reached from it. Raises
+        `UnsupportedError`, with the variable's `name`, for a value that is not in the table
+        above."""
+        # objects may refer to each other in circles, so each is visited once
         if value is _GONE or id(value) in self._visited:
             return
         self._visited[id(value)] = value
-        if any(value is one for one in _LOOKS_UP):
+        if any(value is refused for refused in _LOOKS_UP):
             raise _unseen(name, value)
         cls = type(value)
         # nothing in it can change
@@ -134,41 +148,48 @@ class Outside:
             self._watch(lambda: _PARTS_OF_A_METHOD(value), name)
         elif cls is partial:
             self._watch(lambda: (*_PARTS_OF_A_PARTIAL(value), *_attributes(value)), name)
-        # a plain class: its metaclass is no code of the program
+        # a class whose metaclass is not code of the program: `type`, or one of a library
         elif isinstance(value, type) and is_of_library(cls.__module__):
             self._watch(lambda: value.__mro__, name)
             self._watch(partial(_parts_of_a_class, value), name)
-        # members of enumerations may have attributes
+        # a member of an enumeration may have attributes
         elif isinstance(value, Enum):
             self._watch(lambda: (cls, *vars(value).values()), name)
         elif not _is_tensor(value):
             raise _unseen(name, value)
 
     def _visit_function(self, function: FunctionType, name: str) -> None:
-        """Watches the values that a function reads: its defaults, attributes, cells, and the globals that its code
-        names."""
+        """Watches the values that a function reads: its defaults, attributes, cells (the
+        variables of enclosing functions), and the globals that its code names. Raises
+        `UnsupportedError` if it may read others."""
         variables = function.__globals__
         module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":
-            # nothing of xdevice's own in its closure changes; a function of the program that it is made around may
+            # the variables of xdevice do not count, but the function of the program that this
+            # one wraps may change
             self._visit(vars(function).get("__wrapped__", _GONE), name)
             return
         self._watch(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
         self._watch(partial(_attributes, function), f"an attribute of {name}")
-        # variables of the function around it
+        # variables of enclosing functions
         if cells := function.__closure__:
             self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
-        # it was made around others, which are in its cells
+        # globals of a library do not count; functions of the program that a library's function
+        # wraps are in its cells, which are watched above
         if is_of_library(module, self._own):
             return
         codes = _codes(function.__code__)
         # sorted, because a set has another order in each process
-        names = sorted({name for code in codes for name in code.co_names})
+        names = sorted({used for code in codes for used in code.co_names})
+        # such an attribute leads to variables that cannot be watched
         for unseen in _ELSEWHERE.intersection(names):
             raise _unseen(f"{name} reads {unseen}, which", function)
+        # an import inside the function reads a module, which must be a library
         for imported in _imports(function.__code__, names):
             if not is_of_library(imported, self._own):
                 raise _unseen(imported, sys.modules.get(imported))
+        # as Python looks them up: first the globals, then the builtins. `co_names` also has
+        # names of attributes, which are mostly found in neither
         python = vars(builtins)
         self._watch(
             lambda: [variables[x] if x in variables else python.get(x, _GONE) for x in names],
@@ -176,9 +197,10 @@ class Outside:
         )
 
     def _watch(self, read: Callable[[], Iterable[Any]], *names: str) -> None:
-        """Notes the values that `read` gives now, and what can be read in them. A single name applies to all of
-        them."""
+        """Keeps the values that `read` returns now, and visits them. There is a name for each
+        value, or one name for all of them."""
         values = [*read()]
+        # one name is repeated, and kept even if there is no value
         if len(names) != len(values):
             names *= max(len(values), 1)
         self._watched.append((read, values, names))
@@ -187,9 +209,11 @@ class Outside:
 
 
 def is_constant(value: Any, own: Container[str] = ()) -> bool:
-    """Whether nothing in a value can change: a number, a text, a dtype, or a named object of a library. Packages in
-    `own` do not count as libraries."""
+    """Whether nothing in a value can change: a number, a text, a dtype, a module, a C function,
+    or an object that a library has under its name. Packages in `own` do not count as
+    libraries."""
     cls = type(value)
+    # such as the fields of dataclasses, or a namespace of xdevice and its functions
     if (
         cls in _CONSTANT
         or cls.__module__ == "dataclasses"
@@ -198,7 +222,8 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
         return True
     if isinstance(value, ModuleType):
         return is_of_library(value.__name__, own)
-    # functions of C have no variables; a bound one may change what it is bound to
+    # functions written in C read no variables; but one that is bound to an object may change
+    # that object
     if isinstance(value, BuiltinFunctionType):
         owner = value.__self__
         return (
@@ -210,26 +235,28 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
         getattr(value, "__module__", None) or cls.__module__,
         getattr(value, "__name__", ""),
     )
+    # a class or function that is found in its module under its own name
     if is_of_library(module, own) and getattr(sys.modules.get(module), name, _GONE) is value:
         return True
+    # `own` does not matter here: these objects do not change, whoever has made their class
     return is_of_library(cls.__module__) and (
         isinstance(value, Number | Enum) or _is_dtype(value)
     )
 
 
 def is_of_library(module: Any, own: Container[str] = ()) -> bool:
-    """Whether a module is part of xdevice, of a framework or of an installed package, or one of Python's that gives the
-    same results at each call."""
-    # asked by name: the module need not be imported for it
+    """Whether the module with this name is part of xdevice, of a framework or of an installed
+    package, or is in `_STATELESS`. Packages in `own` do not count."""
     root = str(module).partition(".")[0]
     if root in sys.stdlib_module_names:
+        # `_collections` belongs to `collections`
         return root.lstrip("_") in _STATELESS
-    # a framework may lie anywhere, and functions of it in modules with names of their own
+    # a framework may be installed anywhere, and may have several top-level modules
     if root.startswith("xdevice") or any(
         root in backend.modules for backend in registry.list_loaded()
     ):
         return True
-    # the package of the compiled function itself is a program, even where it is installed
+    # the package of the compiled function itself is the program, even if it is installed
     return root not in own and _is_installed(
         getattr(sys.modules.get(root), "__file__", None) or ""
     )
@@ -237,13 +264,16 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
 
 @cache
 def _is_installed(file: str) -> bool:
-    """Whether a package with this `__init__`, or this module, lies where pip installs, wherever that is."""
+    """Whether `file`, the `__init__` of a package or a module by itself, is in a folder into
+    which pip installs. Such a folder has `*.dist-info` folders; "dist-packages" is that of
+    Debian."""
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
     return "dist-packages" in file or any(folder.glob("*.dist-info"))
 
 
 def _unseen(name: str, value: Any) -> UnsupportedError:
+    """Returns the error for the variable `name`, whose changes cannot be noticed."""
     return UnsupportedError(
         f"{name} is {shown(value)} of type {type(value).__qualname__}, and a compiled function would not notice a "
         "change; pass the tensors and numbers that you need from it as arguments"
@@ -251,36 +281,42 @@ def _unseen(name: str, value: Any) -> UnsupportedError:
 
 
 def _is_tensor(value: Any) -> bool:
+    """Whether `value` is a tensor or symbol that may be part of a program: not a model, and
+    without attributes that the program has set."""
     owned = registry.kind_of(type(value))
+    # a NumPy array would be a constant of the program, and writing into it would not be noticed
     if owned is None or owned.kind == "model" or owned.backend.is_host_only:
         return False
     return not getattr(value, "__dict__", None)
 
 
 def _parts(container: Any) -> list[Any]:
+    """Returns the items of a container; the keys and values of a dict."""
     return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
 def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
-    """Returns the names and values of a function's attributes, except `__signature__`, which says only what the code
-    says."""
+    """Returns the names and values of a function's attributes, in one list. `__signature__` is
+    left out, because it follows from the code."""
     return [
         part for item in vars(function).items() if item[0] != "__signature__" for part in item
     ]
 
 
 def _parts_of_a_class(cls: type) -> list[Any]:
-    """Returns the names in a class, with their values and functions."""
+    """Returns the names and values in a class, in one list; the functions of a property or the
+    like in place of it."""
     parts: list[Any] = []
     for name, value in vars(cls).items():
-        # Python writes these itself, at times it chooses
+        # Python sets these itself, at any time
         if name not in _OF_PYTHON:
             parts += name, *_behind(value)
     return parts
 
 
 def _behind(value: Any) -> tuple[Any, ...]:
-    """The functions in a property, a class method or the like, or the value itself."""
+    """Returns the functions in a property, a class method or the like; for any other value, the
+    value itself."""
     if isinstance(value, property | DynamicClassAttribute):
         return tuple(_PARTS_OF_A_PROPERTY(value))
     if isinstance(value, cached_property):
@@ -289,6 +325,8 @@ def _behind(value: Any) -> tuple[Any, ...]:
 
 
 def _in_cell(cell: Any) -> Any:
+    """Returns the value of a variable of an enclosing function, or `_GONE` if it has none
+    yet."""
     try:
         return cell.cell_contents
     except ValueError:  # a variable that is not assigned yet
@@ -296,14 +334,15 @@ def _in_cell(cell: Any) -> Any:
 
 
 def _codes(code: CodeType) -> list[CodeType]:
-    """Returns a code object and those of all functions in it."""
+    """Returns a code object and those of all functions defined in it, at any depth."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return [code, *(one for part in inner for one in _codes(part))]
+    return [code, *(nested for part in inner for nested in _codes(part))]
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
-    """Returns the modules that the code of a function imports, as its source says. Without the source, as after `exec`,
-    each of the code's names counts that `import` would find."""
+    """Returns the names of the modules that a function imports, as its source shows. Without a
+    source, as after `exec`, returns those of its `names` that could be imported. A relative
+    import begins with dots."""
     if code.co_name == "<lambda>":  # which cannot import
         return set()
     try:
@@ -315,16 +354,19 @@ def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
+            # the dots of a relative import
             imported.add("." * node.level + (node.module or ""))
     return imported
 
 
 def _is_importable(name: str) -> bool:
+    """Whether there is a top-level module with this name. It is not imported."""
     return name in sys.modules or find_spec(name) is not None
 
 
 def _is_dtype(value: Any) -> bool:
-    """Whether a value names a dtype, in any framework's form."""
+    """Whether a value is a dtype of any framework, such as `torch.float32`."""
+    # a tensor has a dtype, but is none
     if registry.kind_of(type(value)) is not None:
         return False
     try:
@@ -335,10 +377,12 @@ def _is_dtype(value: Any) -> bool:
 
 
 def random_states() -> Any:
-    """Returns the states of Python's and NumPy's own generators, which decide what they draw next."""
-    # not imported for this
+    """Returns the states of the random generators of Python and NumPy. They are equal as long
+    as nothing is drawn."""
+    # if the program has not imported NumPy, it cannot have drawn from it
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return random.getstate()
+    # bytes, because arrays have no comparison that gives one bool
     _, keys, *rest = numpy.random.get_state()
     return random.getstate(), keys.tobytes(), rest

@@ -1,8 +1,10 @@
-"""`compile`: a function of tensors as a program of the framework, which runs without Python.
+"""`compile`: makes a program of the framework from a function of tensors. The program runs
+without Python.
 
-A compiler calls a function once, with symbols in place of the tensors, and from then on repeats what it has recorded.
-So it would silently repeat values that the function read from elsewhere at that time. This module compiles anew if a
-variable that the function reads has changed since (`Outside`), and refuses a variable whose changes it cannot notice.
+A compiler calls a function once, with symbols in place of the tensors, and from then on repeats
+the operations that it has recorded. So it would silently repeat the values that other variables
+had at that time. This module compiles again if a variable that the function reads has changed
+since (`Outside`), and refuses a variable whose changes it cannot notice.
 """
 
 from __future__ import annotations
@@ -35,26 +37,30 @@ if TYPE_CHECKING:
 
     from xdevice.containers.trees import Walked
 
+    # the positional and the keyword arguments
     Call = tuple[tuple[Any, ...], dict[str, Any]]
+    # from tensors to a result that contains them
     Build = Callable[[Iterator[Any]], Any]
 F = TypeVar("F", bound="Callable[..., Any]")
 
+# the containers that `_reader` and `_builder` handle without a whole walk
 _CONTAINERS: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
-"""After this many programs for one function, a warning says why it is compiled again and again."""
+"""After this many programs for one function, a warning says why it is compiled again and
+again."""
 
 
 def compile(function: F, **spelling: NoReturn) -> F:
-    """The function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
+    """Returns the function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
 
     Experimental: it may change in a minor version.
 
-    It takes the function's arguments: tensors of one backend and on one device, in containers too. Other values in the
-    arguments (numbers, texts, functions) are part of the program, which is compiled again for each value, and for each
-    shape and dtype of a tensor. Pass values that change at each step as tensors. It gives the same results in the same
-    containers, including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`.
+    The program takes the arguments of the function: tensors of one backend and on one device, also in containers. Other
+    values in the arguments (numbers, texts, functions) are part of the program. It is compiled again for each of their
+    values, and for each shape and dtype of a tensor. Pass values that change at each step as tensors. The results are
+    the same in the same containers, including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`.
 
-    | backend | it is |
+    | backend | the program is |
     |---|---|
     | jax | `jax.jit` |
     | tensorflow | `tf.function` |
@@ -64,12 +70,12 @@ def compile(function: F, **spelling: NoReturn) -> F:
     Costs one slow call for each program (0.3 to 2 s for a small net, 0.02 s on PyTorch), and 4 to 15 us a call.
 
     Raises:
-        ArgumentError: not a function; an argument that is neither a tensor nor one of the above; no tensor at all;
-            tensors of two backends. DeviceMismatchError: tensors on two devices: compile the work of each.
+        ArgumentError: `function` is not a function; an argument is none of the above, or none is a tensor; or tensors
+            are of two backends. DeviceMismatchError: tensors are on two devices: compile the work of each.
         UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
             random numbers, asks where a tensor is, changes an argument or a variable of the program, or uses a variable
-            whose changes xdevice cannot notice; it notices those of numbers, texts, tensors, functions, classes and
-            containers of these (docs/reference/compiling.md). Pass values of other variables as arguments.
+            whose changes xdevice cannot notice. It notices changes of numbers, texts, tensors, functions, classes and
+            containers of these (docs/reference/compiling.md). Pass the values of other variables as arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
@@ -80,7 +86,7 @@ def compile(function: F, **spelling: NoReturn) -> F:
         spellings.refuse(
             "compile",
             spelling,
-            "the function alone: what is no tensor is static, and nothing is donated",
+            "the function alone; values that are not tensors are static, and nothing is donated",
         )
     if not callable(function):
         raise ArgumentError(
@@ -90,25 +96,30 @@ def compile(function: F, **spelling: NoReturn) -> F:
 
     @wraps(function)
     def compiled(*args: Any, **kwargs: Any) -> Any:
+        # a compiler such as torch.compile could not compile the walk over the arguments, so it
+        # is called outside
         return registry.eagerly(lambda: programs.call(args, kwargs))
 
     return compiled  # type: ignore[return-value]
 
 
 class _Arguments:
-    """The arguments of one call, sorted into tensors and the rest. Raises an error if something is wrong with them."""
+    """The arguments of one call, separated into tensors and other values. Raises
+    `ArgumentError` if there is no tensor, if tensors are of two backends, or for a value that a
+    program cannot contain."""
 
     def __init__(self, call: Call) -> None:
         self.walk = trees.flatten(call)
         self.backend: Backend | None = None
         self.tensors: list[Any] = []
         self.places: list[int] = []
-        """The indices of the leaves that are tensors."""
+        """The indices of the tensors among the leaves."""
         self.structure: list[Any] = [_structure(self.walk[0])]
-        """The key of a program, besides its tensors: the containers, and the values that are not tensors."""
+        """The parts of the key of a program: the types and keys of the containers, the values
+        that are not tensors, and the types of the tensors."""
         self.has_symbols = False
         for i, x in enumerate(self.walk[1]):
-            # a variable counts as the tensor in it
+            # a variable, such as tf.Variable, counts as the tensor in it
             owner, value = self._owner_of(x)
             if owner is None:
                 _require_fixed(self._name(i), x)
@@ -118,8 +129,8 @@ class _Arguments:
             # one program belongs to one framework's compiler
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
-                    f"compile takes tensors of one framework, and {self._name(i)} is of {owner.name}, others are of "
-                    f"{self.backend.name}; xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
+                    f"compile takes tensors of one framework, and {self._name(i)} is of {owner.name}, but earlier ones "
+                    f"are of {self.backend.name}; convert it: xdevice.convert(x, {self.backend.name!r})"
                 )
             self.backend = owner
             self.tensors.append(value)
@@ -129,7 +140,8 @@ class _Arguments:
             raise ArgumentError(
                 "compile takes a function of tensors, and there is none among its arguments"
             )
-        # what a container has beside its tensors, such as numbers in attributes of a subclass of list
+        # values of a container besides its items, such as attributes of a subclass of list; not
+        # those that are items, too
         beside = trees.Tree([*map(_besides_items, _nodes(self.walk[0]))])
         self.structure.append(_structure(beside.root))
         self.beside = [
@@ -138,27 +150,33 @@ class _Arguments:
             if id(leaf.value) not in {*map(id, self.walk[1])}
         ]
         for path, x in self.beside:
-            _require_fixed(f"beside the items of an argument, {path[path.index(']') + 1 :]}", x)
+            _require_fixed(
+                f"besides the items of an argument, {path[path.index(']') + 1 :]}", x
+            )
             self.structure += _key(x)
 
     def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
-        """Returns the backend of a tensor or of a variable, and the tensor in it; the backend is None if `x` is
-        neither."""
+        """Returns the backend of a tensor or of a variable, and the tensor in it; the backend
+        is None if `x` is neither."""
         owned = registry.kind_of(type(x))
         if owned is None:
             return None, x
+        # symbols: another compiler is tracing this call
         self.has_symbols |= owned.kind == "symbol"
         value = owned.backend.tensor_of(x) if owned.kind == "model" else x
         return (None, x) if value is None else (owned.backend, value)
 
     def _name(self, i: int) -> str:
+        """Returns the name of a leaf in errors: "argument", followed by its path in the
+        arguments."""
         return "argument" + trees.Tree(None, walk=self.walk).path(i)
 
     def device(self) -> Device:
-        """Returns the device of all the tensors. Raises if there are two."""
+        """Returns the device of all tensors. Raises `DeviceMismatchError` if they are on
+        several."""
         assert self.backend is not None
         places: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
-        # the first that is elsewhere, which the error names
+        # the first tensor on another device, which the error names
         i = next((i for i, place in enumerate(places) if place != places[0]), None)
         if i is not None:
             raise DeviceMismatchError(
@@ -168,6 +186,7 @@ class _Arguments:
         return places[0]
 
     def require_dense(self) -> None:
+        """Raises `UnsupportedError` if a tensor is not dense."""
         assert self.backend is not None
         if not all(map(self.backend.is_dense, self.tensors)):
             raise self.backend.unsupported(
@@ -175,7 +194,7 @@ class _Arguments:
             )
 
     def put(self, tensors: list[Any]) -> Call:
-        """Returns new args and kwargs, with these tensors in place of the present ones."""
+        """Returns the args and kwargs of the call with these tensors in place of its own."""
         leaves = list(self.walk[1])
         for i, x in zip(self.places, tensors, strict=True):
             leaves[i] = x
@@ -183,66 +202,82 @@ class _Arguments:
 
 
 class _Pattern:
-    """The arguments of a call without their tensors. The pattern finds the tensors of similar arguments in a fifth of
-    the time of a walk. Each step of a training loop would wait for the walk."""
+    """The arguments of a call without their tensors: their containers, and the values that are
+    not tensors. `find` recognizes arguments of the same pattern and returns their tensors. It
+    takes a fifth of the time of a whole walk, for which each step of a training loop would
+    wait."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
+        # `root` is the node of the pair (args, kwargs); see `_Node` in `containers/trees.py`
         root, leaves, _ = arguments.walk
         assert root is not None
         self.backend: Backend = arguments.backend
-        # their variables count as those of the compiled function do
         self.code: list[Any] = [
             x
             for x in [*leaves, *(leaf.value for leaf in arguments.beside)]
             if isinstance(x, CODE)
         ]
         self.code += [type(node[0]) for node in _nodes(root)]
-        """The functions and classes among the arguments, and the classes of their containers."""
+        """The functions and classes among the arguments, and the classes of their containers.
+        The variables that they read are watched, like those of the compiled function."""
         self.numbers = [x for x in leaves if type(x) is int]
+        """The ints among the arguments, which a warning shows."""
         self._places = arguments.places
         self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
+        """The values that are not tensors, with their indices among the leaves."""
         self._kinds = [*map(type, leaves)]
-        # a variable is an argument, and its tensor is looked for each time
+        # False if an argument is a variable: its tensor may be another one at each call
         is_plain = all(
             leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True)
         )
         self._readers: list[Callable[[Any, list[Any]], bool]] = []
-        """The readers of the positional and of the keyword arguments; empty if each call needs a closer look."""
+        """The readers of the positional and of the keyword arguments; empty if the arguments of
+        each call have to be walked."""
         if is_plain:
+            # `root[4]` has the nodes of args and kwargs; LookupError: a container that no
+            # reader can read
             with suppress(LookupError):
                 self._readers = [_reader(child) for child in root[4].values()]
 
     def find(self, call: Call) -> list[Any] | None:
-        """Returns the tensors in arguments of this pattern; None if they have another one, or if that is uncertain."""
+        """Returns the tensors of a call whose arguments have this pattern; None if they have
+        another one, or if only a walk can tell."""
         if not self._readers:
             return None
         leaves: list[Any] = []
         (args, kwargs), (read_args, read_kwargs) = call, self._readers
-        # what this pattern does not know for sure is looked at closely by `_Arguments`
+        # each reader adds its leaves to the list; for None, the caller walks the arguments
+        # (`_Arguments`)
         if read_args(args, leaves) or read_kwargs(kwargs, leaves):
             return None
         if [*map(type, leaves)] != self._kinds:
             return None
         if not self._fixed:
             return leaves
+        # the same objects: an equal value that is another object is left to the walk
         if any(leaves[i] is not x for i, x in self._fixed):
             return None
         return [leaves[i] for i in self._places]
 
 
 def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
-    """A function that adds the leaves of a container to a list, and returns True if the container is built differently.
-    Raises LookupError for containers other than lists, tuples, and dicts whose keys are strings."""
+    """Returns a function `read(container, leaves)`, made from the node of a container. It adds
+    the leaves of a container that is built like this one to the list `leaves`. It returns True
+    if the container is built differently, and False otherwise. Raises LookupError for
+    containers other than lists, tuples, and dicts whose keys are strings."""
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
     # other containers have rules of their own, and go through a whole walk
     if cls not in _CONTAINERS or (cls is dict and {*map(type, names)} - {str}):
         raise LookupError
+    # for each child its reader, or None for a leaf
     parts = [_reader(inner[i]) if i in inner else None for i in range(length)]
 
     def read(x: Any, leaves: list[Any]) -> bool:
         children: Any = x
+        # a dict with the same keys in another order counts as different, because leaves are
+        # read in order
         if type(x) is not cls or (len(x) != length if cls is not dict else [*x] != names):
             return True
         for child, part in zip(children if cls is not dict else children.values(), parts):  # noqa: B905  # of one length
@@ -252,6 +287,7 @@ def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
                 return True
         return False
 
+    # the usual parameters: a dict of tensors, read without a loop in Python
     def read_flat_dict(x: Any, leaves: list[Any]) -> bool:
         if type(x) is not dict or [*x] != names:
             return True
@@ -269,19 +305,27 @@ class _Programs:
         self._last: _Pattern | None = None
         """The pattern of the last call, which is tried first."""
         self._patterns: dict[Any, _Pattern] = {}
+        """The pattern for each structure of arguments."""
         self._made: dict[Any, _Program] = {}
+        """The program for each pattern, device, scope and selected backend."""
         self._count = 0
+        """How often the function was compiled, for `_warn`."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the results of the function for these arguments, from a program that is made
+        if there is none yet."""
         call, pattern = (args, kwargs), self._last
         tensors = None if pattern is None else pattern.find(call)
+        # a walk raises the error if the backend may not be used in this process (`refusal`),
+        # such as after a fork
         if pattern is None or tensors is None or pattern.backend.refusal is not None:
             arguments = _Arguments(call)
             tensors = arguments.tensors
-            # called while another compiler traces
+            # symbols: this call is inside a function that another compiler traces, and that
+            # compiles this one, too
             if arguments.has_symbols:
-                return self._function(*args, **kwargs)  # a compiler around this one compiles it
-            # the same object each time, because programs are kept by it
+                return self._function(*args, **kwargs)
+            # the same object for the same structure, because it is the key of the programs
             self._last = pattern = self._patterns.get((*arguments.structure,)) or _Pattern(
                 arguments
             )
@@ -290,11 +334,13 @@ class _Programs:
         # the adapter has no compiler
         if getattr(backend.compile, "__func__", None) is Compiling.compile:
             return self._function(*args, **kwargs)
-        # a function may ask for the device of the block and for the selected backend
+        # the function may make tensors on the device of a `with device:` block, or for the
+        # selected backend
         key = pattern, device, scopes.current(), selection.current()
         program = self._made.get(key)
-        # what the function reads elsewhere was written into the program
+        # the values of other variables that the function reads are part of the program
         if program is None or program.outside.has_changed():
+            # the checks that take time are made only when a program is made
             arguments = _Arguments(call)
             arguments.device()
             arguments.require_dense()
@@ -307,9 +353,10 @@ class _Programs:
         return result
 
     def _warn(self, numbers: list[int]) -> None:
-        """Warns once that a function is compiled again and again."""
+        """Counts a compilation, and warns at the eighth that the function is compiled again and
+        again. `numbers` are the ints among the arguments, the likeliest reason."""
         self._count += 1
-        # said once, where it begins to be many
+        # not `<`: the warning comes once
         if self._count != _MANY:
             return
         name = getattr(self._function, "__qualname__", shown(self._function))
@@ -322,9 +369,10 @@ class _Programs:
 
 
 def _depth() -> int:
-    """The number of xdevice's frames above the user's, counted from the function that calls this."""
+    """Returns the `stacklevel` with which a warning of the calling function names the line of
+    the user."""
+    # goes up from the calling function until a frame is not xdevice's
     depth, frame = 1, sys._getframe(1)
-    # the warning shall name the user's line
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith(
         "xdevice"
     ):
@@ -333,28 +381,37 @@ def _depth() -> int:
 
 
 class _Program:
-    """A function as it was compiled for arguments with one key, once for each of their shapes and dtypes."""
+    """A function compiled for arguments with one key. The adapter keeps a program for each
+    combination of shapes and dtypes."""
 
     def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
         self.outside = Outside([function, *pattern.code])
         self.is_new = False
-        """Whether the last calls have compiled the function for new shapes or dtypes."""
+        """Whether the function was compiled for new shapes or dtypes since `_Programs.call`
+        looked last."""
         self._shapes: set[Any] = set()
         self._function = function
         self._backend = pattern.backend
-        self._now = local()  # the arguments of the call that may be tracing
+        # the arguments of the call that is running in this thread: `_trace` needs their
+        # containers
+        self._now = local()
         self._compiled = pattern.backend.compile(self._trace, device)
+        # takes the places of tensors in the template of a result
         self._blank = self._backend.from_numpy(numpy.zeros(0, "float32"), device)
 
     def run(self, call: Call, tensors: list[Any]) -> Any:
+        """Returns the results for the arguments `call`, whose tensors are `tensors`."""
         self._now.call = call
         try:
             result = self._compiled(tensors)
         except DeviceMismatchError:
+            # raises an error that names the arguments, unless the mismatch is inside the
+            # function
             _Arguments(call).device()
             raise
         finally:
             del self._now.call
+        # None: the adapter cannot compute this call with a program
         if result is None:
             args, kwargs = call
             return self._function(*args, **kwargs)
@@ -362,12 +419,16 @@ class _Program:
         return build(iter(tensors))
 
     def _trace(self, tensors: list[Any]) -> tuple[Build, list[Any]]:
-        """Calls the function, mostly with symbols, and refuses what a program could not repeat."""
+        """Calls the function with `tensors`, which are mostly symbols, in place of the tensors
+        of its arguments. Returns a function that builds its result, and the tensors in the
+        result. Raises `UnsupportedError` if the function has an effect that a program would not
+        repeat: changing a container or a variable, or drawing random numbers."""
         args, kwargs = call = _Arguments(self._now.call).put(tensors)
         before, random = trees.flatten(call)[1], random_states()
         result = self._function(*args, **kwargs)
         after = trees.flatten(call)[1]
-        # a program would not repeat it
+        # the function has changed a container among its arguments, which a program would not
+        # repeat
         if len(before) != len(after) or any(
             x is not y for x, y in zip(before, after, strict=True)
         ):
@@ -381,7 +442,7 @@ class _Program:
                 f"compiling a function that changes {changed}: it would do so once, while it is traced",
                 "return the new value",
             )
-        # compared by value: drawing is seen wherever it happens
+        # the states are compared by value, so drawing is noticed wherever it happens
         if random_states() != random:
             raise self._backend.unsupported(
                 "compiling a function that draws random numbers: they would be the same at each call",
@@ -394,7 +455,9 @@ class _Program:
         return self._parted(result)
 
     def _parted(self, result: Any) -> tuple[Build, list[Any]]:
-        """Returns a function that puts other tensors into a result, and the tensors in the result."""
+        """Returns a function that builds such a result around other tensors, and the tensors in
+        this result. Raises `UnsupportedError` if the result contains something that a program
+        cannot return."""
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
@@ -402,26 +465,31 @@ class _Program:
             if owned is not None and owned.backend is self._backend and owned.kind != "model":
                 tensors.append(x)
                 places.append(i)
-                # else the template would keep the compiler's symbols; without a tensor it may have fewer leaves
+                # in place of a symbol of the compiler, which must not stay alive; a tensor,
+                # because a container may be walked differently without one
                 leaves[i] = self._blank
             elif not _is_fixed(x):
                 raise self._backend.unsupported(
-                    f"compiling a function that gives {shown(x)} of type {type(x).__qualname__}",
+                    f"compiling a function that returns {shown(x)} of type {type(x).__qualname__}",
                     f"return tensors of {self._backend.name}, numbers, texts and containers of these",
                 )
         return _builder(trees.flatten(trees.rebuild(walk, leaves)), places), tensors
 
 
 def _builder(template: Walked, places: list[int]) -> Build:
-    """A function that builds a result around its tensors. If the result holds only tensors in dicts, lists and tuples,
-    it takes a third of the time of `trees.rebuild`."""
+    """Returns a function that builds a result from an iterator of its tensors. `template` is a
+    walked result, and `places` are the indices of the tensors among its leaves. For a result
+    with nothing but tensors in dicts, lists and tuples, the function takes a third of the time
+    of `trees.rebuild`."""
 
+    # for any result
     def rebuild(tensors: Iterator[Any]) -> Any:
         leaves = list(template[1])
         for i in places:
             leaves[i] = next(tensors)
         return trees.rebuild(template, leaves)
 
+    # for tensors in dicts, lists and tuples; raises LookupError for other containers
     def builder(node: Any) -> Build:
         x, _, keys, children, inner = node
         cls, names = type(x), list(keys)
@@ -431,25 +499,30 @@ def _builder(template: Walked, places: list[int]) -> Build:
         if cls is not dict:
             return lambda tensors: cls([part(tensors) for part in parts])
         if not inner:
-            return lambda tensors: dict(zip(names, tensors))  # noqa: B905  # the rest is for others
+            # zip stops after the last name: the iterator's further tensors belong to other
+            # containers
+            return lambda tensors: dict(zip(names, tensors))  # noqa: B905
         return lambda tensors: dict(zip(names, [part(tensors) for part in parts], strict=True))
 
-    # there is more than tensors in it
+    # some leaves are not tensors
     if len(places) < len(template[1]):
         return rebuild
     try:
+        # without a container, the result is the only tensor
         return next if template[0] is None else builder(template[0])
     except LookupError:
         return rebuild
 
 
 def _is_fixed(x: Any) -> bool:
-    """Whether this may be an argument although it is no tensor or container: the function is compiled for each value of
-    it."""
+    """Whether `x`, which is not a tensor or container, may be an argument or a result: a
+    number, a text, a function or a class. The function is compiled for each value."""
     return isinstance(x, CODE) or is_constant(x)
 
 
 def _require_fixed(name: str, x: Any) -> None:
+    """Raises `ArgumentError` for an argument that is not fixed (see `_is_fixed`); `name` is its
+    name in the error."""
     if not _is_fixed(x):
         raise ArgumentError(
             f"{name} is {shown(x)} of type {type(x).__qualname__}, and a compiled function takes tensors, numbers, "
@@ -458,7 +531,7 @@ def _require_fixed(name: str, x: Any) -> None:
 
 
 def _nodes(root: Any) -> list[Any]:
-    """A container and all containers in it, as they were walked."""
+    """Returns the nodes of a container and of all containers in it; empty if `root` is None."""
     return (
         []
         if root is None
@@ -467,8 +540,8 @@ def _nodes(root: Any) -> list[Any]:
 
 
 def _besides_items(node: Any) -> dict[str, Any]:
-    """The parts of a container besides the items that were walked, by name: attributes of a subclass of list, the
-    factory of a defaultdict, the `maxlen` of a deque."""
+    """Returns the parts of a container besides the items that were walked, by name: attributes
+    of a subclass of list, the factory of a defaultdict, the `maxlen` of a deque."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
@@ -484,9 +557,11 @@ def _besides_items(node: Any) -> dict[str, Any]:
 
 
 def _structure(node: Any) -> Any:
-    """The types and keys of a container and of all containers in it, as a key."""
+    """Returns a hashable key with the types and keys of a container and of all containers in
+    it; None without one."""
     if node is None:
         return None
+    # `inner` has the nodes of those children that are containers, by their indices
     x, _, keys, _, inner = node
     return (
         type(x),
@@ -496,6 +571,6 @@ def _structure(node: Any) -> Any:
 
 
 def _key(x: Any) -> tuple[type, Any]:
-    """A key that distinguishes a value from others, even from equal ones: 0.0 from -0.0, 1 from True, `range(0, 1, 2)`
-    from `range(1)`."""
+    """Returns a key that distinguishes a value from all others, even from equal ones: 0.0 from
+    -0.0, 1 from True, `range(0, 1, 2)` from `range(1)`."""
     return type(x), repr(x) if isinstance(x, Number | range) else x

@@ -11,31 +11,39 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
+    # from tensors to a note and tensors; `Compiling.compile` explains the note
     Traced = Callable[[list[Any]], tuple[Any, list[Any]]]
+    # the same, or None: the core then calls the user's function
     Compiled = Callable[[list[Any]], tuple[Any, list[Any]] | None]
 
 
 class Compiling(Primitives):
-    """The capability of compiling functions of tensors. Without it `xdevice.compile` calls the function itself, as it
-    does where the framework's compiler was measured to gain nothing."""
+    """The capability of compiling functions of tensors. Without it, `xdevice.compile` calls the
+    function itself. An adapter also leaves it out if its framework's compiler was measured to
+    gain nothing."""
 
     needs: ClassVar[tuple[str, ...]] = ("compile",)
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns a function that gives the results of `call` faster, or None if it cannot: then the core calls the
-        user's function. Both take a list of dense tensors on `device`, and return a note and a list of tensors. The
-        note is a hashable object of any type: `call` makes one for each combination of shapes and dtypes, and the
-        function returns it with all results for that combination.
+        """Returns a function that computes the results of `call` faster. It may return None for
+        a call that it cannot compute; the core then calls the user's function. `call` and the
+        function take a list of dense tensors on `device`, and return a note and a list of
+        tensors. The note is a hashable object of any type: `call` makes one for each
+        combination of shapes and dtypes, and the function returns it with all results for that
+        combination.
 
-        The function is called with the same number of tensors each time. It may call `call` with symbols in their
-        places, as often as it likes: `call` raises what the traced function raises. Gradients flow through the function
-        as they do through `call`. It raises `DeviceMismatchError` if the tensors are not all on `device`, unless
+        The function is called with the same number of tensors each time. It may call `call` any
+        number of times, also with symbols in place of tensors; `call` raises the errors of the
+        traced function. Gradients flow through the function as they do through `call`. It
+        raises `DeviceMismatchError` if the tensors are not all on `device`, unless
         `common_device` notices that."""
         raise self.unsupported("compiled functions", "call the function itself")
 
     def common_device(self, tensors: list[Any]) -> Device | None:
-        """Returns the device that one or more dense tensors are on; None if that takes a closer look. Of tensors that
-        a compiled function refuses, it may return the device of the first."""
+        """Returns the device of one or more dense tensors; None if their types or devices
+        differ, so that the core has to look at each of them. If a compiled function refuses
+        such tensors anyway, it may return the device of the first."""
+        # the types of the tensors, such as those of tensors and of variables
         kinds = set(map(type, tensors))
         here = self.devices_of(kinds.pop(), tensors) if len(kinds) == 1 else ()
         return next(iter(here)) if len(here) == 1 else None

@@ -16,12 +16,15 @@ class Reproducibility(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("seed_generators", "deterministic")
 
     def seed_generators(self, n: int) -> None:
-        """Seeds all generators that the framework has by default, on every device. `n` is below 2**32."""
+        """Seeds all default random generators of the framework, on every device, with the int
+        `n` (0 to 2**32 - 1)."""
         raise self.unsupported(
             "seeding its generators", "seed them by the framework's own function"
         )
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
-        """A block in which the framework chooses deterministic kernels, and after which it has its former settings.
-        `as` gives a line for each thing that stays nondeterministic, and how to make it deterministic."""
+        """Returns a context manager. In its block the framework chooses deterministic kernels;
+        afterwards, also after an error, it has its former settings. `as` gives a list with one
+        line for each thing that stays nondeterministic and how to make it deterministic; an
+        empty list means that nothing does."""
         raise self.unsupported("deterministic kernels", "ask the framework for them")

@@ -21,15 +21,17 @@ class Graphs(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("new_graph", "only_on", "capture", "replay")
 
     compiler: ClassVar[str] = ""
-    """The framework's own means of repeating a function without Python, named in an error: "tf.function"."""
+    """The framework's own way of repeating a function without Python, such as "tf.function". It
+    is named in errors."""
 
     def new_graph(self, device: Device) -> Any:
         """Returns a new graph without any work, which can record work on `device`."""
         raise self.no_graphs()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
-        """Returns a context manager. Inside the block, `DeviceMismatchError` is raised when this thread's work reads,
-        makes or writes a tensor on a different device than `device`."""
+        """Returns a context manager. Inside its block, an operation of this thread that reads,
+        makes or writes a tensor on a device other than `device` raises
+        `DeviceMismatchError`."""
         raise self.no_graphs()
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
@@ -45,6 +47,7 @@ class Graphs(Primitives):
 
     def no_graphs(self) -> UnsupportedError:
         """Returns the error to raise if a device has no graphs."""
+        # empty for a framework without a compiler of functions
         cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
         return self.unsupported(
             "graphs of recorded work here", f"call the function itself{cheaper}"

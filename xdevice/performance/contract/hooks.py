@@ -1,9 +1,10 @@
-"""Hooks: functions put in place of a framework's own, through which `Backend.watch` notices each transfer. They are set
-while a block is open, shared by overlapping blocks, and removed afterwards.
+"""Hooks: functions that replace a framework's own, and by which `Backend.watch` notices each
+transfer. They are set while a block is open, shared by overlapping blocks, and removed
+afterwards.
 
-A hook is called in all threads, so it first checks whether its own thread or task is listening (`listening`). While a
-transfer that was reported is in progress, it is not listening: the reads inside it are part of that transfer (a single
-print makes many).
+A hook is called in all threads, so it first checks whether its own thread or task is listening
+(`listening`). While a reported transfer is in progress, the thread is not listening: the reads
+inside it are part of that transfer (a single print makes many).
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ if TYPE_CHECKING:
     Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
 
 _NAMES: Final = {"__repr__": "print", "__str__": "print"}
+"""The names that a report has for reads by these methods. Other methods keep their names,
+without underscores."""
 _readers: Final[list[Hooks]] = []
-"""The `Hooks` of open blocks for backends whose tensors NumPy reads by itself. They share one hook on NumPy."""
+"""The `Hooks` of the open blocks that have called `numpy_reads`: they share one hook on
+`np.asarray`."""
 
 
 class Hooks(Patches):
     """The hooks of one backend for one block: `with Hooks(backend, report, size) as hooks: hooks.reads(...)`.
 
-    `size` returns the bytes of a tensor. `place` returns its device, or None if reading the tensor is not a transfer;
-    the default is `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of the block that set
-    it first, so all blocks have to pass the same `report`. Names that this version of a framework does not have are
-    skipped.
+    `report` is called with a record of each transfer. `size` returns the bytes of a tensor.
+    `place` returns its device, or None if reading the tensor is not a transfer; the default is
+    `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of the block
+    that set it first, so all blocks must pass the same `report`. Names that this version of a
+    framework does not have are skipped.
     """
 
     def __init__(
@@ -53,7 +58,7 @@ class Hooks(Patches):
         self._report = report
         self._size = size
         self._place = place or backend.device_of
-        # asked at every call of a hook, and classes are few
+        # whether each class is one of tensors: a cache, because every call of a hook needs it
         self._tensors: dict[type, bool] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -63,11 +68,13 @@ class Hooks(Patches):
                 _readers.remove(self)
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
-        """Sets hooks on methods and properties of `owner` by which the host reads the tensor that they are called on.
-        `how` is what a report calls the read; left out, it is the method's name. A read by a method with an underscore
-        in front, as Python calls for `float(x)`, counts as implicit."""
+        """Sets hooks on methods and properties of `owner`, such as "item", by which the host
+        reads the tensor that they are called on. Records name the read `how`, or like the
+        method if that is left out. A read by a method whose name begins with an underscore,
+        such as `__float__`, counts as implicit."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
+            # pickling and `copy.copy` call the same method
             describe = self._pickled if name == "__reduce_ex__" else self._read_first
             self.calls(owner, name, partial(describe, label, not name.startswith("_")))
 
@@ -79,11 +86,14 @@ class Hooks(Patches):
         how: str | None = None,
         at: int = 0,
     ) -> None:
-        """Sets a hook on a function that explicitly moves its argument number `at` to another device. `target` gets the
-        arguments of the function and returns that device, or None if the call moves nothing."""
+        """Sets a hook on the function `name` of `owner`, which explicitly moves its positional
+        argument with the number `at` to another device. `target` is called with the function's
+        arguments and returns that device, or None if the call moves nothing. Records name the
+        move `how`, or like the function if that is left out."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+            # a call with too few arguments moves nothing: the framework raises its own error
             return (
                 self.move(label, args[at], target(*args, **kwargs), explicit=True)
                 if at < len(args)
@@ -93,23 +103,27 @@ class Hooks(Patches):
         self.calls(owner, name, describe)
 
     def verbs(self) -> None:
-        """Sets hooks on the backend's own `move`, `copy` and `to_numpy`, so that what xdevice does is reported, too."""
+        """Sets hooks on the backend's own methods `move`, `copy` and `to_numpy`, so that
+        transfers by xdevice's functions are reported too, under the names of these
+        functions."""
         self.moves(self._backend, "move", lambda x, device: device, how="to_device")
         self.moves(self._backend, "copy", lambda x, device: device, how="copy_to")
         self.reads(self._backend, "to_numpy")
 
     def numpy_reads(self) -> None:
-        """Sets hooks on `np.asarray` and `np.array`, which read a tensor on the host without calling any method of
-        it."""
+        """Sets hooks on `np.asarray` and `np.array`, for frameworks whose tensors NumPy reads
+        without calling a method of the tensor."""
         import numpy
 
+        # blocks may be opened in several threads
         with lock:
             _readers.append(self)
         for name in ("asarray", "array"):
             self.calls(numpy, name, partial(_read_by_numpy, name))
 
     def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
-        """Returns a record of the read of a tensor by the host; None if `x` is not a tensor with values."""
+        """Returns a record of a read of `x` by the host. Returns None if `x` is not a tensor
+        with values on one device, or if reading it is not a transfer."""
         source = self._source(x)
         return (
             None
@@ -120,7 +134,8 @@ class Hooks(Patches):
     def move(
         self, how: str, x: Any, target: Device | None, *, explicit: bool = False
     ) -> Transfer | None:
-        """Returns a record of the move of a tensor to a device; None if the tensor is on that device already."""
+        """Returns a record of a move of `x` to the device `target`. Returns None if `x` is not
+        a tensor, if it is on that device already, or if `target` is None."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -135,21 +150,26 @@ class Hooks(Patches):
         nbytes: int,
         explicit: bool = False,
     ) -> Transfer:
+        """Returns a record of a transfer by this backend: `kind` is "read" or "move", and `how`
+        the name of the call that makes it."""
+        # from the CPU to the CPU nothing is moved
         physical = source.kind != "cpu" or destination.kind != "cpu"
         return Transfer(
             self._backend.name, kind, how, source, destination, nbytes, physical, explicit
         )
 
     def report(self, transfer: Transfer | None) -> None:
-        """Reports a transfer that was noticed without a hook, if this thread or task is listening."""
+        """Reports a transfer that an adapter has noticed without a hook, if this thread or task
+        is listening. Does nothing for None."""
         if transfer is not None and listening.get():
             self._report(transfer)
 
     def _pickled(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
-        """Returns a record of pickling a tensor; None for `copy.copy`, which calls the same method and reads no
-        values."""
+        """Describes a call of `__reduce_ex__`: returns a record of the read by pickle, and None
+        for `copy.copy`, which calls the same method and reads no values."""
+        # frame 0 is this one, 1 the hook, and 2 the code that called the method
         return (
             None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
         )
@@ -157,28 +177,37 @@ class Hooks(Patches):
     def _read_first(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
+        """Describes a call of a method that reads its tensor: returns a record, or None if it
+        is not a transfer."""
         return self.read(how, args[0], explicit=explicit)
 
     def _source(self, x: Any) -> Device | None:
+        """Returns the device that a transfer of `x` starts from; None if `x` is not a tensor of
+        this backend, or reading it is not a transfer."""
         if not self._is_tensor(type(x)):
             return None
         try:
             return self._place(x)
-        except UnsupportedError:  # a symbol, or a tensor on several devices
+        # a symbol, or a tensor on several devices
+        except UnsupportedError:
             return None
 
     def _is_tensor(self, cls: type) -> bool:
+        """Whether the objects of a class are tensors of this backend."""
         is_tensor = self._tensors.get(cls)
         if is_tensor is None:
-            # the name alone tells most classes apart, without importing or asking the backend
+            # a class that inherits nothing from the framework's modules need not be classified
+            # by the backend
             roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
             is_ours = not roots.isdisjoint(self._backend.modules)
             is_tensor = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
         return is_tensor
 
     def calls(self, owner: Any, name: str, describe: Describe) -> None:
-        """Sets a hook on a function or property. `describe` gets the arguments of each call, and returns a record of
-        the transfer that the call makes, or None if it makes none."""
+        """Sets a hook on the function or property `name` of `owner`. `describe` is called with
+        the positional and the keyword arguments of each call, and returns a record of the
+        transfer that the call makes, or None if it makes none."""
+        # this version of the framework does not have it
         if not hasattr(owner, name):
             return
 
@@ -196,15 +225,17 @@ class Hooks(Patches):
         self.replace(owner, name, make)
 
     def _hook(self, original: Any, describe: Describe) -> Any:
-        """The function that replaces `original`: in a thread that listens, it reports the transfer and then calls
-        `original`."""
+        """Returns the function that replaces `original`: in a thread or task that listens, it
+        reports the transfer, and then calls `original`. An error that `report` raises prevents
+        the call."""
         report = self._report
 
         @wraps(original)
         def hook(*args: Any, **kwargs: Any) -> Any:
             if not listening.get():
                 return original(*args, **kwargs)
-            token = listening.set(False)  # describing a tensor must not be taken for a transfer
+            # what `describe` does with the tensor must not count as a transfer
+            token = listening.set(False)
             try:
                 transfer = describe(args, kwargs)
             finally:
@@ -212,6 +243,7 @@ class Hooks(Patches):
             if transfer is None:
                 return original(*args, **kwargs)
             report(transfer)
+            # the framework's own reads and copies inside the call are part of this transfer
             token = listening.set(False)
             try:
                 return original(*args, **kwargs)
@@ -222,8 +254,9 @@ class Hooks(Patches):
 
 
 def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-    """The record of a read by `numpy.asarray` or `numpy.array`, of the first block to whose backend the tensor
-    belongs."""
+    """Describes a call of `numpy.asarray` or `numpy.array`: returns a record of the read if the
+    argument is a tensor of a backend in `_readers`, and otherwise None."""
+    # NumPy will raise its own error
     if not args:
         return None
     for reader in tuple(_readers):

@@ -1,4 +1,5 @@
-"""Tasks that run side by side in threads: how a thread takes over what the framework keeps per thread."""
+"""Tasks that run side by side in threads: how a thread takes over the state that the framework
+keeps for each thread."""
 
 from __future__ import annotations
 
@@ -13,23 +14,26 @@ if TYPE_CHECKING:
 
 
 class Parallel(Primitives):
-    """The capability of running tasks in threads of their own, each with the state of the thread that has started it,
-    such as its device and its gradient mode. If an adapter does not have it, its framework keeps no state per
-    thread."""
+    """The capability of running each task in its own thread, with the state of the thread that
+    has started it, such as its device and its gradient mode. An adapter without it means that
+    its framework keeps no state for each thread."""
 
     needs: ClassVar[tuple[str, ...]] = ("thread_state",)
 
     threads: Literal["many", "one"] = "many"
-    """Whether tasks may run in a thread each ("many"), or one after another in the caller's thread ("one"). Either way
-    the adapter's methods are called in any thread: if its framework allows only one at a time, they hold a lock."""
+    """Whether each task may run in its own thread ("many"), or all tasks must run one after
+    another in the caller's thread ("one"). Either way the adapter's methods are called in any
+    thread. If the framework allows only one thread at a time, they hold a lock."""
 
     scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `scope` decides where its own thread creates tensors ("thread"), or also where all other threads do that
-    are in no scope themselves ("process")."""
+    """Whether `scope` decides where its own thread creates tensors ("thread"), or also where
+    the threads do that are in no scope themselves ("process")."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the state of the calling thread (device scope, gradient mode, autocast, recording, ...). Returns a
-        function that makes a context manager; another thread that enters it has that state inside. The context manager
-        also makes threads take turns at operations that must not run at the same time. If the function has an attribute
-        `rejoin`, the core calls that in the first thread once the other thread has given a result."""
+        """Reads the state of the calling thread (device scope, gradient mode, autocast,
+        recording, ...), and returns a function that makes a context manager. Another thread
+        that enters the context manager has that state in the block. The context manager also
+        makes threads take turns at operations that must not run at the same time. If the
+        function has an attribute `rejoin`, the core calls that, without arguments, in the first
+        thread when the other thread has returned a result."""
         return nullcontext

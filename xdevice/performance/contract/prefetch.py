@@ -19,14 +19,15 @@ class Prefetch(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("stage",)
 
     def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy a tensor, or a NumPy array, from the host to a device, and returns the new tensor. The copy
-        goes through pinned memory where the framework has it, and is ordered on this thread's current stream. When the
-        method returns, `x` has been read, so that its owner may write into it, and the new tensor shares no memory that
-        anybody can write into, donate or delete."""
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. The
+        copy goes through pinned memory if the framework has it, and is ordered on this thread's
+        current stream. When the method returns, `x` has been read, so its owner may write into
+        it. The new tensor shares no memory that can be written into, donated or deleted by
+        others."""
         raise self.unsupported("copying in the background", "override Backend.stage()")
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """Returns an iterator over a loader of this framework. The iterator raises what the loader's own code raised,
-        never hangs, and may be advanced in another thread. Its `close()`, if it has one, ends the loader's threads and
-        processes."""
+        """Returns an iterator over `source`, a loader of this framework. The iterator raises
+        the errors of the user's code in the loader, never hangs, and may be advanced in another
+        thread. Its method `close`, if it has one, ends the loader's threads and processes."""
         return iter(source)

@@ -1,5 +1,6 @@
-"""Objects that the conformance suite (`xdevice.testing`) needs from an adapter besides the contract: the framework's
-own networks and gradients."""
+"""The samples that the conformance suite (`xdevice.testing`) needs from an adapter: objects
+made by the framework itself, such as networks and gradients, which the rest of the contract
+does not make."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class Work(NamedTuple):
-    """Asynchronous work in progress: its result, and a function that tells, without waiting, whether the work is
-    done."""
+    """Asynchronous work in progress."""
 
     result: Any
+    """The tensor that the work computes."""
     is_done: Callable[[], bool]
+    """Returns, without waiting, whether the work is done."""
 
 
 if TYPE_CHECKING:
@@ -31,28 +33,31 @@ if TYPE_CHECKING:
 class Samples(ABC):
     """One framework's samples, each written as the framework's users would write it, without xdevice.
 
-    A method returns None for a sample that the framework does not have: the suite then says which checks it had to
-    skip.
+    A method returns None for a sample that the framework does not have. The suite then skips
+    the checks that need the sample, and says so.
     """
 
     can_block: bool = False
-    """Whether `blocking()` waits for what `long_work` and `failing_work` start."""
+    """Whether `Backend.blocking` waits for the work that `long_work` and `failing_work`
+    start."""
     makes_memory_first: bool = False
-    """Whether a tensor gets its memory before it is computed, so that `address` works at once."""
+    """Whether a tensor has its memory before it is computed, so that `address` need not
+    wait."""
 
     def __init__(self, backend: Any = None) -> None:
         self.backend = backend
-        """The adapter under test, which samples may ask for its devices."""
+        """The adapter under test. Samples may need its devices."""
 
     @abstractmethod
     def other_device(self) -> Device | None:
-        """Returns a second device on which the suite can test on this machine, made if need be; None if there is no
-        device other than cpu:0 and real or virtual GPUs. Called often, and for the first time before the framework is
-        used."""
+        """Returns a second device on this machine for the suite, and makes it at the first call
+        if necessary; None if the framework has no device other than cpu:0 and real or virtual
+        GPUs. It is called often, and for the first time before the framework is used."""
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
-        """Returns ones of this shape, made by the framework's own function, which is called without naming a device."""
+        """Returns a tensor of ones with this shape, made by the framework's own function,
+        without naming a device."""
 
     def add(self, x: Any, y: Any) -> Any:
         """Returns `x + y`, computed by the framework."""
@@ -60,69 +65,74 @@ class Samples(ABC):
 
     @abstractmethod
     def address(self, x: Any) -> int | None:
-        """Returns the address at which the memory of a tensor begins, once the tensor is computed; None if the
-        framework does not tell. For a view, it is the address of the view's own first element, or of the memory that
-        the view shares. Not called for a tensor without elements."""
+        """Returns the address at which the memory of a tensor begins, and waits until the
+        tensor is computed if necessary; None if the framework does not tell. For a view, it is
+        the address of the view's own first element, or of the memory that the view shares. It
+        is not called for a tensor without elements."""
 
     @abstractmethod
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
         """Returns the gradient of `sum(function(x))` with respect to `x`; None if the framework has no gradients."""
 
     def requires_grad(self, x: Any) -> bool | None:
-        """Whether a tensor asks for its gradient; None if the framework does not mark tensors so."""
+        """Whether a tensor is marked as one that gets a gradient; None if the framework does
+        not mark tensors."""
         return None
 
     def marked(self, x: Any) -> Any:
-        """Returns the tensor marked as asking for its gradient; the tensor itself if the framework does not mark
-        tensors so."""
+        """Returns `x`, marked as a tensor that gets a gradient; unchanged if the framework does
+        not mark tensors."""
         return x
 
     def native_devices(self) -> Sequence[Any] | None:
-        """Returns the framework's own objects for all its devices, the CPU first; None if the framework has no list of
-        them."""
+        """Returns the framework's own objects for all its devices, the CPU first; None if the
+        framework cannot list its devices."""
         return None
 
     def floats(self) -> Any:
-        """Returns a tensor of floats whose dtype is the framework's default, which `default_to_float64` changes; None
-        if the framework has no such default."""
+        """Returns a new tensor of floats in the framework's default dtype, which
+        `default_to_float64` changes; None if the framework has no such default."""
         return self.native_ones(2)
 
     def modes(self) -> Modes:
-        """Returns modes of the framework that each thread has for itself, such as "no gradients". For each name there
-        are two functions: one makes a context manager that enters the mode, the other tells whether this thread is in
-        it."""
+        """Returns, by name, modes of the framework that each thread has for itself, such as "no
+        gradients". Each is a pair of functions: the first makes a context manager that enters
+        the mode, and the second returns whether this thread is in the mode."""
         return {}
 
     def draw(self) -> object:
-        """Returns a few numbers, as Python has them, from the framework's default generators; `NotImplemented` if it
-        has none."""
+        """Returns a few Python numbers from the framework's default random generators;
+        `NotImplemented` if it has none."""
         return NotImplemented
 
     def determinism(self) -> object:
-        """Returns the settings of the framework that `Reproducibility.deterministic` changes, to be compared with `==`;
-        `NotImplemented` if it changes none here."""
+        """Returns the values of the framework's settings that `Reproducibility.deterministic`
+        changes, which the suite compares with `==`; `NotImplemented` if it changes none
+        here."""
         return NotImplemented
 
     def loader(self, items: Iterable[Any]) -> Any:
-        """Returns a loader of the framework over NumPy arrays, each of which is a batch; None if the framework has no
-        loaders."""
+        """Returns a loader of the framework over `items`, NumPy arrays of which each is a
+        batch; None if the framework has no loaders."""
         return None
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """Returns a model of one linear layer in the framework's own classes, built, on cpu:0; None if the framework
-        has no models."""
+        """Returns a new model of one linear layer, in the framework's own classes, on cpu:0,
+        with its variables made; None if the framework has no models."""
         return None
 
     def settings(self) -> Any:
-        """Returns a model of the framework's own layers, built, on cpu:0: a linear layer of 3 inputs and 4 outputs, a
-        leaky ReLU with a slope of 1/4, and in a block of their own a dropout of 3/8 and a max pool of 2 axes, with
-        windows of 3 x 2 at a stride of 1 x 2. The suite calls the model on a tensor of the shape (1, 3, 3, 3). None if
-        the framework has no models, or the adapter does not know the settings of layers."""
+        """Returns a new model of the framework's own layers on cpu:0, with its variables made:
+        a linear layer of 3 inputs and 4 outputs, a leaky ReLU with a slope of 1/4, and, in a
+        block inside the model, a dropout of 3/8 and a max pool of 2 axes with windows of 3 x 2
+        at a stride of 1 x 2. The suite calls the model on a tensor of the shape (1, 3, 3, 3).
+        Returns None if the framework has no models, or if the adapter does not know the
+        settings of layers."""
         return None
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions by name, one for every kind of model that the adapter can move. Each call makes a new,
-        built model on cpu:0."""
+        """Returns, by name, a function for every kind of model that the adapter can move. Each
+        call of a function makes a new model on cpu:0, with its variables made."""
         return {}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
@@ -130,27 +140,34 @@ class Samples(ABC):
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
-        """Returns a model with a shared parameter, and a function that tells whether a model still shares it."""
+        """Returns a model in which two layers share a parameter, and a function that returns
+        whether they still share it in the model that it is called with; None if there is no
+        such model."""
         return None
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
-        """Returns two models that share a tensor that a move replaces by a new one (a buffer), and a function that
-        tells whether they still share it."""
+        """Returns two models that share a tensor which a move replaces with a new one (a
+        buffer), and a function that returns whether they still share it; None if there are no
+        such models."""
         return None
 
     def spread(self, device: Device) -> Any:
-        """Returns a model with one part on cpu:0 and one on `device`; None if the framework has no models."""
+        """Returns a model with one part on cpu:0 and another on `device`; None if the framework
+        has no models."""
         return None
 
     def unbuilt(self) -> Any:
-        """Returns a model that has no variables yet; None if the framework builds every model at once."""
+        """Returns a model that has no variables yet; None if the framework makes the variables
+        of every model at once."""
         return None
 
     def trainable(self) -> tuple[Any, Step] | None:
-        """Returns a model of 4 inputs and 1 output on cpu:0, and a function that trains it on `x, y` by one step and
-        returns the loss.
+        """Returns a model of 4 inputs and 1 output on cpu:0, and a function that trains it for
+        one step on `x, y` and returns the loss as a Python number; None if the framework has no
+        models.
 
-        The first weights are the same at each call. The step keeps the state of an optimizer (momentum at least).
+        The first weights are the same at each call. The step uses an optimizer with state, such
+        as momentum.
         """
         training = self.optimized()
         if training is None:
@@ -159,27 +176,29 @@ class Samples(ABC):
         return model, step
 
     def optimized(self) -> tuple[Any, Any, Step] | None:
-        """Returns what `trainable` returns, with the optimizer between the two. None if the adapter does not treat
-        optimizers as models, or if optimizers have their state from the start."""
+        """Returns the model and the function of `trainable`, with the optimizer between the
+        two. Returns None if the adapter does not treat optimizers as models, or if optimizers
+        have their state from the start."""
         return None
 
     def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
-        """Returns objects that hold the tensor `x`, and that the framework knows although they are neither tensors nor
-        models. For each name there are the object, and a function that reads the tensor and something else from such an
-        object."""
+        """Returns, by name, objects of the framework that hold the tensor `x` and are neither
+        tensors nor models. With each comes a function that is called with such an object, and
+        returns its tensor and another part of it."""
         return {}
 
     def failing_work(self) -> Any:
-        """Returns a tensor whose computation is in progress and will fail; None if errors are raised at the line that
-        causes them."""
+        """Returns a tensor whose computation is in progress and will fail; None if the
+        framework always raises errors at the line that causes them."""
         return None
 
-    def settle(self) -> None:  # noqa: B027  # most have switched nothing
-        """Switches off whatever `failing_work` and `long_work` have switched on."""
+    def settle(self) -> None:  # noqa: B027  # most samples have switched nothing on
+        """Switches off all settings of the framework that `failing_work` and `long_work` have
+        switched on."""
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts work of a tenth of a second or more on a device, and returns it; None if the framework does not tell
-        whether work is done."""
+        """Starts work that takes a tenth of a second or more on a device, and returns it; None
+        if the framework does not tell whether work is done."""
         return None
 
 
@@ -189,7 +208,8 @@ class Sampling(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("samples",)
 
     def samples(self) -> Samples:
-        """Returns what the conformance suite needs besides the contract: a network, a gradient, a second device."""
+        """Returns the samples of the framework that the conformance suite needs: networks,
+        gradients, a second device. The default raises `UnsupportedError`."""
         raise self.unsupported(
             "samples", "override Backend.samples() to run the conformance suite"
         )

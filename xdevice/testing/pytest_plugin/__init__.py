@@ -1,9 +1,10 @@
 """The pytest plugin: a test that uses the fixture `xd` runs on every backend. docs/reference/pytest.md shows how to use
 it.
 
-pytest loads this module in every run in an environment where xdevice is installed. So the module imports neither NumPy
-nor a framework, and does nothing in a run in which no test uses its fixtures; slow imports are made where they are
-used. (PYTEST_DONT_REWRITE: it asserts nothing.)
+pytest loads this module in every run in an environment where xdevice is installed. So the
+module imports neither NumPy nor a framework, and does nothing in a run in which no test uses
+its fixtures. Modules that are slow to import are imported in the functions that use them.
+(PYTEST_DONT_REWRITE: it asserts nothing.)
 """
 
 from __future__ import annotations
@@ -39,54 +40,57 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _SEED_OF_BODY, _SEED_OF_FIXTURES = 0, 1
-"""The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
+"""The seeds of the random numbers that a test itself draws, and of those that its fixtures
+draw."""
 
 _guarded: Final = pytest.StashKey[bool]()
+"""Whether a test uses the fixture `no_transfer`."""
 
 
-# options
+# the options, and the start of a run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options of this plugin."""
     group = parser.getgroup("xdevice", "xdevice: the tests that ask for the fixture xd")
     group.addoption(
         "--xd-backends",
         metavar="NAMES",
-        help="the backends to run on: names such as torch,paddle, which must be installed, or auto, all that are",
+        help="the backends to run on: names such as torch,paddle, which must be installed, or auto for all that are",
     )
     group.addoption(
         "--xd-device",
         metavar="DEVICE",
-        help="what xd_device is, cpu or gpu:1 for instance; else gpu:0 where the backend has it, cpu:0 elsewhere",
+        help="the value of xd_device, such as gpu:1; by default gpu:0 if the backend has it, and cpu:0 otherwise",
     )
     group.addoption(
         "--xd-record",
         metavar="DIR",
-        help="keep what assert_parity and xdevice.parity.log see in each test",
+        help="save the values that assert_parity and xdevice.parity.log get in each test",
     )
     group.addoption(
         "--xd-compare",
         metavar="DIR",
-        help="compare it with what --xd-record has kept, here or elsewhere",
+        help="compare these values with those that --xd-record has saved, here or on another machine",
     )
     group.addoption(
         "--xd-cuda",
         metavar="DEVICE",
-        help="what PyTorch and JAX take for cuda, a virtual GPU such as gpu:1: for test suites that ask for cuda",
+        help="the virtual GPU, such as gpu:1, that PyTorch and JAX use as cuda: for test suites that ask for cuda",
     )
     group.addoption(
         "--xd-default-of-tests",
         action="store_true",
-        help="with --xd-cuda: the default device that a suite sets for PyTorch does not hold for the library it tests",
+        help="with --xd-cuda: a suite's default device for PyTorch applies to the tests, not to the library they test",
     )
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
 
 
-# the conftest of a suite may choose its device when it is imported
+# tryfirst, because the conftest of a suite may choose its device when it is imported
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Makes a virtual GPU the device "cuda", if --xd-cuda asks for that."""
     options = early_config.known_args_namespace
-    # nothing to prepare
     if options.xd_cuda is None:
         if options.xd_default_of_tests:
             raise pytest.UsageError(
@@ -100,6 +104,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Registers the markers and the objects of this run: the options, the recordings, and the
+    summary."""
     for text in MARKERS.values():
         config.addinivalue_line("markers", text)
     settings = config.stash[settings_key] = Settings(config)
@@ -112,11 +118,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Summary(config), "xdevice-summary")
 
 
-# collecting
+# collecting tests: one for each backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Makes one test for each backend of a test that asks for `xd`."""
+    """Makes, from each test that uses `xd`, one test for each backend. A marker of this plugin
+    with wrong arguments, or on a test that does not use `xd`, is an error."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
@@ -137,12 +144,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             )
         return
     every = metafunc.config.stash[settings_key].names
-    # decided while tests are collected, so that the report lists no test that cannot run
+    # chosen here, and not skipped later, so that the report does not list tests for backends
+    # that `xd_only` excludes
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
     if not names:
         reason = f"it is for backends other than those of this run: {', '.join(every)}"
         names = [pytest.param(NOWHERE, marks=pytest.mark.skip(reason=reason))]
-    # of the session, so that fixtures of any scope may use it, and pytest sorts the tests by backend
+    # with the scope of the session, so that fixtures of any scope may use `xd`, and pytest
+    # sorts the tests by backend
     metafunc.parametrize("xd", names, indirect=True, scope="session")
 
 
@@ -150,7 +159,8 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
     """Whether a test uses this plugin's fixture `xd`, and not a project's own fixture or parameter of the same name."""
     if "xd" not in metafunc.fixturenames:
         return False
-    # pytest has no public way to ask which fixture a name means
+    # a private attribute, because pytest has no public function that tells which fixture a name
+    # means
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
     if not any(definition.func.__module__ == __name__ for definition in definitions):
         return False
@@ -160,16 +170,19 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
 
 
 def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
+    """Whether every `xd_only` among these markers names the backend `name`."""
     return all(name in named_by(mark) for mark in marks if mark.name == "xd_only")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Skips a test, or expects it to fail, on the backends that its markers name."""
+    """Adds pytest's own marker `skip` or `xfail` to a test that this plugin's markers skip, or
+    expect to fail, on the test's backend."""
     name = backend_of(item)
     if name is None:
         return
     for mark in [mark for mark in item.iter_markers() if mark.name in MARKERS]:
-        # markers of a parameter, which pytest_generate_tests does not see
+        # markers of a parameter (`pytest.param(..., marks=)`) are not known in
+        # `pytest_generate_tests`
         fault = fault_of(mark)
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
@@ -182,22 +195,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Makes a second device of every backend, if a test uses the fixture `xd_other_device`."""
     if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
-        # those that are loaded now, and below those to come
+        # of the backends that are loaded already, and of those that will be loaded
         for backend in registry.list_loaded():
             _prepare(backend)
         registry.on_load.append(_prepare)
-        # the list lives as long as the process, in which pytest may run again
+        # removed at the end, because pytest may run again in this process
         session.config.add_cleanup(lambda: registry.on_load.remove(_prepare))
 
 
 def _prepare(backend: Backend) -> None:
-    """Makes a second device of a backend as soon as it is loaded: TensorFlow and JAX can make one only before they are
-    used."""
+    """Makes a second device of a backend that was just loaded: TensorFlow and JAX can make one
+    only before they are used."""
     _second_device(backend)
 
 
-# running
+# running one test
 
 
 @pytest.hookimpl(wrapper=True)
@@ -205,7 +219,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Restores the default backend and the generator of random numbers after each test."""
     if backend_of(item) is None:
         return (yield)
-    # what the project itself may have set
+    # the backend that the project itself may have set
     before = selection.default()
     try:
         with generators.keep_generator():
@@ -216,13 +230,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before the fixtures of a test are made: selects the backend, prepares it and seeds the random numbers. Skips the
-    test if the backend lacks a GPU or a dtype that it needs."""
+    """Prepares a test before its fixtures are made: selects the backend, and seeds the random
+    numbers. Skips the test if the backend lacks a GPU or a dtype that the test needs."""
     name = backend_of(item)
     if name is None:
         return
     backend = _load(name)
-    # the process default: a context variable would not reach the test's own threads, nor an event loop made before
+    # for the process, because a block of `use_backend` would not reach the test's threads, nor
+    # an earlier event loop
     selection.set_backend(backend)
     _run_kernel_hook(item, "enter")
     _seed(_SEED_OF_FIXTURES)
@@ -231,8 +246,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
-    """Skips a test that needs more GPUs than there are."""
-    # counting may start the framework: TensorFlow initialises CUDA to count GPUs
+    """Skips a test whose marker `xd_needs_gpu` asks for more GPUs than the backend has."""
+    # first, because counting may start the framework: TensorFlow initializes CUDA to count GPUs
     if not needs_gpu(item):
         return
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu"))
@@ -241,12 +256,12 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
         plural = "s" if wanted > 1 else ""
         why = "" if here else f": {backend.why_no_gpu()}"
         reason = f"needs {wanted} GPU{plural}, and {backend.name} sees {here}{why}"
-        # otherwise the report would name this line as the place of the skip
+        # with `_use_item_location`, or the report would name this line as the place of the skip
         raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
-    """Skips a test that needs a dtype which `xd_device` cannot hold."""
+    """Skips a test whose marker `xd_needs_dtype` names a dtype that `xd_device` cannot hold."""
     needed = [name for mark in item.iter_markers("xd_needs_dtype") for name in mark.args]
     if not needed:
         return
@@ -264,8 +279,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Runs the body of a test, and records its values if the options say so."""
     name = backend_of(item)
     if name is not None:
-        selection.set_backend(name)  # a fixture of the project's may have cleared it
-        _seed(_SEED_OF_BODY)  # the same numbers, whichever fixtures were made before
+        # again, because one of the project's fixtures may have changed it
+        selection.set_backend(name)
+        # again, so that the test draws the same numbers whichever fixtures were made before
+        _seed(_SEED_OF_BODY)
     recordings = item.config.stash[settings_key].recordings
     recording: AbstractContextManager[Any] = (
         recordings.of(item) if recordings is not None else nullcontext()
@@ -275,11 +292,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Calls the function `enter` or `leave` of the test's backend, if it has one. Before the first fixture, `enter`
-    prepares this thread for arithmetic functions; at the test's end, `leave` undoes that for the next test."""
+    """Calls the function `enter` or `leave` in the array namespace of the test's backend, if it
+    has one. Before the first fixture, `enter` prepares this thread for arithmetic functions; at
+    the test's end, `leave` undoes that for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            # the backend has no arithmetic functions, or cannot prepare this thread for them
+            # an error if the backend has no arithmetic functions, or cannot prepare this thread
+            # for them
             with suppress(UnsupportedError):
                 getattr(backend.namespace(), when, _nothing)()
 
@@ -288,12 +307,15 @@ def _nothing() -> None: ...
 
 
 def _seed(n: int) -> None:
+    """Seeds the random numbers of `xdevice.random`."""
     from xdevice.math import random
 
     random.seed(n)
 
 
 def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
+    """Returns a block for the body of a test: one that refuses transfers if the test uses
+    `no_transfer`."""
     if not item.stash.get(_guarded, False):
         return nullcontext()
     from xdevice.performance.transfers import transfers
@@ -305,20 +327,20 @@ def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Hides xdevice's own frames from an error, and adds to the report what the summary needs."""
+    """Hides xdevice's own frames in the traceback of an error, and adds the facts for the
+    summary to the report."""
     name = backend_of(item)
     if name is not None and call.excinfo is not None:
-        # the reader wants the line of the test, not those inside xdevice
+        # so that pytest shows the line of the test, and not those inside xdevice
         for entry in call.excinfo.traceback:
             module = entry.frame.f_globals
             if module["__name__"].startswith("xdevice."):
-                module["__tracebackhide__"] = (
-                    _is_named  # which pytest looks up there, and --full-trace does not
-                )
+                # pytest looks this name up in the frame's globals, except with --full-trace
+                module["__tracebackhide__"] = _is_named
     report = yield
     if name is not None:
         report.xdevice = about(item, name)  # type: ignore[attr-defined]
-    # once for each test, which also has reports of its setup and teardown
+    # only in the report of the call, because a test also has reports of its setup and teardown
     if report.when == "call" and item.config.stash[settings_key].recordings is not None:
         from .recordings import value_count
 
@@ -327,11 +349,13 @@ def pytest_runtest_makereport(
 
 
 def _is_named(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error names the line that called xdevice, and not a line inside xdevice."""
+    """Whether an error is one of xdevice's own, which the line that called xdevice has
+    caused."""
     return isinstance(error.value, XDeviceError)
 
 
 def _load(name: str) -> Backend:
+    """Returns the backend with this name, or fails the test if it cannot be loaded."""
     try:
         return registry.load(name)
     except XDeviceError as error:
@@ -345,10 +369,10 @@ def _load(name: str) -> Backend:
 def xd(request: pytest.FixtureRequest) -> Backend:
     """The backend that this test runs on. A test that uses `xd` runs once on every backend of the run.
 
-    The functions of `xdevice` use this backend by default, in every thread of the test. Tests may want `xd.name`,
-    `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the tests are sorted by backend. Each test
-    draws from `xdevice.random` as if after `seed(0)`, and the fixtures that are made for the test as if after
-    `seed(1)`.
+    The functions of `xdevice` use this backend by default, in every thread of the test.
+    `xd.name`, `xd.framework` and `xd.version` are of use in tests. Fixtures of any scope may
+    use `xd`: the tests are sorted by backend. Each test draws from `xdevice.random` as if after
+    `seed(0)`, and the fixtures that are made for the test as if after `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -361,21 +385,24 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture(scope="session")
 def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
-    """The device to test on: the device that --xd-device names, else gpu:0 if the backend sees a GPU, and cpu:0
-    otherwise."""
+    """The device to test on: the device that --xd-device names; without that option gpu:0 if
+    the backend has a GPU, and cpu:0 otherwise."""
     device = _device(xd, pytestconfig.stash[settings_key])
     pytestconfig.stash.setdefault(placed, {})[xd.name] = device
     return device
 
 
 def _device(backend: Backend, settings: Settings) -> Device:
-    """The device to test on; fails the test if it is not there, or skips it where other backends may have it."""
+    """Returns the device to test on. If the backend does not have the device that --xd-device
+    names, fails the test, or skips it if the run is not for named backends, because another
+    backend may have that device."""
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:
         device = backend.require(devices.parse(settings.device))
     except XDeviceError as error:
-        # without a list of backends, one that lacks the device is passed over; with a list, it is a failure
+        # "auto" passes over a backend that lacks the device; a backend that the user has named
+        # must have it
         if settings.is_auto and isinstance(error, DeviceNotFoundError):
             pytest.skip(f"--xd-device={settings.device}: {error}")
         pytest.fail(f"--xd-device={settings.device}: {error}", pytrace=False)
@@ -384,16 +411,18 @@ def _device(backend: Backend, settings: Settings) -> Device:
 
 @pytest.fixture(scope="session")
 def xd_devices(xd: Backend, xd_device: Device) -> list[Device]:
-    """All GPUs of the backend, `xd_device` first, if `xd_device` is a GPU; else `[xd_device]`."""
+    """All GPUs of the backend, `xd_device` first, if `xd_device` is a GPU; otherwise
+    `[xd_device]`."""
     if xd_device.kind != "gpu":
         return [xd_device]
-    # the chosen one first, since many tests use the first only
+    # `xd_device` first, because many tests use the first device only
     return [xd_device, *(device for device in _gpus(xd) if device is not xd_device)]
 
 
 @pytest.fixture(scope="session")
 def xd_other_device(xd: Backend, xd_device: Device) -> Device:
-    """A device other than `xd_device`, to test work on two devices: another GPU, else a second CPU device, else cpu:0.
+    """A device other than `xd_device`, for tests of two devices: another GPU, or a second CPU
+    device, or cpu:0.
 
     The test is skipped if there is no such device. TensorFlow and JAX get their second CPU device when they are loaded.
     """
@@ -405,17 +434,21 @@ def xd_other_device(xd: Backend, xd_device: Device) -> Device:
 
 
 def _gpus(backend: Backend) -> list[Device]:
+    """Returns the GPUs of a backend."""
     try:
         return [devices.of("gpu", index) for index in range(backend.count("gpu"))]
-    except UnsupportedError:  # XDEVICE_VIRTUAL_GPUS asks for GPUs, and NumPy can have none
+    # XDEVICE_VIRTUAL_GPUS requests GPUs, and NumPy cannot have any
+    except UnsupportedError:
         return []
 
 
 def _second_device(backend: Backend) -> Device | None:
-    """A second device of the backend, made if the framework can make one; None if it cannot, or has already started."""
+    """Returns a second device of the backend, which is made at the first call; None if the
+    framework cannot make one, or has already been used."""
     try:
         device: Device | None = backend.samples().other_device()
         return device
+    # an adapter without samples
     except UnsupportedError:
         return None
 
@@ -424,8 +457,9 @@ def _second_device(backend: Backend) -> Device | None:
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
-    With --xd-record it also saves the values that it is given, and with --xd-compare it compares them with the saved
-    ones. The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
+    With --xd-record it also saves its arguments `actual` and `expected`, and with --xd-compare
+    it compares them with the saved values. Its own transfers to the host are allowed in a test
+    with `no_transfer`.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[settings_key].recordings
@@ -436,6 +470,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
         from xdevice.twins.parity.comparing import assert_parity as check
 
         options = {**defaults, **arguments}
+        # inside, the transfers are not reported
         with patching.unseen():
             if recordings is not None:
                 recordings.see(actual, expected, options)
@@ -446,7 +481,8 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def no_transfer(request: pytest.FixtureRequest) -> None:
-    """Makes the test fail if its body reads a tensor on the host or moves a tensor. Its fixtures may do so.
+    """Makes the test fail if its body reads a tensor on the host or moves a tensor. Fixtures of
+    the test may do so.
 
     The body runs in a block of `xdevice.transfers("disallow_explicit")`; use that block itself for a part of a test.
     """

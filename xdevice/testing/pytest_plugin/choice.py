@@ -1,5 +1,5 @@
-"""Which backend a test runs on, and what the test's markers say about that backend. (PYTEST_DONT_REWRITE: it asserts
-nothing.)"""
+"""Finds the backend that a test runs on, and what the test's markers say about that backend.
+(PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
+"""The fixtures that give a test a device."""
 
 placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
 """For each backend's name, the device that the fixture `xd_device` has given to tests on that backend."""
@@ -25,23 +26,25 @@ class BackendName(str):
 
 
 NOWHERE: Final = BackendName("none")
-"""The value of `xd` for a test that no backend of this run may run: the test is reported as skipped, not dropped."""
+"""The value of `xd` for a test that no backend of this run may run. Such a test is reported as
+skipped."""
 
 
 def backend_of(item: pytest.Item) -> str | None:
-    """The backend that a test runs on; None if the test does not use `xd`."""
+    """Returns the name of the backend that a test runs on; None if the test does not use
+    `xd`."""
     callspec = getattr(item, "callspec", None)
     name = callspec.params.get("xd") if callspec is not None else None
-    # a project's own parameter `xd` is none of ours
+    # not the value of a project's own parameter with the name `xd`
     return name if isinstance(name, BackendName) else None
 
 
 def tolerances(item: pytest.Item) -> dict[str, Any]:
-    """The arguments for `assert_parity` that the test's `xd_tol` markers give for the backend it runs on. The marker
-    closest to the test takes precedence."""
+    """Returns the arguments for `assert_parity` that the test's `xd_tol` markers set for its
+    backend. The marker closest to the test takes precedence."""
     name = backend_of(item)
     options: dict[str, Any] = {}
-    # the closest marker comes first, so it is applied last
+    # pytest yields the closest marker first, so in reverse it is applied last
     for mark in reversed(list(item.iter_markers("xd_tol"))):
         if not mark.args or name in named_by(mark):
             options.update(mark.kwargs)
@@ -49,19 +52,23 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
 
 
 def named_by(mark: pytest.Mark) -> tuple[str, ...]:
+    """Returns the names of the backends in a marker's arguments, each in its usual spelling.
+    Raises `BackendNotFoundError` for an unknown name."""
     return tuple(registry.canonical(name) for name in mark.args)
 
 
 def needs_gpu(item: pytest.Item) -> bool:
+    """Whether a test has the marker `xd_needs_gpu`."""
     return item.get_closest_marker("xd_needs_gpu") is not None
 
 
 def about(item: pytest.Item, name: str) -> dict[str, Any]:
-    """The facts about a test that the summary needs, as a dict. The test's reports carry it, also between processes."""
-    # plain strings: execnet, which carries reports between processes, refuses subclasses
+    """Returns the facts about a test on the backend `name` that the summary needs. They are
+    added to the reports of the test, which xdist sends to another process."""
+    # `str`, because execnet, by which xdist sends reports, refuses subclasses of it
     facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
     for backend in registry.list_loaded():
-        # the version is known only of a backend that was loaded
+        # without loading one, which could fail: a test that was skipped may not have loaded it
         if backend.name == name:
             facts["version"] = str(backend.version)
             facts["on_gpu"] = needs_gpu(item) or _is_placed_on_gpu(item, name)
@@ -69,7 +76,7 @@ def about(item: pytest.Item, name: str) -> dict[str, Any]:
 
 
 def _is_placed_on_gpu(item: pytest.Item, name: str) -> bool:
-    """Whether a test has a GPU from one of the plugin's fixtures."""
+    """Whether a fixture of the plugin has given a GPU to this test on the backend `name`."""
     device = item.config.stash.get(placed, {}).get(name)
     is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return is_placed and device is not None and device.kind == "gpu"

@@ -20,30 +20,41 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _WRAPPERS: Final = "array_api_compat"
-"""The package, or a library's own copy of it, through which tests and libraries call frameworks."""
+"""The package through which tests and libraries call frameworks. Some libraries have their own
+copy of it."""
 
 
 class Cuda:
-    """Tells each backend, as soon as it is loaded, to take "cuda" for the device that `--xd-cuda` names. Makes the run
-    fail if no backend was told so, because then it has shown nothing about GPUs."""
+    """Makes "cuda" mean the device that `--xd-cuda` names, for each backend as soon as it is
+    loaded. Makes the run fail if there was no such backend, because the run has tested nothing
+    on a GPU then.
+
+    Args:
+        name: the value of `--xd-cuda`. `pytest.UsageError` is raised if it is not a virtual
+            GPU.
+        is_default_of_tests: whether `--xd-default-of-tests` was given.
+    """
 
     def __init__(self, name: str, *, is_default_of_tests: bool) -> None:
         self._is_default_of_tests = is_default_of_tests
         try:
             self._device = devices.parse(name)
-            there = environment.virtual_gpus_wanted()
+            count = environment.virtual_gpus_wanted()
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={name}: {error}") from None
-        if there and self._device.kind != "gpu":
+        if count and self._device.kind != "gpu":
             raise pytest.UsageError(
-                f"--xd-cuda={name} takes a virtual GPU: gpu:0 to gpu:{there - 1}"
+                f"--xd-cuda={name} takes a virtual GPU: gpu:0 to gpu:{count - 1}"
             )
-        if self._device.kind != "gpu" or self._device.index >= there:
+        if self._device.kind != "gpu" or self._device.index >= count:
+            # at least two, because tests for CUDA also need a device other than gpu:0
             wanted = max(2, self._device.index + 1)
             raise pytest.UsageError(
-                f"--xd-cuda={name} takes a virtual GPU, and there are {there}; set {environment.VIRTUAL_GPUS}={wanted} "
+                f"--xd-cuda={name} takes a virtual GPU, and there are {count}; set {environment.VIRTUAL_GPUS}={wanted} "
                 f"and name one, gpu:1 for instance (a real GPU is called cuda already)"
             )
+        # the backends for which "cuda" was changed in this process, and those of all processes
+        # of xdist
         self._here: list[str] = []
         self._taken: dict[str, None] = {}
         # the suite may have imported a framework before the options were read
@@ -52,6 +63,8 @@ class Cuda:
         registry.on_load.append(self._tell)
 
     def _tell(self, backend: Backend) -> None:
+        """Makes "cuda" mean the virtual GPU for a backend that was just loaded, if programs ask
+        it for "cuda"."""
         if backend.take_for_cuda(
             self._device, _in_tests(backend) if self._is_default_of_tests else None
         ):
@@ -61,9 +74,11 @@ class Cuda:
         return f'xdevice: "cuda" is {self._device}, a virtual GPU in the memory of the host'
 
     def pytest_collection_finish(self) -> None:
+        """Loads the backends of the frameworks that the tests have imported, and ends the run
+        if one cannot have virtual GPUs."""
         try:
             for framework in frameworks.list_imported():
-                # raises what the import hook has kept until the backend is used
+                # raises the error that xdevice's import hook has kept until the backend is used
                 registry.load(framework.name)
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={self._device}: {error}") from None
@@ -73,16 +88,19 @@ class Cuda:
         self,
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        report.xdevice_cuda = self._here  # type: ignore[attr-defined]  # from a worker of xdist to its parent
+        # with xdist this carries the names to the main process
+        report.xdevice_cuda = self._here  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collects the names of the backends from the reports of all processes."""
         self._taken |= dict.fromkeys(getattr(report, "xdevice_cuda", ()))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Makes a run fail that has tested no backend on the virtual GPU."""
         if (
-            # a run that has failed needs no second reason
+            # a run that has failed keeps its own status
             session.exitstatus == pytest.ExitCode.OK
             and not self._taken
             and not session.config.option.collectonly
@@ -90,11 +108,12 @@ class Cuda:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Writes for which backends "cuda" was the virtual GPU."""
         if terminalreporter.config.option.collectonly:
             return
         names = (
             ", ".join(self._taken)
-            or "no framework: none was imported that is asked for it, which is a failure"
+            or "no framework, which is a failure: none was imported that tests ask for cuda"
         )
         terminalreporter.write_line(
             f'xdevice: "cuda" was {self._device} for {names}', red=not self._taken
@@ -102,14 +121,16 @@ class Cuda:
 
 
 def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
-    """Returns a function that says whether the code of tests, and not a library's, has called the framework."""
-    passed = {*backend.modules, f"xdevice_{backend.name}"}
+    """Returns a function that is called with a frame, and returns whether a test, and not a
+    library, has called the framework there."""
+    # the packages of the framework and its adapter
+    inner = {*backend.modules, f"xdevice_{backend.name}"}
 
     def answer(frame: FrameType | None) -> bool:
-        # the innermost frame outside the framework and its wrappers made the call
+        # the innermost frame outside the framework and its wrappers has made the call
         while frame is not None:
             packages = frame.f_globals.get("__name__", "").split(".")
-            if packages[0] not in passed and _WRAPPERS not in packages:
+            if packages[0] not in inner and _WRAPPERS not in packages:
                 return _is_test(Path(frame.f_code.co_filename))
             frame = frame.f_back
         return False
@@ -118,7 +139,9 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
 
 
 def _is_test(path: Path) -> bool:
-    # pytest's usual names of files with tests
+    """Whether a source file belongs to tests: by its name, or because it is in a folder of
+    tests."""
+    # the names of pytest's files
     is_named = (
         path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
     )

@@ -20,6 +20,7 @@ MARKERS: Final = {
     "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it where tensors of one of these cannot be on xd_device",
     "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
 }
+"""The markers of this plugin, with the texts that `pytest --markers` shows."""
 _KEYWORDS: Final = {
     "xd_only": (),
     "xd_skip": ("reason",),
@@ -28,17 +29,19 @@ _KEYWORDS: Final = {
     "xd_needs_dtype": (),
     "xd_tol": ("rtol", "atol", "check_device", "check_dtype", "equal_nan"),
 }
+"""The keywords that each marker takes."""
 
 
 def fault_of(mark: pytest.Mark) -> str | None:
-    """Says what is wrong with the arguments of one of this plugin's markers; None if they are right."""
-    # a misspelt keyword would be ignored
+    """Returns a text that says what is wrong with the arguments of one of this plugin's
+    markers; None if they are right."""
+    # pytest would ignore a misspelt keyword
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
         return f"{mark.name} takes no {', '.join(unknown)}; {MARKERS[mark.name]}"
     if mark.name == "xd_needs_gpu":
         wanted = mark.args or (1,)
-        # True is an int, too, so `isinstance` will not do
+        # by `type`, because Python counts True as an int
         is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
         return (
             None
@@ -61,7 +64,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         more = ", ..." if _KEYWORDS[mark.name] else ""
         return f'{mark.name} names no backend; write {mark.name}("mxnet"{more})'
     reason = mark.kwargs.get("reason")
-    # pytest would print an empty reason without complaint
+    # pytest itself accepts an empty reason
     has_reason = isinstance(reason, str) and reason.strip()
     if "reason" in _KEYWORDS[mark.name] and not has_reason:
         return f'{mark.name} needs a reason; write {mark.name}({mark.args[0]!r}, reason="...")'

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """The options of this run that the command line and the ini file give. `pytest_configure` makes it."""
+    """The options of this run, from the command line and the ini file. `pytest_configure` makes
+    it. Raises `pytest.UsageError` for a wrong value."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.device: str | None = config.getoption("xd_device")
         self.recordings: Recordings | None = None
-        # the command line wins over the ini file
+        # the command line takes precedence over the ini file
         option = config.getoption("xd_backends")
         self._text: str = config.getini("xd_backends") if option is None else option
         self._names: tuple[str, ...] | None = None
@@ -33,22 +34,24 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The backends that tests are run on. With "auto" they are looked up at the first use."""
+        """The names of the backends that tests run on. For "auto" they are looked up at the
+        first use."""
         if self._names is None:
             self._names = selection.backends()
         return self._names
 
 
 def _named(text: str) -> tuple[str, ...]:
-    """The backends that an option names, each of which must be installed."""
+    """Returns the names of the backends in the value of --xd-backends. Raises
+    `pytest.UsageError` if there are none, or if one is unknown or not installed."""
     if not text.strip():
         raise pytest.UsageError(
             "--xd-backends names no backend: give auto, or names such as torch,paddle"
         )
-    # an empty word, as in "torch,,jax", is reported as one
+    # an empty word, as in "torch,,jax", is kept, so that it is reported as an unknown name
     words = [word for part in text.split(",") for word in part.split() or [""]]
     try:
-        # each once, even under two of its names
+        # each backend once, even if the option has two of its names
         names = tuple(dict.fromkeys(map(registry.canonical, words)))
     except BackendNotFoundError as error:
         raise pytest.UsageError(f"--xd-backends={text}: {error}") from None
@@ -62,11 +65,13 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 def _check_device(text: str, settings: Settings) -> None:
-    """Refuses, before the first test runs, a string that does not name a device."""
+    """Raises `pytest.UsageError`, before the first test runs, if the value of --xd-device does
+    not name a device."""
     with suppress(DeviceError):
         devices.parse(text)
         return
-    # an adapter may know a word that is its framework's own; a slip such as gpu1 needs no framework
+    # a loaded adapter may add the name, such as its framework's own name for a device. For a
+    # mistake such as "gpu1", no framework is loaded
     for name in settings.names if text.partition(":")[0].isalpha() else ():
         with suppress(XDeviceError):
             registry.load(name)
@@ -77,3 +82,4 @@ def _check_device(text: str, settings: Settings) -> None:
 
 
 settings_key: Final[pytest.StashKey[Settings]] = pytest.StashKey()
+"""The key of the options in `config.stash`."""

@@ -1,9 +1,10 @@
 """`--xd-record` and `--xd-compare`: saves the values that each test compares or records, so that another environment
 can compare them.
 
-The option names a folder, which has a folder for each test, and in it a recording for each backend that ran the test. A
-test is compared with the recording of its own backend; if there is none, because the environment has other frameworks,
-with the recordings of all backends.
+The option names a folder. It contains a folder for each test, with a recording for each backend
+that ran the test. A test is compared with the recording of its own backend. If there is none,
+because the environment has other frameworks, it is compared with the recordings of all
+backends.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ if TYPE_CHECKING:
 
 WITHOUT_BACKEND: Final = "without-backend"
 """The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
+# the names under which the values of `assert_parity` are recorded
 _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"
 
 value_count: Final = pytest.StashKey[int]()
-"""How many values of a test were recorded, to be saved or compared."""
+"""The number of values that were recorded in a test."""
 
 
 class Recordings:
-    """The folders that the two options name, and the recording of the test that is running."""
+    """The folders that the two options name, and the recording of the test that is running.
+    Raises `pytest.UsageError` for a folder that cannot be used."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._target = _path(config, "xd_record")
         self._reference = _path(config, "xd_compare")
-        # `--xd-record tests` takes the folder of the tests for the value of the option
+        # in `pytest --xd-record tests`, "tests" is meant as the tests to run, but becomes the
+        # option's value
         if self._target is not None and next(self._target.glob("*.py"), None):
             raise pytest.UsageError(
                 f"--xd-record={self._target} holds Python files; name a folder for the recordings"
@@ -66,7 +70,8 @@ class Recordings:
         self._arguments: list[dict[str, Any]] = []
 
     def describe(self, values: int, tests: int) -> str:
-        """A line for the end of a run, which says what was recorded and compared."""
+        """Returns the line at the end of a run that says how many values of how many tests were
+        recorded and compared."""
         parts = []
         if self._target is not None:
             parts.append(f"recorded in {self._target}")
@@ -85,7 +90,8 @@ class Recordings:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="xdevice-")))
             else:
                 folder = self._target / place
-                # a run that records nothing here must not leave the values of an earlier run
+                # removes the values of an earlier run, which would stay if this run records
+                # nothing
                 for name in (INDEX, ARRAYS):
                     (folder / name).unlink(missing_ok=True)
             with recording_to(folder) as self._recorder:
@@ -100,14 +106,17 @@ class Recordings:
 
     def see(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
         """Records the two values of a call of `assert_parity`, and keeps its arguments for the comparison."""
-        if self._recorder is None:  # in a fixture
+        # a call in a fixture, outside the test's body
+        if self._recorder is None:
             return
         self._arguments.append(arguments)
         self._recorder.add(_ACTUAL, actual)
         self._recorder.add(_EXPECTED, expected)
 
     def _compare(self, item: pytest.Item, entries: list[RecordedCall], place: Path) -> None:
-        """Compares a test with its own backend's recording, else with those of all backends."""
+        """Compares the recorded calls of a test with the recording of its own backend in the
+        folder `place`, or, if there is none, with those of all backends. Fails the test at a
+        difference, or if there is no recording."""
         folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
         if place in folders:
             folders = [place]
@@ -122,7 +131,8 @@ class Recordings:
     def _compare_with(
         self, item: pytest.Item, entries: list[RecordedCall], folder: Path
     ) -> None:
-        """Compares a test with the recording in a folder, and fails the test at the first difference."""
+        """Compares the recorded calls of a test with the recording in a folder. Fails the test
+        at the first difference."""
         from xdevice.twins.parity.comparing import compare_leaves
         from xdevice.twins.parity.tolerances import Strictness
 
@@ -138,7 +148,8 @@ class Recordings:
         usual = tolerances(item)
         for one, other in zip(entries, expected, strict=True):
             arguments = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
-            # of arrays there is no model to ask; and the other environment may have other devices
+            # only the arguments that concern values; and without devices, because the other
+            # environment may have others
             options: dict[str, Any] = {
                 name: x for name, x in arguments.items() if name in Strictness._fields
             }
@@ -152,22 +163,27 @@ class Recordings:
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:
+    """Returns the folder that an option names, relative to the folder in which pytest was
+    started; None if the option was not given."""
     text = config.getoption(option)
     return Path(config.invocation_params.dir, text) if text else None
 
 
 def _place(item: pytest.Item) -> Path:
-    """The path of a test's recording: a folder of the test, then one of its backend,
-    `test_net.py-test_loss-3f2a90bc/torch`."""
+    """Returns the path of a test's recording: the folder of the test, and in it that of its
+    backend, such as `test_net.py-test_loss-3f2a90bc/torch`."""
     nodeid, backend = item.nodeid, backend_of(item)
     callspec = getattr(item, "callspec", None)
+    # without the backend among the parameters, so that all backends have the same folder of the
+    # test
     if backend is not None and callspec is not None:
         parts = callspec.id.split("-")
         parts.remove(backend)
         nodeid = f"{nodeid.removesuffix(f'[{callspec.id}]')}[{'-'.join(parts)}]".removesuffix(
             "[]"
         )
-    # cut, because file systems limit the length of a name; the hash keeps apart what was cut
+    # cut to 80 characters, because file systems limit names; the hash distinguishes names that
+    # are cut to the same text
     name = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-80:]
     return Path(
         f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND
@@ -175,10 +191,13 @@ def _place(item: pytest.Item) -> Path:
 
 
 def _entries(folder: Path) -> list[RecordedCall]:
-    """The recorded calls in a folder; an empty list if nothing was recorded, because then the folder has no files."""
+    """Returns the recorded calls in a folder; an empty list if nothing was recorded, because
+    the folder then has no files."""
     return Recording(folder).entries if (folder / INDEX).exists() else []
 
 
 def _steps(entries: list[tuple[str, int]]) -> str:
+    """Returns a text with the names of recorded calls and how often each occurs, for an
+    error."""
     steps = Counter(name for name, _ in entries)
     return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

@@ -1,5 +1,5 @@
-"""The lines at the beginning and the end of a run: which backends there were, and what was recorded.
-(PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""Writes the lines at the beginning and the end of a run that name its backends and count its
+recorded values. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+"""The order in which pytest lists outcomes."""
 
 
 class Summary:
-    """Writes the plugin's lines at the beginning and end of a run. Makes a run fail if all its tests of backends were
-    skipped, or if it was to record values and no test had any."""
+    """Writes the plugin's lines at the beginning and end of a run. Makes a run fail if all
+    tests that use `xd` were skipped, or if values were to be recorded and no test recorded
+    any."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._counts: dict[str, Counter[str]] = {}
+        """For each backend, the number of tests by outcome."""
         self._versions: dict[str, str] = {}
+        """The versions of the frameworks that were loaded, by the names of their backends."""
         self._on_gpu = False
+        """Whether a test has run on a GPU."""
         self._recorded: list[int] = []
+        """The number of values of each test that recorded any."""
         self._has_header = False
 
     def pytest_report_header(self) -> str | None:
-        # with xdist the tests are collected elsewhere: what they ask for is known from the options only
+        # from the options only, because the tests are not collected yet; with xdist they are
+        # collected elsewhere
         is_asked_for = (
             not self._settings.is_auto or self._settings.device or self._settings.recordings
         )
@@ -51,19 +58,22 @@ class Summary:
         return self._config.stash[settings_key]
 
     def _header(self) -> str:
+        """Returns the line with the backends of this run and their versions."""
         self._has_header = True
         return f"xdevice {__version__}: " + ", ".join(
             f"{name} {_installed(name)}" for name in self._settings.names
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Counts the outcome of a test, from its reports."""
         if getattr(report, "xdevice_values", 0):
             self._recorded.append(report.xdevice_values)
         facts = getattr(report, "xdevice", None)
         if facts is None:
             return
         counts = self._counts.setdefault(facts["backend"], Counter())
-        # the hook, because an expected failure has the outcome "skipped", and plugins add categories
+        # not `report.outcome`, which is "skipped" for an expected failure, and does not have
+        # the categories of plugins
         category = self._config.hook.pytest_report_teststatus(
             report=report, config=self._config
         )[0]
@@ -75,6 +85,8 @@ class Summary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Makes a run fail that would otherwise pass without having run or recorded
+        anything."""
         is_green = session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -84,16 +96,19 @@ class Summary:
 
     @property
     def _ran(self) -> list[str]:
+        """The names of the backends on which at least one test was not skipped."""
         return [
             name for name in registry.names() if set(self._counts.get(name, ())) - {"skipped"}
         ]
 
     @property
     def _ran_nothing(self) -> bool:
+        """Whether there were tests of backends, and all of them were skipped."""
         return bool(self._counts) and not self._ran
 
     @property
     def _recorded_nothing(self) -> bool:
+        """Whether values were to be recorded, and no test recorded any."""
         return (
             self._settings.recordings is not None
             and not self._recorded
@@ -101,6 +116,8 @@ class Summary:
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Writes the last lines: the recorded values, the capabilities that adapters lack, and
+        the backends that were run and not run."""
         if self._settings.recordings is not None:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
             hint = ", which is a failure: use the fixture assert_parity, or xdevice.parity.log"
@@ -119,15 +136,19 @@ class Summary:
         terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
 
     def _version(self, name: str) -> str:
+        """Returns the version of a backend's framework: that of the loaded one, or else the
+        installed one."""
         return self._versions.get(name) or _installed(name)
 
     def _not_run(self) -> list[str]:
-        """The names that the last line lists as not run: GPUs, and backends."""
+        """Returns the names that the last line lists as not run: "gpu" if no test has used a
+        GPU, and backends, some with the reason."""
         left = [] if self._on_gpu else ["gpu"]
         for name in registry.names():
             if name in self._ran:
                 continue
-            if name in self._counts:  # all its tests were skipped
+            # all of its tests were skipped
+            if name in self._counts:
                 left.append(f"{name} ({_outcomes(self._counts[name])})")
             elif name in self._settings.names:
                 left.append(name)
@@ -137,11 +158,13 @@ class Summary:
 
 
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
-    """Lines that name the capabilities that tested adapters lack, as tests of `xdevice.testing` report them when they
-    are skipped, and the code that would add them."""
-    lines: dict[str, None] = {}  # in the order in which they came, and each once
+    """Returns lines that name the capabilities that the tested adapters lack, with the methods
+    to write. Skipped tests of `xdevice.testing` have them as a property."""
+    # a dict, because it keeps the order, and has each line once
+    lines: dict[str, None] = {}
     for report in skipped:
-        if isinstance(report, pytest.TestReport):  # not a module skipped as a whole
+        # the report of a module that was skipped as a whole has no properties
+        if isinstance(report, pytest.TestReport):
             lines |= {
                 str(value): None
                 for name, value in report.user_properties
@@ -151,7 +174,9 @@ def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> lis
 
 
 def _outcomes(counts: Counter[str]) -> str:
-    """The numbers of tests by outcome, in pytest's order."""
+    """Returns a text with the number of tests for each outcome, such as "3 passed, 1 skipped",
+    in pytest's order."""
+    # outcomes that plugins have added come last
     shown = sorted(
         counts,
         key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER),
@@ -162,4 +187,5 @@ def _outcomes(counts: Counter[str]) -> str:
 
 
 def _installed(name: str) -> str:
+    """Returns the installed version of a backend's framework; "?" if it is not known."""
     return versions.installed_version(name) or "?"

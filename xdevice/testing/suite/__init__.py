@@ -7,11 +7,13 @@ A third party's test file is three lines, and pytest does the rest::
     class TestMyBackend(Conformance):
         backend = "mybackend"
 
-Tensors are made on the device `home`; checks that need two devices use `other` as well. By default the suite runs with
-cpu:0 as `home`, and the first GPU or the device that the adapter's samples make as `other`; and again with gpu:0 and
-gpu:1 if there are GPUs, real or virtual. Checks of a capability (an optional part of an adapter) that the adapter lacks
-are skipped. The end of the run lists these capabilities, with the methods to write. Checks that need a model or
-function that the adapter's samples do not have are skipped too, so read the skips.
+Tensors are made on the device `home`; checks that need two devices use `other` too. By default
+the suite runs with cpu:0 as `home`, and with the first GPU or a device that the adapter's
+samples make as `other`. If there are GPUs, real or virtual, it runs again with gpu:0 and gpu:1.
+Checks of a capability (an optional part of an adapter) that the adapter lacks are skipped. The
+end of the run lists these capabilities, with the methods to write. Checks that need a model or
+function that the adapter's samples do not have are skipped too, so read the reasons of skipped
+tests.
 
 docs/reference/adapters.md says what is checked for each method.
 """

@@ -37,7 +37,7 @@ class ArithmeticChecks(Suite):
         assert not missing, f"namespace() lacks {', '.join(missing)}"
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
-        # settings that are made for this thread end with it
+        # in a new thread, so that settings of the framework for the thread end with it
         self.in_thread(self.compute, x)
 
     def compute(self, x: Any) -> None:
@@ -64,6 +64,7 @@ class ArithmeticChecks(Suite):
         self.assert_is(xp.matmul(ints, ints), [[7, 10], [15, 22]])
 
     def assert_is(self, x: Any, numbers: list[list[float]]) -> None:
+        """Checks that a result is on the home device, and has exactly these values."""
         assert self.adapter.device_of(x) is self.here, "it is not where its operands are"
         assert xdevice.to_numpy(x).tolist() == numbers
 
@@ -72,7 +73,7 @@ class ArithmeticChecks(Suite):
     @needs("Gradients")
     def test_gradients_are_right_or_refused(self) -> None:
         self.needs_kernels()
-        # one is not used, and another (below) is asked for twice
+        # the loss does not depend on `unused`, and the gradient of `x` is requested twice
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
         if self.requires_grad(constant) is not None:
             constant = self.samples.marked(constant)
@@ -82,7 +83,9 @@ class ArithmeticChecks(Suite):
     def differentiate(
         self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        """Checks the gradients of `2 * x + constant + y + x` with respect to x, y, x again and an unused tensor."""
+        """Checks the gradients of `2 * x + constant + y + x` with respect to `leaves`: x, y, x
+        again, and a tensor that is not used. `mode` makes a block in which the gradients are
+        taken."""
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -125,9 +128,12 @@ class ArithmeticChecks(Suite):
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
+        """Checks that `x` is a float32 tensor without axes that equals a number."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:
+        """Returns whether a tensor is marked as one that gets a gradient, and the values of the
+        gradient that it has, to compare them later."""
         grad = getattr(x, "grad", None)
         return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(
             grad
@@ -140,7 +146,8 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.differentiate_twice, x)
 
     def differentiate_twice(self, x: Any) -> None:
-        """Checks that a value in which gradients were taken still depends on its inputs."""
+        """Checks the gradient of a value that itself comes from `value_and_grad`: it must still
+        depend on `x`."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -186,10 +193,13 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.update, list(zip(leaves, grads, strict=True)))
 
     def marked(self, *arrays: list[float]) -> list[Any]:
+        """Returns tensors with these values that are marked as tensors that get gradients."""
         return [self.samples.marked(self.make(array)) for array in arrays]
 
     def update(self, rows: list[tuple[Any, Any]]) -> None:
-        """Checks a step whose rule adds the gradient, with and without leave to write into the old parameters."""
+        """Checks a step whose rule adds the gradient to the parameter, with and without
+        permission to write into the old parameters. `rows` has pairs of a parameter and its
+        gradient."""
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class WaitingChecks(Suite):
+    """Checks of `sync`, of waiting for results, and of blocking mode."""
+
     def test_sync_takes_every_target(self) -> None:
         x = self.make()
         xdevice.sync()
@@ -39,7 +41,7 @@ class WaitingChecks(Suite):
             lambda result: self.adapter.wait(result),
             lambda result: self.adapter.synchronize(None),
         ]
-        # each way by itself, because one that does not wait shows only with work under way
+        # new work for each way, because only work under way shows that a way does not wait
         for number, wait in enumerate(ways):
             work = self.long_work(self.here)
             assert not work.is_done(), (
@@ -55,7 +57,7 @@ class WaitingChecks(Suite):
         assert all(work.is_done() for work in works)
 
     def test_errors_of_asynchronous_work_surface_at_sync(self) -> None:
-        # a target that is not asked for must not hide the error, so each is tried alone
+        # each by itself, because the error must come whichever targets are named
         for targets_of in (
             lambda x: (),
             lambda x: ("cpu:0",),
@@ -66,12 +68,14 @@ class WaitingChecks(Suite):
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets_of(x))
             assert not isinstance(raised.value, XDeviceError)
-            # their traceback keeps the work alive: every later sync() would raise its error
+            # the traceback keeps the work alive, whose error every later `sync` would raise
+            # again
             del x, raised
 
-    # blocking
+    # blocking mode
 
     def needs_blocking(self) -> None:
+        """Skips the check if the adapter refuses blocking mode."""
         with skipping_what_is_refused(), self.adapter.blocking():
             pass
 
@@ -79,7 +83,7 @@ class WaitingChecks(Suite):
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
         self.needs_blocking()
-        # nested, because a library may block inside a program that does
+        # nested, because a program in blocking mode may call a library that uses it too
         with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
             x, expected = self.pending()
             self.assert_reads(x, expected)
@@ -111,7 +115,10 @@ class WaitingChecks(Suite):
 
 
 class StreamChecks(Suite):
+    """Checks of streams, events, graphs and compiled functions."""
+
     def needs_streams(self) -> None:
+        """Skips the check if the adapter refuses streams or events on the home device."""
         self.needs_kernels()
         with skipping_what_is_refused():
             self.adapter.new_stream(self.here)
@@ -130,7 +137,7 @@ class StreamChecks(Suite):
             with self.adapter.stream_scope(default):
                 assert self.adapter.current_stream(here) == default
             assert self.adapter.current_stream(here) == side
-            # PyTorch's current stream is that of the thread, others' that of the process
+            # PyTorch has a current stream for each thread, other frameworks one for the process
             elsewhere = self.in_thread(self.adapter.current_stream, here)
             assert (elsewhere == side) is (self.adapter.stream_reach == "process")
         assert self.adapter.current_stream(here) == default
@@ -141,12 +148,12 @@ class StreamChecks(Suite):
     @needs("Streams")
     def test_streams_wait_for_each_other(self) -> None:
         self.needs_streams()
-        # a stream waits for all work of another one, or for what is before an event in it
+        # a stream can wait for all work of another stream, or for the work before an event
         for way in ("stream", "event"):
             side = xdevice.accelerator.Stream(self.here)
             work = self.samples.long_work(self.here)
             x, expected = self.pending()
-            # an event covers the work before it, a stream all the work so far
+            # both stand for the work of the current stream so far
             mark = (
                 xdevice.accelerator.Event(self.here).record()
                 if way == "event"
@@ -165,6 +172,8 @@ class StreamChecks(Suite):
             self.assert_reads(z, expected * 4, way)
 
     def test_events_are_there_or_refused(self) -> None:
+        """`require_events` must raise an error for exactly those devices for which `new_event`
+        does."""
         for place in self.places():
             refusal = refusal_of(partial(self.adapter.new_event, place))
             earlier = refusal_of(partial(self.adapter.require_events, place))
@@ -186,7 +195,8 @@ class StreamChecks(Suite):
         assert work.is_done(), "the event has happened before the work"
         whole, tail = start.elapsed(end), middle.elapsed(end)
         took = time.perf_counter() - before
-        # the samples' long work takes a tenth of a second or more; clocks differ by some milliseconds
+        # the long work of the samples takes a tenth of a second or more; the two clocks may
+        # differ by some milliseconds
         assert 0.05 <= whole <= took + 0.01, f"{whole} s of device time in {took} s"
         # no work lies between the last two events
         assert 0 <= tail < whole
@@ -202,15 +212,17 @@ class StreamChecks(Suite):
             y = self.add(x, x)
         side.keep(x)
         del x
-        # without `keep` the allocator would give them the memory that the side stream still reads
+        # without `keep` the allocator would give these tensors the memory that the side stream
+        # still reads
         more = [self.make(np.zeros_like(expected)) for _ in range(8)]
         xdevice.sync(self.here)
         xdevice.sync(more)
         self.assert_reads(y, expected + expected)
 
-    # graphs
+    # graphs of recorded work
 
     def needs_graphs(self) -> None:
+        """Skips the check if the adapter refuses graphs on the home device."""
         self.needs_streams()
         with skipping_what_is_refused():
             self.adapter.new_graph(self.here)
@@ -226,11 +238,13 @@ class StreamChecks(Suite):
             return self.samples.add(x, x)
 
         step = xdevice.accelerator.make_graphed_callable(task, self.here)
-        # a graph that is replayed reads the memory that it was captured with, whatever is there by now
+        # a replay reads the same memory as the recorded work, with the values that are in it
+        # now
         for factor in (1, 3, -2):
             self.adapter.write(x, self.make(plain("float32") * factor))
             self.assert_reads(step(), plain("float32") * factor * 2, "a replay")
-        # once to warm up, because a first call may allocate, and once to capture
+        # once before the recording, because a first call may allocate memory, and once for the
+        # recording
         assert len(calls) == 2, "the task is called twice, and not again"
         # a replay records no gradients
         assert self.requires_grad(step()) in (None, False)
@@ -255,10 +269,11 @@ class StreamChecks(Suite):
         with pytest.raises(Planned):
             xdevice.accelerator.make_graphed_callable(self.fail, self.here)
         x, expected = self.pending()
-        # a capture that fails must end, or all later work would be captured
+        # a recording that fails must end, or later work would be recorded and not done
         self.assert_reads(x, expected, "after a capture that failed")
 
     def fail(self) -> None:
+        """A task that raises an error."""
         raise Planned
 
     # compiled functions
@@ -274,7 +289,7 @@ class StreamChecks(Suite):
                 x = xdevice.to_device(self.make(plain("float32") * factor), place)
                 twice, _, same = double(x)
                 self.assert_reads(twice, plain("float32") * factor * 2)
-                # also the tensor that is passed through unchanged
+                # the tensor that the function returns unchanged is checked too
                 assert [xdevice.device_of(y) for y in (twice, same)] == [place, place]
 
     @needs("Compiling")
@@ -284,7 +299,8 @@ class StreamChecks(Suite):
             return x + y
 
         near, far = self.make(), xdevice.to_device(self.make(), self.there_with_values())
-        for _ in range(2):  # the second time there is a program, which must not be run
+        # the second time there is a compiled program, which must not run
+        for _ in range(2):
             with pytest.raises(
                 DeviceMismatchError, match="compile takes tensors on one device"
             ):

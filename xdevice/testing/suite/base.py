@@ -36,7 +36,8 @@ class Planned(Exception):  # noqa: N818  # a test's own, and no error of the pac
 
 
 def refusal_of(ask: Callable[[], object]) -> str | None:
-    """The text of the `UnsupportedError` that a call raises; None if it raises none."""
+    """Returns the text of the `UnsupportedError` that a call of `ask` raises; None if it raises
+    none."""
     try:
         ask()
     except xdevice.errors.UnsupportedError as error:
@@ -46,7 +47,8 @@ def refusal_of(ask: Callable[[], object]) -> str | None:
 
 @contextmanager
 def skipping_what_is_refused() -> Iterator[None]:
-    """A block that skips the check, with the adapter's own words, if the adapter refuses what the block asks for."""
+    """A block in which an `UnsupportedError` skips the check, with the text of the error as the
+    reason."""
     try:
         yield
     except xdevice.errors.UnsupportedError as error:
@@ -54,13 +56,17 @@ def skipping_what_is_refused() -> Iterator[None]:
 
 
 def _whole_text(error: Exception) -> str:
-    """The text of a refusal, which must say what to use instead."""
+    """Returns the text of an `UnsupportedError`. Fails the check if it does not say what to use
+    instead."""
+    # xdevice's own errors have that after a semicolon
     text = str(error)
     assert "; " in text, f"say what to use instead: {text}"
     return text
 
 
 def _skip(reason: str, **_: Any) -> None:
+    """Skips the check. It is called in the place of the check, with the check's fixtures as
+    keywords."""
     pytest.skip(reason)
 
 
@@ -82,16 +88,17 @@ class Suite:
     """The second device of checks that need two: by default another GPU, or else the device that the adapter's samples
     make, or else cpu:0."""
     computes: ClassVar[bool] = True
-    """False if the framework can place and copy tensors on the GPU, but has no kernels to compute there."""
+    """Whether the framework has kernels for the GPU. If not, it can only place and copy tensors
+    there."""
     child_setup: ClassVar[str] = ""
-    """Code that child processes run before anything else."""
+    """Python code that child processes run before anything else."""
     patience: ClassVar[float] = 60
-    """Seconds after which a check gives up waiting for something that should have ended long before."""
+    """The seconds after which a check stops waiting, for example for a thread, and fails."""
 
     # the devices that checks run on
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        # every check runs once for each home device, as a test of its own
+        """Makes one test of each check for each home device."""
         if "place" in metafunc.fixturenames:
             metafunc.parametrize(
                 "place", homes_of(type(self), metafunc.function), scope="function"
@@ -99,14 +106,17 @@ class Suite:
 
     @pytest.fixture(autouse=True)
     def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
-        # pytest makes an object for each test, so this changes no other check
+        """Prepares a check on the home device `place`, or skips it if the adapter lacks a
+        capability that it needs, or if this machine does not have the device."""
+        # pytest makes a new object for each test, so this changes no other check
         self.home = place
         absent = lacking(self.adapter, request.function)
         request.node.user_properties += [
             ("xdevice lacks", f"{self.backend} lacks {described(name)}") for name in absent
         ]
         if absent or not self.has_home():
-            # pytest's summary folds skips that come from one line of code, but lists those of fixtures one by one
+            # skipped by `_skip` and not here, because pytest's summary joins skips from one
+            # line of code, but lists skips in fixtures individually
             reason = f"lacks {', '.join(absent)}" if absent else f"has no {place} here"
             request.node.obj = partial(_skip, f"{self.backend} {reason}")
             yield
@@ -116,7 +126,7 @@ class Suite:
 
     def has_home(self) -> bool:
         """Whether this machine has the home device."""
-        # some frameworks make a second device only before they are used, and this is the first call
+        # at once, because some frameworks can make a second device only before they are used
         self.samples.other_device()
         return self.adapter.has(self.here)
 
@@ -126,9 +136,10 @@ class Suite:
         self.home = self.home or HOMES[0]
         self.second()
         with xdevice.use_backend(self.backend):
+            # collects the errors of earlier work, for which the device has no kernels
             if not self.computes:
                 with suppress(Exception):
-                    xdevice.sync()  # waits for the work of earlier checks, for which this device has no kernels
+                    xdevice.sync()
             try:
                 yield
             finally:
@@ -137,35 +148,42 @@ class Suite:
 
     @property
     def adapter(self) -> Backend:
+        """The adapter under test."""
         return xdevice.backend(self.backend)
 
     @property
     def samples(self) -> Samples:
+        """The adapter's samples of its framework."""
         samples: Samples = self.adapter.samples()
         return samples
 
     def second(self) -> Device | None:
-        """The second device: the one that the class names, or another GPU, or a device of the samples, or cpu:0."""
+        """Returns the second device: the one that the class names, or another GPU, or a device
+        that the samples make, or cpu:0; None if each of these is the home device or does not
+        exist."""
         if self.other:
             return devices.parse(self.other)
-        # called first: some frameworks can make one only before they are used
+        # before counting GPUs, because some frameworks can make a device only before they are
+        # used
         other = self.samples.other_device()
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
         choice = [*gpus, other, devices.CPU]
         return next((device for device in choice if device not in (None, self.here)), None)
 
     def there(self) -> Device:
+        """Returns the second device, or skips the check if there is none."""
         device: Device = need(self.second(), "a second device")
         return device
 
     @property
     def here(self) -> Device:
         """The home device, on which the checks make their tensors."""
-        # parsed at each use, because the text may name a device that the samples have yet to make
+        # parsed at each use, because the text may name a device that the samples make later
         return devices.parse(self.home)
 
     def places(self) -> list[Device]:
-        """The home device, and the second device if its tensors have values."""
+        """Returns the home device, and the second device if it has one whose tensors have
+        values."""
         return [
             place
             for place in self.all_places()
@@ -173,33 +191,38 @@ class Suite:
         ]
 
     def all_places(self) -> list[Device]:
-        """The home device, and the second device if there is one."""
+        """Returns the home device, and the second device if there is one."""
         second = self.second()
         return [self.here] if second is None else [self.here, second]
 
     def there_with_values(self) -> Device:
+        """Returns the second device, or skips the check if there is none or its tensors have no
+        values."""
         there = self.there()
         if not self.holds_values(there):
             pytest.skip(f"{there} holds no values")
         return there
 
     def holds_values(self, device: Device) -> bool:
+        """Whether tensors on a device have values, as those on PyTorch's "meta" do not."""
         return device.kind != "meta"
 
     def needs_kernels(self) -> None:
+        """Skips the check if the framework cannot compute on the GPU."""
         if not self.computes:
             pytest.skip(f"{self.backend} has no kernels for this GPU")
 
-    # tensors
+    # tensors for the checks
 
     def make(
         self, data: Any = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), dtype: str | None = None
     ) -> Any:
+        """Returns a tensor with the values of `data` on the home device."""
         return xdevice.tensor(data, device=self.home, dtype=dtype)
 
     def dtypes(self) -> list[str]:
-        """The dtypes that the framework can make and the devices of the checks can hold: JAX without 64-bit refuses
-        int64 and float64."""
+        """Returns the dtypes that the framework can make and the devices of the checks can
+        hold. JAX without 64-bit, for example, refuses int64 and float64."""
         lacked = {name for place in self.places() for name in self.adapter.lacks(place)}
         return [
             name
@@ -208,35 +231,40 @@ class Suite:
         ]
 
     def odd_arrays(self) -> dict[str, Array]:
-        """The NumPy arrays from which `odd_tensors` makes tensors, by name."""
+        """Returns, by name, the NumPy arrays from which `odd_tensors` makes tensors."""
         arrays = {name: values.telling(name) for name in self.dtypes()}
         # a number that float32 rounds, so that a detour through another dtype shows
         arrays["0-d"] = np.array(-1 / 3, "float32")
         arrays["empty"] = np.zeros((2, 0), dtype="float32")
-        # an odd number of elements that is larger than a page, so that pieces do not end at a row
+        # larger than a page of memory, and with an odd number of elements, so that a copy in
+        # pieces ends inside a row
         arrays["long"] = np.random.default_rng(0).normal(size=(33, 1025)).astype("float32")
         return arrays | self._views(arrays["float32"])
 
     def odd_tensors(self) -> dict[str, Any]:
-        """Tensors of every dtype with extreme values, and of shapes that copies easily get wrong."""
+        """Returns, by name, tensors of every dtype with extreme values, and tensors of shapes
+        that copies easily get wrong."""
         tensors = {
             name: self.make(array, array.dtype.name)
             for name, array in self.odd_arrays().items()
         }
-        with self.here:  # TensorFlow slices on the GPU where there is one
+        # in a block, because TensorFlow would slice on the GPU if there is one
+        with self.here:
             return tensors | self._views(tensors["float32"])
 
     def odd(self) -> Iterator[tuple[str, Any, Array]]:
-        """The name of each of the `odd_tensors`, the tensor, and the array that it was made from."""
+        """Yields the name of each of the `odd_tensors`, the tensor, and the array that it was
+        made from."""
         arrays = self.odd_arrays()
         for name, x in self.odd_tensors().items():
             yield name, x, arrays[name]
 
     def _views(self, x: Any) -> dict[str, Any]:
-        """A slice of an array or a tensor, and its transpose, if the framework's tensors have views."""
+        """Returns, by name, a slice and the transpose of an array or a tensor, if the
+        framework's tensors have these."""
         views = {}
         tensor = self.make()
-        # not contiguous: a copy of bytes that ignores strides gets it wrong
+        # neither is contiguous, so a copy of bytes that ignores strides gets it wrong
         if self.computes and hasattr(tensor, "__getitem__"):
             views["sliced"] = x[:, 1:]
         if self.computes and hasattr(tensor, "T"):
@@ -244,7 +272,8 @@ class Suite:
         return views
 
     def plain_tensors(self) -> dict[str, Any]:
-        """Tensors of every dtype whose sums and means are exact, one without axes, and one without elements."""
+        """Returns, by name, tensors of every dtype whose sums and means are exact, a tensor
+        without axes, and one without elements."""
         tensors = {name: self.make(values.plain(name), dtype=name) for name in self.dtypes()}
         return {
             **tensors,
@@ -253,32 +282,35 @@ class Suite:
         }
 
     def pending(self) -> tuple[Any, Array]:
-        """A tensor that may still be computed, and the array that it will equal."""
+        """Returns a tensor whose computation may still be under way, and the array that it will
+        equal."""
         self.needs_kernels()
         array = values.plain("float32")
         x = self.make(array)
         return self.add(x, x), array + array
 
     def add(self, x: Any, y: Any) -> Any:
-        """`x + y`, computed by the framework on the home device."""
+        """Returns `x + y`, computed by the framework on the home device."""
         with self.here:
             return self.samples.add(x, y)
 
     def long_work(self, device: Device) -> Work:
-        """Work that has just begun on a device."""
+        """Returns work that has just begun on a device. Skips the check if the samples have
+        none."""
         work: Work = need(
             self.samples.long_work(device), "work that can be asked whether it is done"
         )
         return work
 
     def address(self, x: Any) -> int | None:
-        """The address at which the memory of a tensor begins; None if it has no elements, or if the framework does not
-        tell."""
-        # frameworks give tensors without elements any address, or none
+        """Returns the address at which the memory of a tensor begins; None if the tensor has no
+        elements, or if the framework does not tell."""
+        # a tensor without elements may have any address
         return None if 0 in tuple(x.shape) else self.samples.address(x)
 
     def arrays_of(self, model: Any) -> dict[str, Array]:
-        """The values of a model's or an optimizer's variables, as the adapter reads them."""
+        """Returns, by name, copies of the values of a model's or an optimizer's variables, as
+        the adapter reads them."""
         return {
             name: self.adapter.to_numpy(x).copy() for name, x in self.adapter.variables(model)
         }
@@ -287,11 +319,11 @@ class Suite:
         """Whether a tensor is marked as one that gets a gradient; None if the framework does not mark tensors so."""
         return self.samples.requires_grad(x)
 
-    # threads
+    # calling a function in another thread
 
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function in a thread of its own, and returns what it returns. Fails if that takes longer than
-        `patience` seconds."""
+        """Calls a function in a new thread, and returns its result or raises its error. Fails
+        the check if that takes longer than `patience` seconds."""
         results: list[Any] = []
         errors: list[BaseException] = []
 
@@ -299,10 +331,11 @@ class Suite:
             try:
                 results.append(function(*arguments))
             except BaseException as error:
-                # kept for the calling thread: pytest does not see what is raised in another
+                # raised in the calling thread below, because pytest does not notice errors in
+                # other threads
                 errors.append(error)
 
-        # a pool of threads would wait for a thread that hangs
+        # not a pool of threads, which would wait for a thread that hangs
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(self.patience)
@@ -311,15 +344,15 @@ class Suite:
             raise errors[0]
         return results[0]
 
-    # comparing
+    # comparing tensors and arrays
 
     def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
-        """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a device without data only
-        the shape."""
+        """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a
+        device without values only the shape. `name` is for the error, here and below."""
         assert tuple(x.shape) == array.shape, (
             f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
         )
-        # a leaf may be a lone variable, which is a model
+        # `x` may be a single variable of TensorFlow, which counts as a model
         tensor = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
         if self.holds_values(self.adapter.device_of(tensor)):
             assert_same(self.adapter.to_numpy(tensor), array, name)
@@ -329,14 +362,15 @@ class Suite:
         assert_same(xdevice.to_numpy(x), array, name)
 
     def assert_on(self, place: Device, x: Any, array: Array, name: str = "") -> None:
-        """Checks that a tensor is on a device, and what `assert_holds` checks."""
+        """Checks that a tensor is on the device `place`, and that it equals an array as in
+        `assert_holds`."""
         device = xdevice.device_of(x)
         assert device is place, f"{name}: on {device}, expected {place}"
         self.assert_holds(x, array, name)
 
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
-        """Checks that two tensors have the same dtype, shape and values, bit for bit; on a device without data only
-        dtype and shape."""
+        """Checks that two tensors have the same dtype, shape and values, bit for bit; on a
+        device without values only the dtype and the shape."""
         there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(
             xdevice.device_of(expected)
         )
@@ -349,10 +383,11 @@ class Suite:
         """Checks that the gradient of the sum of `function(x)` with respect to `x` is -2.5 everywhere."""
         self.needs_kernels()
         x = self.make()
-        with self.here:  # TensorFlow would compute on the GPU where there is one
+        # in a block, because TensorFlow would compute on the GPU if there is one
+        with self.here:
             need(self.samples.gradient(lambda x: x * 3, x), "gradients")
             gradient = self.samples.gradient(function, x)
-        # frameworks give None, not an error, where a copy has cut the graph
+        # frameworks return None, and raise no error, if a copy has cut the graph
         assert gradient is not None, "the gradient does not arrive"
         self.assert_on(xdevice.device_of(x), gradient, np.full((2, 3), -2.5, "float32"))
 
@@ -365,6 +400,8 @@ class Suite:
 
 
 def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
+    """Returns the home devices on which a check runs: that of its class, or all of `HOMES`. A
+    check that is marked by `once` runs on the first only."""
     return ((cls.home,) if cls.home else HOMES)[: 1 if hasattr(test, "runs_once") else None]
 
 
@@ -374,19 +411,22 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     assert actual.shape == expected.shape, (
         f"{name}: shape {actual.shape}, expected {expected.shape}"
     )
-    # no `assert`, for which pytest would print the bytes
+    # without `assert`, for which pytest would print all bytes
     if actual.tobytes() != expected.tobytes():
         raise AssertionError(f"{name}: {actual} is not {expected}")
 
 
 def need(value: Any, what: str) -> Any:
+    """Returns `value`, which a sample has returned. Skips the check if it is None; `what` names
+    the sample."""
     if value is None:
         pytest.skip(f"the samples do not have: {what}")
     return value
 
 
 def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
-    """Calls a function for each argument, in as many threads at the same time, and returns what the calls return."""
+    """Calls a function once for each argument, each call in its own thread, all at the same
+    time. Returns the results in the order of the arguments."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(arguments)) as pool:
@@ -394,5 +434,6 @@ def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[A
 
 
 def cast(array: Any, name: str) -> Array:
-    """The array in the dtype that xdevice calls `name`, bfloat16 included."""
+    """Returns an array in the dtype with this name, which may be one that NumPy lacks, such as
+    "bfloat16"."""
     return np.asarray(array).astype(host_dtype(name))

@@ -27,13 +27,15 @@ HOOKS: Final = contract.methods_of(Primitives, *CAPABILITIES)
 _HOOKS: Final[dict[str, tuple[str, ...]]] = {
     part.__name__: vars(part)["needs"] for part in CAPABILITIES
 }
+"""For each capability, the names of the hooks that an adapter must write for it."""
 
 
 def needs(*names: str) -> Callable[[Checks], Checks]:
-    """Marks a check, or all checks of a class, to run only for adapters that have these capabilities, or single hooks
-    (methods of an adapter) that refuse by default: `@needs("Streams")`, `@needs("memory")`."""
+    """Marks a check, or all checks of a class, so that it runs only for adapters with these
+    capabilities or individual hooks (methods of an adapter): `@needs("Streams")`,
+    `@needs("memory")`. Returns a decorator."""
     unknown = [name for name in names if name not in _HOOKS and name not in HOOKS]
-    # a misspelt name would skip the check on every adapter
+    # a misspelt name would skip the check for every adapter
     assert not unknown, f"the contract has no {', '.join(unknown)}"
 
     def mark(marked: Any) -> Any:
@@ -47,26 +49,30 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 
 
 def lacking(adapter: Backend, check: Any) -> list[str]:
-    """The names of the capabilities and hooks that a check needs and the adapter lacks."""
-    # it may have a method of the device layer for the sake of a product only
+    """Returns the names of the capabilities and hooks that a check needs and the adapter
+    lacks."""
+    # the folders of the adapter for products may also have methods of the device layer
     for product in contract.PRODUCTS:
         contract.extend(adapter, product)
     return [name for name in getattr(check, "needs", ()) if not _has(adapter, _hooks(name))]
 
 
 def described(name: str) -> str:
-    """The name of a capability, with the hooks that an adapter must write for it."""
+    """Returns the name of a capability, with the hooks that an adapter must write for it; for
+    the name of a hook, the hook: "memory()"."""
     hooks = ", ".join(f"{hook}()" for hook in _hooks(name))
     return f"{name}: {hooks}" if name in _HOOKS else hooks
 
 
 def _hooks(name: str) -> tuple[str, ...]:
+    """Returns the names of the hooks of a capability; for the name of a hook, that hook."""
     return _HOOKS.get(name, (name,))
 
 
 def _has(adapter: Backend, hooks: tuple[str, ...]) -> bool:
+    """Whether an adapter has its own version of all these hooks."""
     return all(
-        # a hook that was not overwritten is still the contract's own function
+        # a hook that the adapter does not override is still the contract's own function
         getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook]
         for hook in hooks
     )

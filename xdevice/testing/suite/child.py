@@ -1,4 +1,5 @@
-"""Questions that the conformance suite asks a fresh process. Each function prints its answer as one line of JSON."""
+"""Functions that the conformance suite runs in a fresh process. Each public function prints its
+result as one line of JSON."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _IMPORTED = sorted({framework.modules[0] for framework in registry.KNOWN} & set(sys.modules))
+"""The frameworks that `import xdevice` alone has imported, which should be none."""
 
 
 def load(name: str) -> None:
@@ -38,10 +40,10 @@ def load(name: str) -> None:
     with lock.inner:
         for thread in threads:
             thread.start()
-        # until one thread waits for the lock, or all have passed without it, which is the fault
+        # until a thread waits for the lock, or, in a faulty adapter, all have ended without it
         while not lock.is_wanted and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
-        # NumPy is not asked for, because modules other than its adapter import it too
+        # NumPy does not count, because modules other than its adapter import it too
         answer["imported under a held lock"] = root in sys.modules and root != "numpy"
     for thread in threads:
         thread.join()
@@ -50,7 +52,7 @@ def load(name: str) -> None:
         {backend.name for backend in registry.list_loaded()} - {name, "numpy"}
     )
     answer["started by counting"] = _list_started(name)
-    # a framework may keep state for the thread that has imported it, which has ended by now
+    # a framework may have kept state for the thread that imported it, and that thread has ended
     answer["works in the main thread"] = _work(name)
     answer["works in a new thread"] = _in_thread(lambda: _work(name))
     answer["floats"] = _floats(name)
@@ -78,7 +80,7 @@ def fork(name: str) -> None:
     with xdevice.use_backend(name):
         xdevice.num_gpus()
         xdevice.try_gpu()
-        # naming a device starts none
+        # naming a device must not start it
         xdevice.device("gpu:1")
     answer["child after loading"] = _in_fork(lambda: str(_work(name)))
     _work(name)
@@ -87,12 +89,14 @@ def fork(name: str) -> None:
 
 
 def end(name: str, place: str) -> None:
-    """Ends the process while a prefetch is under way: its thread must not keep the process from ending."""
+    """Reports the first batch of a `prefetch` to the device `place`, and ends the process while
+    the thread of `prefetch` is at work: it must not keep the process from ending."""
     global _unfinished
     with xdevice.use_backend(name):
         batches = iter(xdevice.prefetch(_batches(), place))
         first = xdevice.to_numpy(next(batches)).tolist()
-    _unfinished = batches  # kept alive to the end of the process
+    # kept alive to the end of the process
+    _unfinished = batches
     print(json.dumps({"first batch": first}), flush=True)
 
 
@@ -100,6 +104,7 @@ _unfinished: Any = None
 
 
 def _batches() -> Iterator[Any]:
+    """Yields batches without end."""
     import numpy
 
     while True:
@@ -107,8 +112,9 @@ def _batches() -> Iterator[Any]:
 
 
 def virtual(name: str) -> None:
-    """Reports the names of two virtual GPUs, and the values of a tensor copied to each."""
-    # the variable may ask for another number of GPUs
+    """Reports the names of two virtual GPUs, and the values of a tensor that was copied to
+    each; or the text of the `UnsupportedError` if the framework cannot have them."""
+    # the variable may request another number of GPUs
     os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)
     try:
         xdevice.virtual_gpus(2, force=True)
@@ -131,8 +137,8 @@ def virtual(name: str) -> None:
 
 
 def _list_started(name: str) -> list[str]:
-    """The GPUs that the framework has started although the program has only counted them, and made an event without
-    using it."""
+    """Counts the GPUs and makes an event, and returns the names of the GPUs that the framework
+    has started for that, which should be none. Returns none if the adapter cannot tell."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)
@@ -140,7 +146,7 @@ def _list_started(name: str) -> list[str]:
         xdevice.num_gpus()
         xdevice.try_all_gpus()
         with suppress(xdevice.errors.UnsupportedError):
-            # an event of CUDA starts the GPU, so xdevice makes it at the first use
+            # an event of CUDA would start the GPU, so xdevice must make it at its first use
             xdevice.accelerator.Event()
     if backend.virtual or type(backend).is_started is Backend.is_started:
         return []
@@ -152,9 +158,11 @@ def _list_started(name: str) -> list[str]:
 
 
 def _work(name: str) -> float:
-    """Computes 1 + 1 by creating, copying and reading tensors that are large enough for the framework's threads."""
+    """Returns 1 + 1, computed by creating, copying and reading tensors that are large enough
+    for the framework to use its threads."""
     with xdevice.use_backend(name) as backend:
-        # small tensors are computed without threads, and so would hide a lock that is never released
+        # small tensors are computed without threads, and would not show that a lock is never
+        # released
         x = xdevice.tensor([1.0] * 100_000)
         y = backend.samples().add(x, xdevice.copy_to(x, "cpu"))
         xdevice.sync(y)
@@ -162,8 +170,8 @@ def _work(name: str) -> float:
 
 
 def _floats(name: str) -> list[str]:
-    """The dtypes of floats that the framework makes in two threads after it was told to make float64; none if it has no
-    such setting."""
+    """Makes float64 the framework's default, and returns the dtypes of the floats that it then
+    makes in this thread and in another; an empty list if it has no such default."""
     from xdevice.base.dtypes import dtype_name
 
     backend = xdevice.backend(name)
@@ -176,6 +184,7 @@ def _floats(name: str) -> list[str]:
 
 
 def _in_thread(work: Callable[[], Any]) -> Any:
+    """Calls a function in a new thread, and returns its result."""
     results: list[Any] = []
     worker = threading.Thread(target=lambda: results.append(work()))
     worker.start()
@@ -184,15 +193,17 @@ def _in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _in_fork(work: Callable[[], str]) -> str:
-    """The result of `work` in a forked child: its text, the name of its error, or how the child ended."""
-    # a pipe, because the child shares no memory with its parent
+    """Calls `work` in a forked child. Returns its result, the name of the type of its error, or
+    a text that says how the child ended."""
+    # through a pipe, because the child shares no memory with its parent
     read, write = os.pipe()
     with warnings.catch_warnings():
-        # JAX and Python 3.12 warn of any fork; here it is the thing under test
+        # JAX and Python 3.12 warn of any fork
         warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
-        # a child that waits for a lock of a thread that it does not have would wait for ever
+        # ends the child after 20 seconds if it waits for a lock whose thread exists in the
+        # parent only
         signal.alarm(20)
         try:
             answer = work()

@@ -21,6 +21,7 @@ from .values import FLOATS, aligned_and_not, odd_sources, plain, telling
 
 
 def _name_of(dtype: object) -> str:
+    """Returns xdevice's name for a framework's dtype; "no dtype" if it has none."""
     try:
         return dtype_name(dtype)
     except xdevice.errors.DTypeError:
@@ -28,11 +29,14 @@ def _name_of(dtype: object) -> str:
 
 
 class CreationChecks(Suite):
-    # dtypes
+    """Checks of dtypes, of making and reading tensors, and of sharing memory between
+    frameworks."""
+
+    # which dtype a tensor gets, and which are refused
 
     def test_dtypes_are_the_same_everywhere(self) -> None:
         wide = xdevice.to_numpy(self.make(np.zeros(1, "int64"))).dtype.name
-        # JAX has no 64-bit numbers unless it is asked for them
+        # JAX has no 64-bit numbers unless `jax_enable_x64` is set
         assert wide == "int64" or (wide == "int32" and "jax" in self.adapter.modules)
         for data, expected in [
             (1, wide),
@@ -70,7 +74,7 @@ class CreationChecks(Suite):
                     name,
                 )
             else:
-                # a refusal without need would keep users from a dtype that works
+                # a refused dtype must not work
                 assert not self.keeps(name), f"{name} is refused, and is kept"
 
     def keeps(self, name: str) -> bool:
@@ -85,7 +89,7 @@ class CreationChecks(Suite):
         except (xdevice.errors.DTypeError, Warning):
             return False
 
-    # in and out
+    # making and reading tensors
 
     def test_every_dtype_survives_the_way_in_and_out(self) -> None:
         for name in self.dtypes():
@@ -97,11 +101,14 @@ class CreationChecks(Suite):
                 self.assert_reads(x, np.asarray(source), name)
 
     def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
+        """`from_numpy` and `from_buffer` make tensors of an array's memory, and `to_numpy` and
+        `peek` read them: every value of every dtype must be the same afterwards."""
         for name in (
             *self.dtypes(),
             *sorted(self.adapter.short_floats - self.adapter.lacks(self.here)),
         ):
-            # 251 is prime, so that a copy which is off by a power of two shows; a bool has two values
+            # 251 is prime, so that a copy with an offset of a power of two shows; a bool has
+            # only two values
             raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
             begin = -raw.ctypes.data % 64
             source = raw[begin : begin + 64 * 80].view(host_dtype(name)).reshape(-1, 8)
@@ -129,14 +136,16 @@ class CreationChecks(Suite):
                 tensors = [self.make(source), self.adapter.from_numpy(source, self.here)]
                 if waits:
                     xdevice.sync(tensors)
-                # JAX aliases an aligned array on the CPU, and MXNet reads it later, when its engine comes to it
+                # JAX aliases an aligned array on the CPU, and MXNet reads an array later, when
+                # its engine gets to it
                 source[:] = -1
                 for x in tensors:
                     self.assert_reads(x, expected, "the source was written afterwards")
 
     def test_to_numpy_never_aliases(self) -> None:
         for place in self.places():
-            # a number as well, because NumPy gives scalars of its own instead of arrays without axes
+            # a tensor without axes too, because NumPy often returns its scalars in the place of
+            # arrays without axes
             for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
                 x = xdevice.to_device(self.make(data), place)
                 read = xdevice.to_numpy(x)
@@ -150,7 +159,7 @@ class CreationChecks(Suite):
     def test_to_numpy_reads_every_tensor(self) -> None:
         for place in self.places():
             for name, x, array in self.odd():
-                # compiled code that takes NumPy arrays often reads them as C-contiguous without asking
+                # compiled code that takes NumPy arrays often assumes that they are C-contiguous
                 assert xdevice.to_numpy(xdevice.to_device(x, place)).flags.c_contiguous, name
                 for read in (xdevice.to_numpy, self.adapter.to_numpy, self.adapter.peek):
                     assert_same(read(xdevice.to_device(x, place)), array, f"{name} on {place}")
@@ -165,7 +174,7 @@ class CreationChecks(Suite):
         x, expected = self.pending()
         xdevice.sync(x)
         self.assert_reads(x, expected)
-        # each way of handing memory out has to wait by itself
+        # each method that hands out memory must wait by itself
         for take in (
             self.adapter.to_numpy,
             self.adapter.peek,
@@ -184,7 +193,7 @@ class CreationChecks(Suite):
             xdevice.to_numpy(self.make(array)),
             self.adapter.to_numpy(self.make(array)).copy(),
         ]
-        # new tensors of the same size: an allocator would give them the memory that was let go
+        # new tensors of the same size, which an allocator would give memory that was freed
         more = [self.make(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
         for read in arrays:
@@ -194,12 +203,12 @@ class CreationChecks(Suite):
         for data, expected in [(2.5, 2.5), ([[7]], 7), ([True], True), (-0.75, -0.75)]:
             value = xdevice.item(self.make(data))
             assert value == expected
-            # `np.float32(2.5) == 2.5`, but json refuses it
+            # `np.float32(2.5)` equals 2.5, but `json` refuses it
             assert type(value) is type(expected)
         with pytest.raises(ValueError, match="one element"):
             xdevice.item(self.make())
 
-    # creators
+    # functions that create tensors
 
     def test_creators_place_where_they_are_told(self) -> None:
         for place in self.all_places():
@@ -209,7 +218,8 @@ class CreationChecks(Suite):
                 assert tuple(x.shape) == (2, 3)
 
     def create(self, place: str) -> list[Any]:
-        """Tensors of shape (2, 3) on a device, one from each function of xdevice that makes tensors."""
+        """Returns tensors of shape (2, 3) on a device, one from each function of xdevice that
+        makes tensors."""
         creators = (
             (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
         )
@@ -236,7 +246,7 @@ class CreationChecks(Suite):
                 else [-2.25, 0.5, float("inf")]
             )
             for value in numbers:
-                # twice, because a cached or shared tensor shows only then
+                # twice, to notice a tensor that is cached or shared
                 x, y = (self.adapter.full((2, 3), value, self.here, name) for _ in range(2))
                 for tensor in (x, y):
                     self.assert_on(
@@ -247,11 +257,10 @@ class CreationChecks(Suite):
 
     def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
-        # the core compares these with shapes
+        # ints, because xdevice compares them with shapes
         assert type(axes) is int
         assert type(longest) is int
-        # more axes than NumPy can have cannot be tried
-        # arrays of NumPy 1 have 32 axes at most
+        # arrays of NumPy 1 have at most 32 axes, so more cannot be tried
         fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
         # a longer axis would need gigabytes
@@ -267,7 +276,7 @@ class CreationChecks(Suite):
                     f"{len(shape)} axes of up to {max(shape)} do not fit: {error}"
                 ) from error
             self.assert_holds(x, array)
-        # an asynchronous framework raises when it is waited for
+        # `wait`, because an asynchronous framework may raise its error only then
         for shape in too_much:
             with pytest.raises(Exception, match=r".+"):
                 self.adapter.wait(
@@ -275,6 +284,8 @@ class CreationChecks(Suite):
                 )
 
     def test_what_is_given_away_is_nobody_elses(self) -> None:
+        """If `gives_away` says that an array from `to_numpy` belongs to the caller, nothing
+        else may use its memory."""
         for name, x, array in self.odd():
             first = self.adapter.to_numpy(x)
             if not self.adapter.gives_away(x):
@@ -287,7 +298,7 @@ class CreationChecks(Suite):
                 first[...] = np.zeros_like(first)
                 self.assert_holds(x, array, f"{name}: what it gave away was its own")
 
-    # sharing memory
+    # sharing memory with other frameworks
 
     def test_converting_to_numpy_and_back_keeps_every_tensor(self) -> None:
         for name, x in self.odd_tensors().items():
@@ -317,6 +328,8 @@ class CreationChecks(Suite):
 
     @once
     def test_what_numpy_lends_can_be_worked_in(self) -> None:
+        """A tensor that shares the memory of a NumPy array has the array's values, and can be
+        computed with."""
         for name, source in odd_sources():
             before = source.copy()
             for copy in (None, False):
@@ -339,7 +352,7 @@ class CreationChecks(Suite):
         x = xdevice.to_device(self.make(array), "cpu")
         host = xdevice.convert(x, "numpy")
         back = xdevice.convert(xdevice.convert(array.copy(), self.backend), "numpy")
-        # the array must keep the memory alive by itself
+        # the array must keep the memory alive without the tensor
         del x
         more = [xdevice.tensor(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
@@ -348,10 +361,12 @@ class CreationChecks(Suite):
 
     @needs("Conversion")
     def test_memory_is_described_as_it_is(self) -> None:
+        """`memory_layout` must give the address that the samples give, and agree with DLPack
+        about the strides."""
         for name, x in self.odd_tensors().items():
             detached = self.adapter.detached(x)
             layout = self.adapter.memory_layout(detached)
-            # no memory to describe
+            # a tensor without elements has no memory, and None leaves the answer to DLPack
             if 0 in tuple(x.shape) or layout is None:
                 continue
             assert layout[0] == need(self.samples.address(detached), "addresses"), (
@@ -363,7 +378,8 @@ class CreationChecks(Suite):
                 assert layout == (lent.address, lent.is_compact(), is_forward), name
 
     def export(self, x: Any) -> dlpack.Lent | None:
-        """The memory of a tensor as DLPack describes it; None if the adapter refuses to export it."""
+        """Returns the memory of a tensor as DLPack describes it; None if the adapter refuses to
+        export it."""
         self.adapter.finish(x)
         try:
             with self.adapter.lending(x):
@@ -377,7 +393,7 @@ class CreationChecks(Suite):
             x = xdevice.to_device(self.make(), place)
             lent = self.export(self.adapter.detached(x)) if self.adapter.shares(place) else None
             if lent is not None:
-                # a framework that mislabels its memory makes the importer crash
+                # an importer crashes if the device in the DLPack capsule is wrong
                 kinds = (dlpack.CPU,) if place is devices.CPU else dlpack.GPUS
                 assert lent.device[0] in kinds, (
                     f"{place} is not where DLPack says: {lent.device}"
@@ -390,10 +406,11 @@ class CreationChecks(Suite):
     def test_lending_lets_go(self) -> None:
         x = self.adapter.detached(self.make())
         self.lend(x)
-        # a lock that is taken and not released would stop this thread
+        # in another thread, which would wait for a lock that was not released
         self.in_thread(self.lend, x)
 
     def lend(self, x: Any) -> None:
+        """Enters and leaves a block in which memory is lent."""
         with self.adapter.lending(x):
             pass
 
@@ -414,7 +431,7 @@ class CreationChecks(Suite):
     def test_a_compact_copy_is_new_and_in_order(self) -> None:
         self.needs_kernels()
         for name, x, array in self.odd():
-            # copies of such tensors are not asked of this method
+            # `compact` is not called for such tensors
             if name == "empty" or self.adapter.detached(x) is not x:
                 continue
             compact = self.adapter.compact(x)
@@ -427,6 +444,8 @@ class CreationChecks(Suite):
     @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
+        """Memory that fits the rules of `takes` must be shared when it is converted, and not
+        copied."""
         rules = need(self.adapter.takes(), "memory of others that it takes over")
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")
@@ -443,6 +462,8 @@ class CreationChecks(Suite):
 
 
 class RandomNumberChecks(Suite):
+    """Checks of random numbers, and of deterministic kernels."""
+
     @needs("Reproducibility")
     def test_the_frameworks_numbers_repeat_from_a_seed(self) -> None:
         if self.samples.draw() is NotImplemented:
@@ -452,6 +473,7 @@ class RandomNumberChecks(Suite):
         assert first != other, "two seeds give one sequence"
 
     def numbers_from(self, seed: int) -> object:
+        """Seeds all generators, and returns numbers that the framework then draws."""
         with keep_generator():
             xdevice.random.seed_all(seed)
             return self.samples.draw()
@@ -476,6 +498,6 @@ class RandomNumberChecks(Suite):
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:
         with xdevice.random.seed(3):
             x = xdevice.random.uniform(50, device=self.home)
-        # the generator that all frameworks draw from, as NumPy has it
+        # the numbers of every backend are those of NumPy's Philox
         expected = np.random.Generator(np.random.Philox(3)).random(50, "float32")
         self.assert_on(self.here, x, expected, "float32")

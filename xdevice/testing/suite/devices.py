@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 class DeviceChecks(Suite):
+    """Checks of the contract, of devices, and of blocks that set a device."""
+
     @once
     def test_keeps_the_contract(self) -> None:
         adapter = self.adapter
@@ -38,7 +40,7 @@ class DeviceChecks(Suite):
         # the first of its modules is the one whose import loads the backend
         assert adapter.framework.__name__ == adapter.modules[0]
         assert adapter.name in repr(adapter)
-        # closed lists: the core has no branch for any other value
+        # xdevice has no branch for any other value
         assert adapter.threads in ("many", "one")
         assert {adapter.scope_reach, adapter.stream_reach} <= {"thread", "process"}
         assert adapter.dtypes <= frozenset(DTYPES), "dtypes go by NumPy's names"
@@ -77,16 +79,16 @@ class DeviceChecks(Suite):
         assert len(set(there)) == len(there)
         natives = [device.native for device in there]
         for device, native in zip(there, natives, strict=True):
-            # texts are read by the core, which asks no adapter
+            # a native device that is a text is parsed without the adapter
             assert isinstance(native, str) or self.adapter.from_native(native) is device
             assert xdevice.device(native) is device
             assert native == self.adapter.to_native(device)
-        # comparing two raises nothing
+        # comparing two native devices must not raise an error
         assert all(a == b or a != b for a in natives for b in natives)
         assert len({str(native) for native in natives}) == len(natives), (
             f"two devices are one: {natives}"
         )
-        # an int is a device in PyTorch and Paddle, but not in this API, where it would be ambiguous
+        # PyTorch and Paddle also accept an int as a device; here it would be ambiguous
         for thing in (object(), 3, 2.5, None, [], self.make()):
             assert self.adapter.from_native(thing) is None, f"{thing!r:.60} is not a device"
 
@@ -99,7 +101,8 @@ class DeviceChecks(Suite):
         assert self.adapter.count("gpu") == sum(
             device.kind == "gpu" for device in self.adapter.devices()
         )
-        # no error: programs ask for kinds that this framework has never heard of
+        # without an error, because programs also count kinds of devices that only other
+        # frameworks have
         assert self.adapter.count("no such kind") == 0
 
     @once
@@ -164,7 +167,7 @@ class DeviceChecks(Suite):
 
     @pytest.mark.parametrize("missing", ["gpu:999", "cpu:99999", "tpu:77"])
     def test_a_missing_device_is_refused_before_anything_happens(self, missing: str) -> None:
-        # something to lose: an attempt must neither move it nor change it
+        # a failed attempt must neither move nor change these
         x = self.make()
         before = xdevice.to_numpy(x)
         models = [make() for make in self.samples.models().values()]
@@ -199,7 +202,7 @@ class DeviceChecks(Suite):
                 "what it lacks goes by NumPy's names"
             )
             assert "float32" not in lacks
-            # conversions go through the host, which therefore must hold everything
+            # conversions go through the host, so the CPU must not lack a dtype
             assert not lacks or place is not devices.CPU, "cpu:0 holds what the framework has"
             for name in sorted(adapter.dtypes):
                 is_held = name not in lacks and adapter.dtype_refusal(name) is None
@@ -210,7 +213,7 @@ class DeviceChecks(Suite):
                         telling(name),
                         name,
                     )
-                # the others are refused by the framework as a whole, which another check looks at
+                # a dtype that the framework refuses on every device is checked elsewhere
                 elif name in lacks:
                     self.assert_refused(name, place)
 
@@ -229,7 +232,7 @@ class DeviceChecks(Suite):
                     move(thing, place)
         assert xdevice.device_of([x, y]) is devices.CPU
 
-    # comparing
+    # comparing the devices of tensors
 
     def test_device_of_and_same_device_see_where_tensors_are(self) -> None:
         x, y = self.make(), self.make()
@@ -237,7 +240,7 @@ class DeviceChecks(Suite):
         assert self.adapter.device_of(x) is self.here
         assert xdevice.device_of([x, {"y": y}]) is self.here
         assert xdevice.same_device(x, y, [x])
-        # nothing is on different devices, as `all` of nothing is True
+        # without arguments it is True, like `all` of nothing
         assert xdevice.same_device()
         assert xdevice.check_same_device(x, y=[y]) is self.here
 
@@ -253,7 +256,7 @@ class DeviceChecks(Suite):
         with pytest.raises(DeviceMismatchError):
             xdevice.device_of([x, far])
 
-    # scopes
+    # blocks that set a device
 
     def test_a_scope_places_what_the_framework_creates(self) -> None:
         there = self.there()
@@ -261,9 +264,9 @@ class DeviceChecks(Suite):
             self.assert_creates_on(there)
             assert self.default_place() is there
             with self.here:
-                # an inner block for the device of an outer one must end where it began
                 self.assert_creates_on(self.here)
-                # PyTorch, Paddle, MXNet and JAX compute where the tensors are, TensorFlow where the scope is
+                # an inner block for the device of the outermost block must restore the device
+                # of the middle one
                 with there:
                     self.assert_creates_on(there)
                 self.assert_creates_on(self.here)
@@ -271,20 +274,24 @@ class DeviceChecks(Suite):
         assert self.default_place() is devices.CPU
 
     def native_ones(self) -> Any:
+        """Returns a tensor that the framework's own function makes without naming a device."""
         self.needs_kernels()
         return self.samples.native_ones(2)
 
     def assert_creates_on(
         self, place: Device, name: str = "the framework creates elsewhere"
     ) -> None:
-        """Checks where the framework's own function creates a tensor, without naming a device."""
+        """Checks that the framework's own function creates a tensor on `place` if no device is
+        named. `name` is for the error."""
         assert xdevice.device_of(self.native_ones()) is place, name
 
     def default_place(self) -> Device:
-        """Where xdevice creates a tensor without naming a device."""
+        """Returns the device on which xdevice creates a tensor if no device is named."""
         return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:
+        """`computes_on` must say whether a result is on the device of the operands or on that
+        of the block."""
         self.needs_kernels()
         here, there = self.here, self.there_with_values()
         x = xdevice.ones(2, device=here)
@@ -318,6 +325,8 @@ class DeviceChecks(Suite):
         )
 
     def placed_by_default(self) -> Device:
+        """Returns `default_place` for the backend under test, for a new thread, where another
+        backend may be selected."""
         with xdevice.use_backend(self.backend):
             return self.default_place()
 
@@ -329,6 +338,7 @@ class DeviceChecks(Suite):
             self.assert_creates_on(before, "a scope of another thread has stayed")
 
     def placed_in(self, device: Device) -> None:
+        """Checks in a new thread that a block of `device` places tensors on it."""
         with xdevice.use_backend(self.backend), device:
             self.assert_creates_on(device)
 
@@ -344,7 +354,7 @@ class DeviceChecks(Suite):
             with here:
                 assert xdevice.device() is here
                 self.assert_creates_on(here)
-                # the block's end would undo the setting without a word
+                # an error, because the end of the block would silently undo the setting
                 with pytest.raises(ScopeError, match="set_default_device"):
                     xdevice.set_default_device(there)
             self.assert_creates_on(there)

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @needs("Models")
 class ModelChecks(Suite):
+    """Checks of the models of a framework."""
+
     def build(self) -> Iterator[tuple[str, Any]]:
+        """Yields the names and models of the samples, with each model on the home device. Skips
+        the check if there are none."""
         models = self.samples.models()
         if not models:
             pytest.skip(f"{self.backend} has no models")
@@ -34,18 +38,20 @@ class ModelChecks(Suite):
             yield name, xdevice.to_device(make(), self.home)
 
     def values(self, model: Any) -> dict[str, Array]:
+        """Returns the values of a model's variables, as the samples read them."""
         return {name: xdevice.to_numpy(x) for name, x in self.samples.variables(model).items()}
 
     def test_a_model_that_is_there_is_left_alone(self) -> None:
-        # a move to where the model is must not even reallocate
+        # a move to the device that the model is on must not even reallocate its memory
         for name, model in self.build():
             before = self.addresses(model)
             self.assert_all_on(self.here, model, name)
-            # whatever refers to its tensors, such as an optimizer, must go on with them
+            # an optimizer refers to the model's tensors, which must stay the same
             assert xdevice.to_device(model, self.home) is model, name
             assert self.addresses(model) == before, name
 
     def addresses(self, model: Any) -> dict[str, int | None]:
+        """Returns the address of each variable's memory."""
         return {
             name: self.samples.address(x) for name, x in self.samples.variables(model).items()
         }
@@ -57,22 +63,25 @@ class ModelChecks(Suite):
             model = make()
             # frozen parameters must stay frozen
             before, marks = self.values(model), self.marks(model)
-            # from a device without values there is no way back
+            # values cannot be moved back from a device that holds none
             for target in (self.here, there, *back):
                 assert xdevice.to_device(model, target) is model, name
                 self.assert_all_on(target, model, name)
                 after = self.samples.variables(model)
-                if self.holds_values(target):  # a lazy module of PyTorch's is not lazy on meta
+                # on "meta" one of PyTorch's lazy modules is no longer lazy
+                if self.holds_values(target):
                     assert list(after) == list(before), name
                     assert self.marks(model) == marks, name
                 for key, array in before.items():
                     self.assert_on(target, after[key], array, f"{name}.{key} on {target}")
 
     def assert_all_on(self, target: Device, model: Any, name: str) -> None:
+        """Checks that the adapter and xdevice report `target` for all of a model."""
         assert {place for _, place in self.adapter.model_devices(model)} <= {target}, name
         assert xdevice.device_of(model) is target, name
 
     def marks(self, model: Any) -> dict[str, bool | None]:
+        """Returns whether each variable is marked as one that gets a gradient."""
         return {
             name: self.requires_grad(x) for name, x in self.samples.variables(model).items()
         }
@@ -103,30 +112,34 @@ class ModelChecks(Suite):
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
             if not self.samples.variables(model):
                 continue
-            # the parameter and its model are moved in one call, and must stay connected
+            # a parameter and its model are moved in one call, and the parameter must stay the
+            # model's
             alone, one = self.first_variable(twin), self.first_variable(model)
             xdevice.to_device(twin, there)
-            is_kept = self.first_variable(twin) is alone  # not in Gluon, which makes new arrays
+            # false for Gluon, whose moves make new arrays
+            is_kept = self.first_variable(twin) is alone
             moved = xdevice.to_device({"one": one, "net": model}, there)
             assert moved["net"] is model, name
             assert xdevice.device_of(moved) is there, name
             assert not is_kept or moved["one"] is one, name
 
     def first_variable(self, model: Any) -> Any:
+        """Returns the first variable of a model, as the samples read it."""
         return next(iter(self.samples.variables(model).values()))
 
     def test_variables_are_those_of_the_state_dict(self) -> None:
         built = 0
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
-            # torch moves a lazy module, but it has no values
+            # one of PyTorch's lazy modules has no values yet
             with suppress(NotBuiltError):
                 self.assert_named(name, model, twin)
                 built += 1
         assert built
 
     def assert_named(self, name: str, model: Any, twin: Any) -> None:
-        """Checks that the adapter reads the variables that the framework reads, under distinct names, which a second
-        model of the same structure has, too."""
+        """Checks that the adapter reads the same variables as the framework, and that they have
+        distinct names. `twin` is a second model of the same structure, whose variables must
+        have the same names."""
         variables = list(self.adapter.variables(model))
         keys = [key for key, _ in variables]
         assert len(set(keys)) == len(keys), f"{name}: {keys}"
@@ -148,7 +161,8 @@ class ModelChecks(Suite):
         }, name
 
     def linear(self) -> Any:
-        """A linear layer of three inputs and two outputs, on the home device."""
+        """Returns a model of one linear layer with three inputs and two outputs, on the home
+        device. Skips the check if the framework has no models."""
         return xdevice.to_device(need(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
@@ -169,7 +183,8 @@ class ModelChecks(Suite):
         assert [layer.kind for layer in layers] == ["linear"], "one layer"
         values = {}
         for name, variable in self.adapter.variables(net):
-            # numbers of few bits, which a GPU keeps if it computes in TF32, so that the result is exact
+            # rounded to multiples of 1/64, which TF32 can hold, so that the result is exact
+            # even if a GPU computes in it
             values[name] = np.round(self.adapter.to_numpy(variable) * 64) / 64
             self.adapter.write(variable, self.make(values[name]))
         canonical: dict[str, Any] = {}
@@ -182,7 +197,7 @@ class ModelChecks(Suite):
             y = net(self.make(x))
         expected = x @ canonical["weight"].T + canonical["bias"]
         np.testing.assert_allclose(xdevice.to_numpy(y), expected, rtol=1e-6, atol=1e-6)
-        # a parameter that two parts of a layer claim would be written twice by a conversion
+        # otherwise a conversion would write the parameter twice
         for kind in layouts.KINDS:
             covered = [
                 name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of
@@ -198,7 +213,7 @@ class ModelChecks(Suite):
             expected = list(self.adapter.layers(net))
             layers = list(self.adapter.operations(net, expected))
         first, *plain = layers
-        # only the line of the program is added
+        # `operations` only adds the line of the program to such a layer
         assert [first._replace(line="")] == expected, "those with parameters are the same"
         pool = {
             "kernel": (3, 2),
@@ -220,7 +235,8 @@ class ModelChecks(Suite):
         )
 
     def traceable(self) -> Any:
-        """A linear layer. Skips the check if the adapter cannot see the layer's calls."""
+        """Returns a linear layer. Skips the check if the adapter cannot record calls of
+        layers."""
         self.needs_kernels()
         net = self.linear()
         with skipping_what_is_refused(), self.adapter.calls(net):
@@ -233,15 +249,15 @@ class ModelChecks(Suite):
         array = np.arange(6, dtype="float32").reshape(2, 3)
         with self.here:
             x = self.make(array)
+            # the layer refuses this shape; a call that fails must leave no hook behind
             with suppress(Exception), self.adapter.calls(net):
-                # refused by the layer, for the shape
-                net(self.make(array[:, :2]))  # a call that fails leaves no hook behind
+                net(self.make(array[:, :2]))
             with self.adapter.calls(net) as calls:
                 y = net(x)
             result = xdevice.to_numpy(y)
-            # after the block, which must not be recorded
+            # a call after the block must not be recorded
             net(x)
-        # zeros in the tensors themselves must not change the recorded copies
+        # writing zeros into the tensors must not change the recorded copies
         for tensor in (x, y):
             if self.adapter.can_write(tensor):
                 self.adapter.write(tensor, self.adapter.copy(tensor * 0, self.here))
@@ -256,6 +272,8 @@ class ModelChecks(Suite):
 
     @needs("Calls")
     def test_the_call_of_a_model_goes_through_one_function(self) -> None:
+        """Inside `outermost(around)`, a call of a model must call `around` once, and return its
+        result."""
         net = self.traceable()
         inputs: list[Any] = []
 
@@ -276,7 +294,7 @@ class ModelChecks(Suite):
         net = self.traceable()
         with self.here:
             x = self.make()
-            # the same numbers, by a call that records nothing
+            # `infer` computes the same, and records nothing for gradients
             y, expected = self.adapter.infer(net, (x,)), net(x)
         assert not self.requires_grad(y)
         np.testing.assert_allclose(xdevice.to_numpy(y), xdevice.to_numpy(expected), rtol=1e-6)
@@ -348,6 +366,7 @@ class ModelChecks(Suite):
                 assert self.accepts(model), f"{name} is built"
 
     def accepts(self, model: Any) -> bool:
+        """Whether `require_built` accepts a model."""
         try:
             self.adapter.require_built(model)
         except NotBuiltError:
@@ -368,6 +387,9 @@ class ModelChecks(Suite):
         )
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
+        """`model_parts` must list the parts of a copy in the same order as those of the model,
+        so that a part which is copied together with its model can be replaced by the part of
+        the copy."""
         for target in self.all_places():
             for name, model in self.build():
                 self.assert_parts_follow(name, model, target)
@@ -379,7 +401,8 @@ class ModelChecks(Suite):
         assert shapes == {(2,), (2, 3)}, "a weight and a bias are among them"
 
     def assert_parts_follow(self, name: str, model: Any, target: Device) -> None:
-        """Checks that the parts of a model that are copied together with it belong to the copy."""
+        """Checks that the copies of a model's parts, which are copied together with the model,
+        are parts of the model's copy."""
         parts = self.parts_to_hold(model)
         copied, *copies = xdevice.copy_to([model, *parts], target)
         its = self.parts_to_hold(copied)
@@ -398,7 +421,8 @@ class ModelChecks(Suite):
                     self.assert_equal(twin, part, name)
 
     def parts_to_hold(self, model: Any) -> list[Any]:
-        """The parts of a model that can be moved by themselves."""
+        """Returns the parts of a model that can be moved by themselves, which are its tensors
+        and models."""
         parts = self.adapter.model_parts(model)
         return [
             part for part in parts if self.adapter.classify(type(part)) in ("tensor", "model")

@@ -17,13 +17,14 @@ from .base import Suite, assert_same, need, side_by_side
 _LARGE = (33, 1_017_001)
 """The shape of a tensor of bytes that is larger than the pieces in which adapters copy."""
 
+# a namedtuple, which is rebuilt by its fields
 Pair = namedtuple("Pair", ["left", "right"])
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A container of a class that tree libraries (`jax.tree`, `optree`) do not know, so that they do not look
-    inside."""
+    """A container that libraries for trees (`jax.tree`, `optree`) treat as a leaf, because its
+    class is not registered with them."""
 
     x: Any
     label: str
@@ -31,18 +32,22 @@ class Batch:
 
 
 def _verbs() -> tuple[Any, Any]:
-    """`to_device` and `copy_to`, as they are now: a test of the suite itself may have replaced one."""
+    """Returns `to_device` and `copy_to`. They are looked up at each call, because a test of the
+    suite itself may have replaced one."""
     return xdevice.to_device, xdevice.copy_to
 
 
 class MovingChecks(Suite):
+    """Checks of moving and copying tensors and containers, and of gradients through that."""
+
     def test_to_device_gives_the_same_object_where_it_is_there(self) -> None:
         for name, x in self.odd_tensors().items():
             # a copy would take memory, and optimizers would go on with the old tensor
             for spelling in (self.here, self.home, self.here.native):
                 assert xdevice.to_device(x, spelling) is x, name
         batch = {"x": [self.make()]}
-        # also the container: a program may compare it by identity, or hold it elsewhere
+        # the container too, because a program may compare it by identity, or refer to it
+        # elsewhere
         assert xdevice.to_device(batch, self.home) is batch
 
     def test_to_device_moves_and_leaves_the_source(self) -> None:
@@ -51,10 +56,10 @@ class MovingChecks(Suite):
             moved = xdevice.to_device(x, there)
             assert moved is not x
             self.assert_on(there, moved, array, name)
-            # MXNet and JAX narrow 64-bit numbers silently where they are set so
+            # with some settings, MXNet and JAX silently narrow 64-bit numbers
             assert str(moved.dtype) == str(x.dtype), name
             assert xdevice.device_of(x) is self.here, name
-            # a move must not take the source's memory over
+            # a move must not take over the memory of its source
             self.assert_reads(x, array, f"{name}: the source")
 
     def test_a_batch_moves_as_its_tensors_do(self) -> None:
@@ -67,7 +72,7 @@ class MovingChecks(Suite):
             "twice": [shared, shared],
             "marked": marked,
         }
-        # one tensor in two places has to stay one
+        # one tensor in two places must stay one
         moved = xdevice.to_device(batch, there)
         for name, x in moved["odd"].items():
             self.assert_on(there, x, arrays[name], name)
@@ -91,7 +96,7 @@ class MovingChecks(Suite):
 
     def test_a_move_is_in_memory_of_its_own(self) -> None:
         there = self.there_with_values()
-        # an alias shows only where one of the two can be written
+        # tensors may share memory into which nobody can write
         if "gpu" not in (there.kind, self.here.kind) and not self.adapter.can_write(
             self.make()
         ):
@@ -114,14 +119,14 @@ class MovingChecks(Suite):
                 x = xdevice.tensor(buffer, device=source)
                 buffer[...] = 255
                 moved = verb(x, target)
-                # the copy may be under way when the source is written
+                # at once, because the copy may still be under way
                 if self.computes and self.adapter.can_write(x):
                     self.adapter.write(x, xdevice.zeros(_LARGE, dtype="uint8", device=source))
                 self.assert_holds(moved, pattern, f"{verb.__name__} from {source} to {target}")
 
     def test_large_moves_of_threads_do_not_meet(self) -> None:
         places = (self.here, self.there_with_values())
-        # the two have no number in common, so that one byte of the other array shows
+        # without a number in common, so that even one byte of the other array shows
         arrays = [
             np.resize(np.arange(start, start + 101, dtype="uint8"), _LARGE)
             for start in (0, 101)
@@ -139,7 +144,7 @@ class MovingChecks(Suite):
     def test_what_is_not_waited_for_cannot_be_read_early(self) -> None:
         there = self.there_with_values()
         for source, target in ((self.here, there), (there, self.here)):
-            # each way of reading has to wait by itself
+            # each way of reading must wait by itself
             for read in (xdevice.to_numpy, self._after_sync, self._after_a_copy):
                 x, expected = self.pending()
                 x = xdevice.to_device(x, source)
@@ -148,7 +153,7 @@ class MovingChecks(Suite):
                 assert xdevice.device_of(moved) is target
                 assert_same(read(moved), expected, f"from {source} to {target}")
         x = self.make()
-        # there is nothing to wait for
+        # a tensor that is on the device already needs no copy
         assert xdevice.to_device(x, self.home, non_blocking=True) is x
         moved = xdevice.to_device({"x": [x]}, there, non_blocking=True)["x"][0]
         self.assert_holds(moved, xdevice.to_numpy(x))
@@ -157,10 +162,12 @@ class MovingChecks(Suite):
             self.assert_holds(xdevice.to_device(x, there, non_blocking=True), array, name)
 
     def _after_sync(self, x: Any) -> Any:
+        """Returns the values of a tensor, read after `sync`."""
         xdevice.sync(x)
         return xdevice.to_numpy(x)
 
     def _after_a_copy(self, x: Any) -> Any:
+        """Returns the values of a tensor, read from a copy on the CPU."""
         return xdevice.to_numpy(xdevice.copy_to(x, "cpu"))
 
     def test_a_move_waits_for_what_is_computed(self) -> None:
@@ -173,13 +180,13 @@ class MovingChecks(Suite):
 
     def test_every_device_reaches_every_other(self) -> None:
         expected = self.odd_arrays()["float32"]
-        # three of many, because the pairs grow with the square
+        # at most three, because the number of pairs grows with the square
         gpus = [xdevice.gpu(i) for i in range(self.adapter.count("gpu"))][:3]
         places = [xdevice.cpu(), *gpus]
         for source in places:
             x = self.adapter.from_numpy(expected, source)
             for target in places:
-                # a copy that starts on another stream would read what is not there yet
+                # a copy on another stream that does not wait would read the memory too early
                 for verb in _verbs():
                     self.assert_on(target, verb(x, target), expected, f"{source} to {target}")
 
@@ -202,7 +209,7 @@ class MovingChecks(Suite):
 
     def test_requires_grad_stays(self) -> None:
         self.needs_kernels()
-        # some copies mark the result in any case, others never
+        # both, because a faulty copy may mark every result or none
         for wanted in (True, False):
             x = self.samples.marked(self.make()) if wanted else self.make()
             # JAX, TensorFlow and NumPy have no such mark
@@ -239,7 +246,8 @@ class MovingChecks(Suite):
             )
         there = self.there()
         holders = self.samples.holders(self.make())
-        # such as tensors inside the framework's own containers, which xdevice walks by the framework's rules
+        # such as the framework's own containers of tensors, which xdevice walks by the
+        # framework's rules
         if not holders:
             pytest.skip("the samples do not have: objects that the framework knows")
         for name, (holder, read) in holders.items():
@@ -248,7 +256,9 @@ class MovingChecks(Suite):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
-        """Checks that a verb moves the tensor inside an object, and leaves the rest of the object alone."""
+        """Checks that `verb`, which is `to_device` or `copy_to`, moves the tensor inside an
+        object, and leaves the rest of the object alone. `read` returns the tensor and the rest
+        of an object."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name
@@ -282,7 +292,8 @@ class MovingChecks(Suite):
         setattr(Mover, method, move)
         mover = Mover(x)
         moved = xdevice.to_device([mover], there)[0]
-        # such classes pass the device on to the framework, which does not know xdevice's
+        # such classes pass the device on to the framework, which does not accept xdevice's
+        # `Device`
         assert natives == [there.native], "it is asked once, with the framework's own device"
         assert xdevice.device_of(moved.x) is there
         assert xdevice.device_of(mover.x) is self.here
@@ -309,7 +320,7 @@ class MovingChecks(Suite):
             ]
             assert moved["frozen"].label == "cat"
             assert moved["named"].right is None
-            # a `defaultdict` rebuilt from its items alone loses its factory
+            # a `defaultdict` that is rebuilt from its items alone would lose its factory
             assert moved["default"].default_factory is list
             tensors = [
                 moved["list"][0],

@@ -16,6 +16,7 @@ from .base import Suite
 from .capabilities import needs
 
 _LOG_2 = 0.69315
+"""The natural logarithm of 2."""
 
 
 class LayerFunctionChecks(Suite):
@@ -26,16 +27,17 @@ class LayerFunctionChecks(Suite):
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
         try:
             kernels = self.adapter.nn()
-        # no functions of layers at all is allowed
+        # an adapter need not have any functions of layers
         except UnsupportedError:
             return
         missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
-        # settings that are made for this thread end with it
+        # in a new thread, so that settings of the framework for the thread end with it
         self.in_thread(self.compute_in_use)
 
     def compute_in_use(self) -> None:
+        """Runs `compute_layers` with the backend under test selected, for a new thread."""
         with xdevice.use_backend(self.backend):
             self.compute_layers()
 
@@ -57,6 +59,8 @@ class LayerFunctionChecks(Suite):
         self.assert_labels_refused(x)
 
     def compute_activations(self, x: Any) -> None:
+        """Checks the activation functions, for numbers for which a naive formula overflows
+        too."""
         nn = xdevice.nn
         self.assert_near(nn.relu(self.make([-1.0, 0.0, 2.5])), [0.0, 0.0, 2.5])
         self.assert_near(nn.sigmoid(self.make([-1000.0, 0.0, 1000.0])), [0.0, 0.5, 1.0])
@@ -66,6 +70,8 @@ class LayerFunctionChecks(Suite):
         self.assert_near(gelu, [-0.158808, 0.0, 2.996363])
 
     def compute_losses(self, x: Any, labels: Any) -> None:
+        """Checks the loss functions and `one_hot`: `x` has two rows of logits, and `labels`
+        their classes."""
         nn = xdevice.nn
         self.assert_near(nn.cross_entropy(x, labels), (200 + _LOG_2) / 2)
         self.assert_near(nn.cross_entropy(x, labels, reduction="none"), [200.0, _LOG_2])
@@ -81,31 +87,34 @@ class LayerFunctionChecks(Suite):
         """Checks convolutions and pools on an image of two rows and three columns."""
         nn = xdevice.nn
         image = self.make([[[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]]])
-        # powers of ten show in the result which element met which, and that the kernel is not flipped
+        # powers of ten, so that the digits of a result show which elements were multiplied, and
+        # that the kernel is not flipped
         kernel = self.make([[[[1.0, 10.0], [100.0, 1000.0]]]])
         strided = nn.conv2d(image, kernel, self.make([0.5]), stride=2)
         self.assert_near(strided, [[[[-5420.5]]]])
         padded = nn.conv2d(image, kernel, padding=(0, 1))
         self.assert_near(padded, [[[[-4010.0, -5421.0, -6532.0, -603.0]]]])
-        # negative numbers, so that padding with zeros would win
+        # the image has negative numbers only, so zeros as padding would change the maximum
         largest = nn.max_pool2d(image, 2, stride=1, padding=1)
         self.assert_near(largest, [[[[-1, -1, -2, -3], [-1, -1, -2, -3], [-4, -4, -5, -6]]]])
         self.assert_near(nn.max_pool2d(image, 2), [[[[-1.0]]]])
         self.assert_near(nn.avg_pool2d(image, 2, padding=(0, 1)), [[[[-1.25, -4.0]]]])
 
     def compute_norms(self, x: Any) -> None:
+        """Checks the normalizations, along the rows and along the columns of `x`."""
         nn = xdevice.nn
         weight, bias = self.make([1.0, 2.0]), self.make([0.0, 0.5])
         self.assert_near(nn.layer_norm(x, weight, bias), [[1.0, -1.5], [0.0, 0.5]])
         self.assert_near(nn.batch_norm(x, *nn.moments(x)), [[1.0, -1.0], [-1.0, 1.0]])
 
     def assert_labels_refused(self, x: Any) -> None:
-        """Checks that labels outside the classes raise, and do not read other memory."""
-        # -100 is the label that PyTorch and Paddle ignore unless they are told otherwise
+        """Checks that labels outside the classes raise an error, and do not read other
+        memory."""
+        # PyTorch and Paddle ignore the label -100 by default
         for label in (2, -1, -100):
             labels = self.make([0, label])
             message = f"there is no index {label}; expected 0 to 1"
-            # a GPU says so at the line only if it is waited for
+            # in blocking mode, because a GPU raises the error at the line of the call only then
             with xdevice.accelerator.blocking() if self.here.kind == "gpu" else nullcontext():
                 with pytest.raises(IndexError, match=message):
                     xdevice.nn.cross_entropy(x, labels)

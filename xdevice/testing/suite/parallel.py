@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
 
 class ParallelChecks(Suite):
+    """Checks of `parallel.run` and `prefetch`."""
+
     def test_parallel_gives_results_that_are_ready(self) -> None:
         self.needs_kernels()
         x, expected = self.pending()
         y, _ = self.pending()
 
         add = partial(self.add, x, y)
-        # threads of a pool are used again, and may have kept something
+        # several times, because the threads of a pool are used again, and may have kept state
         for _ in range(3):
             first, number, *others = xdevice.parallel.run(add, lambda: 7, add, add)
-            # also results that are no tensors
+            # a result need not be a tensor
             assert number == 7
             for result in (first, *others):
                 self.assert_reads(self.add(result, result), expected * 4)
@@ -53,6 +55,7 @@ class ParallelChecks(Suite):
         assert xdevice.parallel.run(lambda: xdevice.backend().name) == [self.backend]
 
     def placed_by_the_framework(self) -> Device:
+        """Returns the device on which the framework's own function creates a tensor."""
         return xdevice.device_of(self.samples.native_ones(2))
 
     def test_parallel_carries_the_frameworks_modes(self) -> None:
@@ -82,7 +85,7 @@ class ParallelChecks(Suite):
         array = plain("float32")
 
         def task(number: int) -> Any:
-            # numbers of their own for each task, so that one that gets another's tensors shows
+            # different numbers in each task, so that a tensor of another task shows
             xs = [self.make(array + number * i) for i in range(5)]
             return [xdevice.to_numpy(self.add(x, xdevice.copy_to(x, self.home))) for x in xs]
 
@@ -91,7 +94,7 @@ class ParallelChecks(Suite):
             for i, result in enumerate(arrays):
                 assert_same(result, (array + number * i) * np.float32(2))
 
-    # prefetch
+    # copying batches in the background
 
     @needs("Prefetch")
     def test_prefetch_gives_every_batch_as_it_was(self) -> None:
@@ -101,7 +104,7 @@ class ParallelChecks(Suite):
                 {"x": self.make(array, array.dtype.name), "name": name}
                 for name, array in arrays.items()
             ]
-            # prefetch makes tensors of arrays, and float32 of float64
+            # the tensors of NumPy are arrays, and `prefetch` makes float32 of float64 arrays
             if isinstance(batches[0]["x"], np.ndarray):
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
@@ -126,7 +129,8 @@ class ParallelChecks(Suite):
             ):
                 with target:
                     sums.append(self.samples.add(x, x))
-                # now its memory may be given to a later batch, although the sum may not be computed yet
+                # its memory may now be given to a later batch, although the sum may not be
+                # computed yet
                 del x
             for i, x in enumerate(sums):
                 self.assert_reads(x, array * np.float32(2 * i), f"batch {i} on {target}")
@@ -155,6 +159,7 @@ class ParallelChecks(Suite):
                         )
 
     def can_be_written(self) -> bool:
+        """Whether tensors on the home device can be written in place."""
         return self.computes and self.adapter.can_write(self.make())
 
     @needs("Prefetch")
@@ -170,7 +175,8 @@ class ParallelChecks(Suite):
                 self.assert_apart(staged[1], tensor)
 
     def assert_threads(self, before: int) -> None:
-        """Fails if there are still more than `before` threads after `patience` seconds."""
+        """Checks that there are at most `before` threads. Waits up to `patience` seconds for
+        others to end."""
         deadline = time.monotonic() + self.patience
         while threading.active_count() > before and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -186,7 +192,7 @@ class ParallelChecks(Suite):
         for actual, expected in zip(batches, arrays, strict=True):
             assert_same(actual.reshape(3, 4), expected)
         self.assert_threads(before)
-        # a loop that is left early must end the loader's threads
+        # leaving a loop early must end the threads of the loader
         broken_off = iter(xdevice.prefetch(self.samples.loader(arrays), self.home))
         next(broken_off)
         broken_off.close()
@@ -205,6 +211,7 @@ class ParallelChecks(Suite):
 def _is_on_inside_and_after(
     state: Callable[[], Any], is_on: Callable[[], bool]
 ) -> tuple[bool, bool]:
+    """Returns whether a mode is on inside a block of the thread's state, and after it."""
     with state():
         is_on_inside = is_on()
     return is_on_inside, is_on()

@@ -19,6 +19,8 @@ from .capabilities import needs
 
 
 class ProcessChecks(Suite):
+    """Checks of many threads, and of fresh and forked processes."""
+
     def test_eight_threads_at_once(self) -> None:
         places = self.places()
 
@@ -67,7 +69,7 @@ class ProcessChecks(Suite):
         if not hasattr(os, "fork"):
             pytest.skip("this system does not fork")
         answer = in_child("fork", self.backend, self.child_setup)
-        # TensorFlow counts GPUs by initialising CUDA, which a forked child cannot use then
+        # TensorFlow initializes CUDA to count GPUs, and a forked child cannot use CUDA then
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
         assert answer["child after loading"] in allowed, answer
         assert answer["child after use"] in ("2.0", "UnsupportedError"), (
@@ -94,13 +96,16 @@ class ProcessChecks(Suite):
 
 
 _CHILD: Final = Path(__file__).with_name("child.py")
+"""The file with the functions that `in_child` runs."""
 
 
 def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> dict[str, Any]:
-    """Calls the function `question` of child.py for a backend, in a fresh process, and returns what that process
-    reports."""
+    """Calls the function `question` of child.py for a backend, in a fresh process, and returns
+    the JSON object that the function prints. `setup` is Python code that runs before it, and
+    `arguments` are passed after the backend's name. Raises `AssertionError` if the process
+    fails."""
     passed = ", ".join(map(repr, (backend, *arguments)))
-    # run by its path: importing the suite would import pytest and NumPy, which are asked about
+    # by the path, because importing the package of the suite would import pytest and NumPy
     code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({passed})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False

@@ -1,6 +1,7 @@
 """One rank of the checks of several processes: `python -m xdevice.testing.suite.ranks`, started as a launcher would.
 
-Prints what failed as one line of JSON. Every rank makes the inputs of all ranks, so each knows the right result.
+It prints the failed checks as one line of JSON. Every rank makes the inputs of all ranks, and
+so has the right result.
 """
 
 from __future__ import annotations
@@ -30,32 +31,40 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e-6}
+"""The relative difference that rounding may cause in each dtype; 1e-15 in the others."""
 
 
 class Ranks:
-    """The checks of one dtype that one rank (process) runs together with the others. Most methods check one verb."""
+    """The checks of one dtype that one rank (process) runs together with the other ranks. Most
+    methods check one collective."""
 
     def __init__(self, world: World, dtype: str) -> None:
         self.world, self.dtype = world, dtype
         self.rank, self.size = world.rank, world.size
         self.telling = self.for_each_rank(values.telling(dtype))
-        """Input for verbs that move values: an array of extreme values for each rank, all with different bits."""
+        """Input for collectives that move values: for each rank an array of extreme values, all
+        with different bits."""
         self.plain = self.for_each_rank(values.plain(dtype))
-        """Input for verbs that compute: an array of small numbers for each rank, which every dtype adds exactly."""
+        """Input for collectives that compute: for each rank an array of small numbers, which
+        every dtype adds exactly."""
 
     def for_each_rank(self, array: Array) -> list[Array]:
+        """Returns a different array for each rank, with the elements of `array` in another
+        order."""
         return [np.roll(array, rank) for rank in range(self.size)]
 
     def tensor(self, array: Array) -> Any:
+        """Returns a tensor on the CPU with the values of an array."""
         return xdevice.tensor(array, dtype=self.dtype, device="cpu")
 
     def mine(self, arrays: list[Array]) -> Any:
-        """The tensor of this rank's array."""
+        """Returns the tensor of this rank's array."""
         return self.tensor(arrays[self.rank])
 
     # comparing
 
     def same(self, x: Any, expected: Array, name: str) -> None:
+        """Checks that a tensor equals an array bit for bit."""
         assert_same(xdevice.to_numpy(x), expected, name)
 
     def near(self, x: Any, expected: Array, name: str) -> None:
@@ -71,22 +80,24 @@ class Ranks:
         )
 
     def assert_refused(self, op: str) -> None:
+        """Checks that `all_reduce` by `op` raises `DTypeError` for this dtype."""
         try:
             self.world.all_reduce(self.mine(self.plain), op)
         except xdevice.errors.DTypeError:
             return
         raise AssertionError("no DTypeError")
 
-    # the checks
+    # the checks, each of which every rank runs
 
     def sums(self) -> None:
+        """Checks sums, and that they are written into the tensor if it can be written."""
         if self.dtype == "bool":
             self.assert_refused("sum")
             return
         x = self.mine(self.plain)
         result = self.world.all_reduce(x)
         self.same(result, reduce(np.add, self.plain), "sum")
-        # JAX and TensorFlow do not write into tensors, so there the result is new
+        # tensors of JAX and TensorFlow cannot be written, so the result is a new tensor
         backend = xdevice.backend()
         if backend.can_write(backend.detached(x)):
             assert result is x, "sum: another tensor, though it can be written"
@@ -94,7 +105,7 @@ class Ranks:
             self.same(x, self.plain[self.rank], "the input of sum, which cannot be written")
 
     def means(self) -> None:
-        """Checks means, also weighted ones, in which a rank with more rows counts more."""
+        """Checks means, and weighted means, in which a rank with more rows counts more."""
         if self.dtype not in values.FLOATS:
             self.assert_refused("mean")
             return
@@ -102,7 +113,7 @@ class Ranks:
         wide = [row.astype("complex128") for row in self.plain]
         mean = self.world.all_reduce(self.mine(self.plain), "mean")
         self.near(mean, reduce(np.add, wide) / self.size, "mean")
-        # no whole numbers, which would be exact in any order
+        # not whole numbers, with which the sum would be exact in any order
         weights = [rank + 0.5 for rank in range(self.size)]
         expected = np.average(wide, axis=0, weights=weights)
         weighed = self.world.all_reduce(
@@ -111,6 +122,7 @@ class Ranks:
         self.near(weighed, expected, "weighted mean")
 
     def extremes(self) -> None:
+        """Checks the maximum and the minimum."""
         if self.dtype.startswith("complex"):
             self.assert_refused("max")
             return
@@ -119,7 +131,9 @@ class Ranks:
             self.same(self.world.all_reduce(self.mine(self.plain), op), expected, op)
 
     def broadcasts(self) -> None:
-        # rank 0 is the default, so that a root that is left out shows at the others only
+        """Checks a broadcast from each rank."""
+        # every rank, because rank 0 is the default: an engine that ignores the root would pass
+        # with it
         for root in range(self.size):
             result = self.world.broadcast(self.mine(self.telling), root=root)
             self.same(result, self.telling[root], f"broadcast from {root}")
@@ -130,7 +144,7 @@ class Ranks:
         x = self.mine(self.telling)
         self.same(self.world.all_gather(x), np.concatenate(self.telling), "all_gather")
         self.same(x, self.telling[self.rank], "the input of all_gather")
-        # rank 0 has nothing to give
+        # rank 0 has no rows
         uneven = [row[:rank] for rank, row in enumerate(self.telling)]
         gathered = self.world.all_gather(self.mine(uneven), even=False)
         self.same(gathered, np.concatenate(uneven), "uneven all_gather")
@@ -147,6 +161,7 @@ class Ranks:
         self.same(x, rows[self.rank], "the input of reduce_scatter")
 
     def sends(self) -> None:
+        """Checks `send` from rank 0 to rank 1."""
         if self.rank == 0:
             x = self.mine(self.telling)
             self.world.send(x, 1)
@@ -156,7 +171,8 @@ class Ranks:
             self.same(self.world.recv(like, 0), self.telling[0], "recv")
 
     def shapes(self) -> None:
-        """Checks tensors without axes and without elements, with which engines are seldom tested."""
+        """Checks tensors without axes and tensors without elements, which engines are seldom
+        tested with."""
         if self.dtype == "bool":
             return
         kind, world = host_dtype(self.dtype), self.world
@@ -190,31 +206,33 @@ def faults(world: World) -> Iterator[str]:
             except AssertionError as error:
                 yield f"{check.__name__} of {dtype}: {error}"
             except (xdevice.errors.DTypeError, xdevice.errors.UnsupportedError) as error:
-                # any other refusal is a fault of the adapter
+                # an error that does not name the engine is a fault of the adapter
                 if "the engine" not in str(error):
                     raise
                 refused.append(f"{check.__name__} of {dtype}: {error}")
-            # all ranks finish a check before the next one begins, or an error would be blamed on the wrong check
+            # otherwise an error of a slower rank could be reported for the next check
             world.barrier()
 
 
 refused: list[str] = []
-"""The checks for which the engine raised an error that says it does not support them."""
+"""The checks that the engine refused because it does not support the dtype, with the texts of
+its errors."""
 
 
 def train(world: World) -> Iterator[str]:
-    """Yields what is wrong with a training step of several processes with uneven parts of a batch: it must equal that
-    of one process."""
+    """Takes a training step with uneven parts of a batch in several processes, which must equal
+    the step of one process. Yields a text for each fault."""
     backend = xdevice.backend()
-    # some units in the last place: the parts are added in a different order than the whole
+    # a few units in the last place, because the parts are added in another order than the whole
     for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
         if backend.dtype_refusal(dtype) is None and dtype in backend.dtypes:
             yield from _train_in(dtype, most, world)
 
 
 def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
-    """Checks `train` in one dtype."""
-    # the same seed on all ranks, which therefore have the same data
+    """Does the work of `train` in one dtype. `most` is the largest relative difference that is
+    allowed."""
+    # with the same seed on all ranks, so that all have the same data
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2 * world.size + 1, 4))
     y = generator.normal(size=(2 * world.size + 1,))
@@ -233,7 +251,7 @@ def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
 
 
 def _gradient(x: Array, y: Array, w: Array) -> Array:
-    """The gradient of the mean of squares of `x @ w - y` with respect to `w`."""
+    """Returns the gradient, with respect to `w`, of the mean of the squares of `x @ w - y`."""
     return np.asarray(2 * x.T @ (x @ w - y) / max(1, len(y)))
 
 
@@ -241,8 +259,10 @@ def _gradient(x: Array, y: Array, w: Array) -> Array:
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Makes one rank fail in the way `how`, while the other calls a verb. Returns what the verb raised, and after how
-    many seconds."""
+    """Makes one rank fail in the way `how`, a key of `FAILURES`, while the other calls a
+    collective. Returns a report of the error that the collective raised, with the seconds after
+    which it came; {} if it raised none. A `PeerError` is reported on standard output and raised
+    again."""
     x = xdevice.ones(4)
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -284,11 +304,15 @@ def fails(world: World, how: str) -> dict[str, Any]:
 
 
 def _raise() -> None:
+    """Raises the error of a rank's own program."""
     raise ValueError("a bug in rank 1")
 
 
 def _call_for_long(world: World, stops: bool) -> None:
-    x = xdevice.zeros(1 << 26)  # 256 MB
+    """Calls `all_reduce` of a large tensor again and again, until a call raises an error. With
+    `stops`, this process is stopped in the middle."""
+    # 256 MB, so that the process is stopped inside a call
+    x = xdevice.zeros(1 << 26)
     if stops:
         threading.Timer(STOPS_AFTER, os.kill, (os.getpid(), signal.SIGSTOP)).start()
     while True:
@@ -296,11 +320,13 @@ def _call_for_long(world: World, stops: bool) -> None:
 
 
 def _described(error: xdevice.errors.PeerError) -> dict[str, Any]:
+    """Returns a report of an error."""
     return {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
 
 
 def main() -> None:
-    """Joins the other ranks, and prints a report: of the failure that the command line names, else of all checks."""
+    """Joins the other ranks, and prints a report: of the failure that the command line names,
+    or of all checks if it names none."""
     how = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         with xdevice.distributed.processes() as world:

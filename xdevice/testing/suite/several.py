@@ -1,5 +1,5 @@
-"""Checks of the functions that data-parallel training needs: splitting, joining, copies to be trained, writing and
-summing."""
+"""Checks of the functions for data-parallel training: splitting, joining, copies to be trained,
+writing and summing."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class ReplicaChecks(Suite):
+    """Checks of splitting, joining, writing and reducing tensors."""
+
     @needs("Replicas")
     def test_a_tensor_splits_and_joins(self) -> None:
         self.needs_kernels()
@@ -27,16 +29,17 @@ class ReplicaChecks(Suite):
             array = quiet(odd)
             x = self.make(array, array.dtype.name)
             twice = self.adapter.join([x, x])
-            # NumPy and the frameworks refuse to concatenate arrays without axes; here they are stacked
+            # tensors without axes cannot be concatenated, so `join` stacks them
             if name == "0-d":
                 self.assert_holds(twice, np.stack([array, array]), name)
                 continue
             self.assert_holds(twice, np.concatenate([array, array]), name)
             length = x.shape[0]
-            # a batch with fewer rows than there are devices gives parts without elements
+            # a batch with fewer rows than devices has parts without elements
             for sizes in ([length, 0], [0, length - 1, 1]):
                 self.assert_splits(x, array, sizes, f"{name} {sizes}")
-        # TensorFlow computes on the scope's device, which need not be that of its tensors
+        # on each device, because TensorFlow computes on the device of the block, and not on
+        # that of the tensors
         for place in self.places():
             parts = self.adapter.split(xdevice.to_device(self.make(), place), [1, 1])
             results = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
@@ -62,7 +65,7 @@ class ReplicaChecks(Suite):
     def test_ordinary_tensors_are_dense(self) -> None:
         for name, x in self.odd_tensors().items():
             assert self.adapter.is_dense(x) is True, name
-            # only special tensors, such as TensorFlow's strings, stay on the host
+            # only special tensors, such as TensorFlow's strings, must stay on the host
             assert self.adapter.is_host_bound(x) is False, name
 
     @needs("Replicas")
@@ -73,12 +76,13 @@ class ReplicaChecks(Suite):
                 leaf = self.adapter.leaf(x, target)
                 tensor = self.tensor_of(leaf)
                 self.assert_on(target, tensor, array, name)
-                # frameworks refuse gradients for ints, so only floats ask for them
+                # only floats are marked, because frameworks refuse gradients for ints
                 assert self.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
                 if self.holds_values(target):
                     self.assert_apart(tensor, x, name)
 
     def tensor_of(self, leaf: Any) -> Any:
+        """Returns the tensor of a leaf, which on TensorFlow is a variable."""
         tensor = self.adapter.tensor_of(leaf)
         return leaf if tensor is None else tensor
 
@@ -91,7 +95,7 @@ class ReplicaChecks(Suite):
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.places():
             leaf = self.tensor_of(self.adapter.leaf(source, target))
-            # TensorFlow would compute on its first GPU
+            # in a block, because TensorFlow would compute on its first GPU
             with target:
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
             self.assert_reads(gradient, np.full((2, 3), -2.5, "float32"))
@@ -107,7 +111,7 @@ class ReplicaChecks(Suite):
         for name, x, array in self.odd():
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here)
             dtype = dtype_name(x.dtype)
-            # different values than those that are there, in any dtype
+            # values that differ from the old ones, in any dtype
             new = (
                 np.roll(array, 1)
                 if name in self.adapter.dtypes
@@ -116,14 +120,16 @@ class ReplicaChecks(Suite):
             value = self.make(new, dtype=dtype)
             is_tensor = self.adapter.tensor_of(leaf) is None
             if is_tensor and not self.adapter.can_write(leaf):
-                with pytest.raises(xdevice.errors.UnsupportedError, match="written"):
+                with pytest.raises(
+                    xdevice.errors.UnsupportedError, match="writing into a tensor"
+                ):
                     self.adapter.write(leaf, value)
                 continue
             asks = self.requires_grad(leaf)
             before = self.address(leaf) if is_tensor else None
             self.adapter.write(leaf, value)
             self.assert_holds(self.tensor_of(leaf), new, name)
-            # a write may not consume its source
+            # a write must not consume its source
             self.assert_holds(value, new, f"{name}: the value")
             # an update must not turn a parameter into a constant
             assert self.requires_grad(leaf) is asks, name
@@ -133,6 +139,8 @@ class ReplicaChecks(Suite):
             self.assert_holds(x, array, f"{name}: what the leaf was made of")
 
     def test_where_write_writes_is_known(self) -> None:
+        """`memory_of` must give the address and the strides of the memory into which `write`
+        writes, so that xdevice can notice tensors that share memory."""
         self.needs_kernels()
         for name, x in self.odd_tensors().items():
             # nobody can write into these, so their memory does not matter
@@ -164,11 +172,11 @@ class ReplicaChecks(Suite):
                 assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
 
     def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
-        """Whether writing into the slice `view` changes the whole `x`."""
+        """Whether writing into `view`, a slice that begins at the element `index`, changes the
+        whole `x`. Restores the values."""
         before = self.adapter.to_numpy(x).tobytes()
-        # to put back what was there
         kept = xdevice.copy_to(view, self.home)
-        # one of the two is a different number than the one that is there
+        # two numbers, because the slice may already have one of them
         for number in (0.0, 1.0):
             self.adapter.write(
                 view, self.make(np.full((1,) * len(index), number), dtype=dtype_name(x.dtype))
@@ -180,7 +188,8 @@ class ReplicaChecks(Suite):
         return False
 
     def shares_nothing(self, x: Any, name: str) -> None:
-        """Checks that a slice is in other memory, for a framework that does not say where its tensors are."""
+        """Checks that a slice of `x` has its own memory. An adapter whose `memory_of` returns
+        None promises that."""
         axes = len(tuple(x.shape))
         if not axes:
             return
@@ -190,10 +199,11 @@ class ReplicaChecks(Suite):
             assert not self.is_view(view, x, (0,) * axes), f"{name}: a view that shares memory"
 
     def waits_only_for_memory(self) -> None:
-        """Checks that asking for an address waits for the computation if the framework allocates the memory of a result
-        only then, and does not wait in other frameworks. Tries three times, because the machine may pause."""
+        """Checks that `memory_of` waits for the computation if the framework allocates the
+        memory of a result only then, and does not wait if the memory exists before. Tries three
+        times, because the machine may pause."""
         for _ in range(3):
-            # a computation that is surely still under way when the address is asked for
+            # long work, which is still under way when `memory_of` is called
             work = self.samples.long_work(self.here)
             if work is None or not self.adapter.can_write(work.result):
                 return
@@ -215,7 +225,7 @@ class ReplicaChecks(Suite):
         value = self.make(plain("float32")[:2, :3])
         self.adapter.write(x, value)
         self.assert_apart(x, value)
-        # if `x` had taken the memory of `value` over, it would change too
+        # this would change `x` too if it had taken over the memory of `value`
         self.adapter.write(value, self.make(np.zeros((2, 3), "float32")))
         self.assert_holds(x, plain("float32")[:2, :3])
 
@@ -236,6 +246,8 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
+        """`total` must return the sum or the mean of several tensors in a new tensor of their
+        dtype, on their device."""
         self.needs_kernels()
         for name, x in self.plain_tensors().items():
             # booleans have no sum
@@ -262,10 +274,11 @@ class ReplicaChecks(Suite):
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
         self.needs_kernels()
         cases: list[tuple[str, list[float], float]] = [
-            # the one is lost beside 1e8, so the order shows in the sum
+            # 1e8 + 1 is 1e8 in float32, so the sum depends on the order
             ("float32", [1e8, 1.0, -1e8], 0.0),
             ("float32", [1e8, -1e8, 1.0], 1.0),
-            # 2048 + 1 is 2048 in float16: rounded once, the two ones arrive
+            # 2048 + 1 is 2048 in float16, so the two ones are lost unless the sum is rounded
+            # only once
             ("float16", [2048.0, 1.0, 1.0], 2050.0),
             ("bfloat16", [256.0, 1.0, 1.0], 258.0),
             # the first integer that float64 cannot hold
@@ -286,14 +299,16 @@ class ReplicaChecks(Suite):
             if name == "bool":
                 continue
             array = xdevice.to_numpy(x)
+            # the sum of `x`, `x` and `2 * x`, and the mean of `x` and `x`
             self.assert_reduces(name, x, (array * 4).astype(array.dtype), mean=False)
             if dtype_name(x.dtype) in FLOATS:
                 self.assert_reduces(name, x, array, mean=True)
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
-        """Checks the sum of `x`, `x` and `2 * x` over two devices, or the mean of as many of them as every backend
-        rounds in the same way."""
-        # one device twice, where there is no second one with values
+        """Checks that the sum of `x`, `x` and `2 * x` over two devices is `expected`, or with
+        `mean` their mean. The mean of three is checked in float32 and float64 only, because
+        backends round it differently in other dtypes; there it is the mean of `x` and `x`."""
+        # the same device twice, if there is no second one with values
         first, second = (self.places() * 2)[:2]
         array = xdevice.to_numpy(x)
         xs = [xdevice.copy_to(x, first), xdevice.copy_to(x, second)]
@@ -305,7 +320,8 @@ class ReplicaChecks(Suite):
         assert len(results) == len(xs)
         for y, result, (in_place, address) in zip(xs, results, before, strict=True):
             assert xdevice.device_of(result) is self.adapter.device_of(y), name
-            # a tensor that can be written receives the sum in place, so that optimizers and views see it
+            # a tensor that can be written receives the sum in place, so that optimizers and
+            # views have it too
             assert (result is y) is in_place, name
             is_kept = address is None or self.address(result) == address
             assert is_kept or not in_place, f"{name}: not in place"
@@ -320,6 +336,8 @@ class ReplicaChecks(Suite):
 
 
 def assert_close(actual: Any, expected: Any, name: str) -> None:
+    """Checks that two arrays have the same dtype, and that their values differ by at most 1e-6
+    of each value."""
     assert actual.dtype == expected.dtype, name
     np.testing.assert_allclose(
         actual.astype("complex128"), expected.astype("complex128"), rtol=1e-6, err_msg=name

@@ -21,15 +21,21 @@ if TYPE_CHECKING:
 
 @needs("Models")
 class TrainingChecks(Suite):
+    """Checks of training steps and of optimizers."""
+
     def optimized(self) -> tuple[Any, Any, Any]:
-        """A model on the home device, its optimizer without state, and a training step."""
+        """Returns a model on the home device, its optimizer, which has no state yet, and a
+        function that takes a training step. Skips the check if the samples have none."""
         model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
         return xdevice.to_device(model, self.home), optimizer, step
 
     def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
+        """`state_to_come` must return the state that an optimizer would make in its first step,
+        and change nothing; with `take_state` a new optimizer must then continue where another
+        one is."""
         self.needs_kernels()
         model, optimizer, step = self.optimized()
-        # a twin that takes no step
+        # a second model and optimizer, which take no step
         fresh, untrained, other_step = self.optimized()
         data = self.training_data_here()
         with self.here:
@@ -39,7 +45,7 @@ class TrainingChecks(Suite):
         lacking = [name for name in state if name not in before]
         assert lacking, "an optimizer that has taken a step has state"
         assert not self.adapter.state_to_come(untrained, []), "state that nobody asks for"
-        # anything else would make state for whatever it is asked for
+        # a network has no state to come, whatever names it is asked for
         assert not self.adapter.state_to_come(fresh, lacking), "a network is not an optimizer"
         to_come = self.adapter.state_to_come(untrained, lacking)
         assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
@@ -52,24 +58,25 @@ class TrainingChecks(Suite):
             )
         assert self.names_in(untrained) == before, "the state is there before it is given"
         with self.here:
-            # bit for bit: the same computation on the same device
+            # equal bit for bit, because it is the same computation on the same device
             assert other_step(*data) == losses[0], (
                 "asking has changed what the optimizer computes"
             )
         self.assert_resumes(model, optimizer, step, data)
 
     def names_in(self, optimizer: Any) -> set[str]:
+        """Returns the names of an optimizer's variables."""
         return {name for name, _ in self.adapter.variables(optimizer)}
 
     def assert_resumes(self, model: Any, optimizer: Any, step: Any, data: list[Any]) -> None:
-        """Checks that a new model and optimizer, once loaded with the state of `model` and `optimizer`, continue
-        training exactly as these do."""
+        """Checks that a new model and optimizer that are given the state of `model` and
+        `optimizer` continue training exactly as these do."""
         fresh, untrained, other_step = self.optimized()
         values = self.arrays_of(optimizer)
         state = dict(self.adapter.variables(untrained))
         lacking = [name for name in values if name not in state]
         state.update(self.adapter.state_to_come(untrained, lacking))
-        # the weights after training, with which the state belongs together
+        # the trained weights, to which the state belongs
         self.put(dict(self.adapter.variables(fresh)), self.arrays_of(model))
         self.put(state, values)
         self.adapter.take_state(untrained, state)
@@ -77,12 +84,13 @@ class TrainingChecks(Suite):
         assert set(resumed) == set(values), "state that was given is its variables"
         for name, value in values.items():
             assert_same(resumed[name], value, name)
-        # the second step shows whether the state of the first is written back
+        # two steps, because the second shows whether the first has updated the state
         for _ in range(2):
             with self.here:
                 assert other_step(*data) == step(*data), "training goes on otherwise"
 
     def put(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
+        """Writes the values with the same names into variables."""
         for name, x in variables.items():
             place = self.adapter.device_of(x)
             self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
@@ -93,7 +101,7 @@ class TrainingChecks(Suite):
         model, optimizer, step = self.optimized()
         with skipping_what_is_refused():
             read = self.adapter.optimizer(optimizer)
-        # by identity: an optimizer that holds copies would not train the model
+        # by identity, because an optimizer that has copies would not train the model
         names = {id(variable): name for name, variable in self.adapter.variables(model)}
         owned = {names.get(id(one.variable)) for one in read.parameters}
         assert owned == set(names.values()), "the model's own, and all"
@@ -108,7 +116,7 @@ class TrainingChecks(Suite):
         stated = {name for one in read.parameters for name in one.state.values()}
         assert stated == set(state), "every state has its slot"
         for one in read.parameters if read.kind == "sgd" else ():
-            # of SGD with momentum there is one
+            # SGD with momentum has one state for each parameter
             ((slot, name),) = one.state.items()
             moved = values[names[id(one.variable)]] - self.adapter.to_numpy(one.variable)
             rate = terms.FORMS.get(slot, one.settings["lr"])
@@ -119,12 +127,13 @@ class TrainingChecks(Suite):
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
         self.needs_kernels()
         model, step = need(self.samples.trainable(), "training")
-        # a twin that stays on the CPU shows what the losses should be
+        # a second model stays on the CPU, and has the expected losses
         stayed, twin_step = need(self.samples.trainable(), "training")
         x, y = self.training_data()
         first, *others = self.places()
         losses = []
-        # there and back: the optimizer's state has to follow both ways
+        # to the second device and back, because the optimizer's state must follow in both
+        # directions
         for place in (first, *others, first) if others else (first,):
             xdevice.to_device(model, place)
             for _ in range(3):
@@ -134,11 +143,11 @@ class TrainingChecks(Suite):
                     )
                 with devices.CPU:
                     expected = twin_step(x, y)
-                # a GPU adds in a different order than the CPU
+                # not exactly, because a GPU adds in another order than the CPU
                 assert losses[-1] == pytest.approx(expected, rel=1e-4), (
                     f"training differs on {place}"
                 )
-        # a step that changes nothing would equal its twin, too
+        # steps that change nothing would equal those of the second model too
         assert losses[-1] < 0.9 * losses[0], "the model does not learn"
         mine, its = self.samples.variables(model), self.samples.variables(stayed)
         for (name, a), b in zip(mine.items(), its.values(), strict=True):
@@ -147,6 +156,9 @@ class TrainingChecks(Suite):
             )
 
     def test_a_stored_gradient_is_told(self) -> None:
+        """`watch_gradients` must call `ready` once for each gradient of a pass, after the
+        gradient was stored, and until the watch is ended; an error of `ready` must end the
+        pass."""
         self.needs_kernels()
         model, step = need(self.samples.trainable(), "training")
         try:
@@ -177,16 +189,20 @@ class TrainingChecks(Suite):
             for i, x in enumerate(variables):
                 assert gradients[i].shape == tuple(x.shape), "reported by another number"
             end = self.adapter.watch_gradients(variables, fails)
-            # the second is what Paddle makes of it
+            # Paddle replaces the error with a SystemError
             with pytest.raises((ArithmeticError, SystemError)):
                 step(*data)
             end()
-            step(*data)  # a watch that goes on would say that a gradient was reported twice
+            # if a watch had not ended, this would report a gradient twice, and fail
+            step(*data)
 
     def training_data(self) -> tuple[Any, Any]:
+        """Returns a batch of 16 rows on the CPU: 4 random inputs each, and their sum as the
+        target."""
         rng = np.random.default_rng(0)
         x = rng.normal(size=(16, 4)).astype("float32")
         return xdevice.tensor(x), xdevice.tensor(x.sum(axis=1, keepdims=True))
 
     def training_data_here(self) -> list[Any]:
+        """Returns the batch of `training_data` on the home device."""
         return [xdevice.to_device(data, self.home) for data in self.training_data()]

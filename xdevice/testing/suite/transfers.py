@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 
 class TransferChecks(Suite):
+    """Checks of `transfers`, and of the memory that is reported."""
+
     def require_transfers(self) -> None:
+        """Skips the check if the framework has only the CPU."""
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
     def reads(self, x: Any) -> list[Callable[[], object]]:
-        """Functions that read the number in `x`: `float` is among them if it accepts the framework's tensors."""
+        """Returns functions without arguments that read the number in `x`. `float` is among
+        them if it accepts the framework's tensors."""
         by_xdevice: list[Callable[[], object]] = [
             lambda: xdevice.item(x),
             lambda: xdevice.to_numpy(x),
@@ -36,11 +40,11 @@ class TransferChecks(Suite):
         self.needs_kernels()
         x = self.make(2.5)
         reads = self.reads(x)
-        # each way of reading by itself, because frameworks do not send them all through one function
+        # several ways of reading, because frameworks implement them by different functions
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        # outside here() TensorFlow would copy x to add
+        # with `self.here`, because TensorFlow would otherwise copy `x` to another device to add
         with xdevice.transfers() as none, self.here:
             xdevice.device_of(x)
             self.samples.add(x, x)
@@ -51,9 +55,9 @@ class TransferChecks(Suite):
                 self.here,
                 devices.CPU,
             )
-            # one float32
+            # the size of one float32
             assert record.nbytes == 4
-            # on the CPU nothing travels, and the read is only logged
+            # a read on the CPU moves nothing, and is only logged
             assert record.physical is (self.here.kind != "cpu")
         assert not list(none), "nothing is read or moved"
 
@@ -62,7 +66,7 @@ class TransferChecks(Suite):
         self.require_transfers()
         there = self.there_with_values()
         x = self.make()
-        # a move, a move to where it is, which counts for nothing, and a copy
+        # a move, a move to the same device, which is no transfer, and a copy
         with xdevice.transfers() as log:
             xdevice.to_device(x, there)
             xdevice.to_device(x, self.home)
@@ -83,7 +87,7 @@ class TransferChecks(Suite):
                 xdevice.transfers("disallow_explicit"),
             ):
                 read()
-        # a hook that stays would slow down, and forbid, what comes after its block
+        # a hook that stays after the block would slow down or refuse later reads
         before = _attributes(type(x)), _attributes(self.adapter)
         with xdevice.transfers() as log:
             pass
@@ -95,10 +99,11 @@ class TransferChecks(Suite):
     @needs("memory")
     def test_memory_is_told(self) -> None:
         self.needs_kernels()
-        # 4 MB each: what an allocator rounds up is small beside them
+        # tensors of 4 MB, which are large compared with what an allocator adds by rounding
         count = 1 << 20
         for device in self.places():
-            # garbage that is freed during the check would hide what it allocates
+            # first, because memory that is freed during the check would hide what the check
+            # allocates
             gc.collect()
             xdevice.sync()
             before = xdevice.memory(device)
@@ -130,7 +135,8 @@ class TransferChecks(Suite):
                 self.assert_peak(device)
 
     def assert_peak(self, device: Any) -> None:
-        """Checks that a reset peak begins at the memory that is allocated now."""
+        """Checks that a reset sets the peak of a device to the memory that is allocated now.
+        The peak must be higher before."""
         high = xdevice.memory(device).peak
         assert high is not None
         # some frameworks cannot reset their peak
@@ -143,6 +149,7 @@ class TransferChecks(Suite):
 
 
 def _attributes(x: Any) -> dict[str, Any]:
+    """Returns the methods and properties that are set on a class or object itself."""
     return {
         name: value
         for name, value in vars(x).items()

@@ -1,4 +1,5 @@
-"""Values that tell a faithful copy from one that went through a narrower dtype, lost a sign, or was never written."""
+"""Arrays whose values show whether a copy went through a narrower dtype, lost a sign, or was
+never written."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 _REAL = {"complex64": "float32", "complex128": "float64"}
+"""The dtype of the parts of each complex dtype."""
 _TOP = {
     "float16": 65504.0,
     "bfloat16": 3.3e38,
@@ -25,14 +27,15 @@ _TOP = {
 
 
 def telling(name: str) -> Array:
-    """A 3x4 array of a dtype with extreme values: odd bits, both zeros, NaNs with a sign and a payload."""
-    # both values in no regular pattern, so that a shifted row shows
+    """Returns a 3x4 array of the dtype `name` with extreme values: numbers with many bits set,
+    both zeros, and NaNs with a sign and with a payload."""
+    # without a regular pattern, so that a shifted row shows
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
     if name in FLOATS:
         return _floats(name)
     limits = np.iinfo(name)
-    # a copy by way of a narrower or a signed dtype changes the extremes
+    # a copy through a narrower or a signed dtype changes the extremes
     top, low = int(limits.max), int(limits.min)
     # an integer that float64 cannot hold
     middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
@@ -56,7 +59,8 @@ def telling(name: str) -> Array:
 
 
 def _floats(name: str) -> Array:
-    """An array of floats: both zeros, numbers of odd bits, infinities, the smallest number above zero, two NaNs."""
+    """Returns a 3x4 array of floats: both zeros, fractions, the largest numbers, infinities,
+    the smallest number above zero, and two NaNs."""
     if name in _REAL:
         real = _floats(_REAL[name])
         both = np.empty(real.shape, dtype=name)
@@ -69,7 +73,7 @@ def _floats(name: str) -> Array:
     numbers = np.array(
         [0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]
     ).astype(kind)
-    # bits are set by hand, because arithmetic makes NaNs of one kind only
+    # the bits are set directly, because arithmetic makes only one kind of NaN
     raw = numbers.view(bits)
     one = bits.type(1)
     sign = one << bits.type(bits.itemsize * 8 - 1)
@@ -82,7 +86,8 @@ def _floats(name: str) -> Array:
 
 
 def quiet(array: Array) -> Array:
-    """The array with 1 in place of its NaNs, because arithmetic does not keep the bits of a NaN."""
+    """Returns the array with 1 in the place of each NaN, because arithmetic does not keep the
+    bits of a NaN."""
     numbers = array.copy()
     if numbers.dtype.name == "bfloat16" or numbers.dtype.kind in "fc":
         numbers[np.isnan(numbers)] = 1
@@ -90,14 +95,15 @@ def quiet(array: Array) -> Array:
 
 
 def plain(name: str) -> Array:
-    """A 3x4 array of small numbers to compute with: fractional and negative where the dtype has such numbers."""
+    """Returns a 3x4 array of small numbers to compute with, with fractions and negative numbers
+    if the dtype `name` has them."""
     numbers: Any = np.arange(12).reshape(3, 4)
     if name == "bool":
         numbers = numbers % 3 == 1
     elif name in FLOATS:
         numbers = (numbers - 5) * 0.25
         numbers = numbers + 1j * numbers[::-1] if name in _REAL else numbers
-    # signed ints get negative numbers, too
+    # a signed int, whose smallest number is not 0
     elif np.iinfo(name).min:
         numbers = numbers - 5
     array: Array = numbers.astype(host_dtype(name))
@@ -105,8 +111,8 @@ def plain(name: str) -> Array:
 
 
 def odd_sources() -> Iterator[tuple[str, Array]]:
-    """NumPy arrays with unusual memory, by name: transposed, backwards, with gaps, misaligned, read-only, without
-    elements or axes."""
+    """Yields names and NumPy arrays with unusual memory: transposed, backwards, with gaps,
+    misaligned, read-only, without elements, without axes."""
     base = np.arange(24, dtype="float32").reshape(4, 6) / 3 - 2
     yield "transposed", base.T
     yield "backwards", base[::-1]
@@ -116,15 +122,15 @@ def odd_sources() -> Iterator[tuple[str, Array]]:
     yield "0-d", np.array(-2.5, "float32")
     yield "column", base[:, :1]
     frozen = base.copy()
-    # some frameworks refuse or warn of arrays that cannot be written
+    # some frameworks refuse an array that cannot be written, or warn
     frozen.setflags(write=False)
     yield "read-only", frozen
     yield from zip(("at 64 bytes", "at 4 bytes"), aligned_and_not(), strict=True)
 
 
 def aligned_and_not() -> Iterator[Array]:
-    """Two NumPy arrays: the memory of one begins at a multiple of 64 bytes, that of the other does not. JAX shares only
-    the first."""
+    """Yields two NumPy arrays: the memory of the first begins at a multiple of 64 bytes, and
+    that of the second does not. JAX shares memory with the first only."""
     raw = np.zeros(64 * 4 + 64, dtype="float32")
     start = (-raw.ctypes.data % 64) // 4
     for offset in (start, start + 1):

@@ -1,5 +1,5 @@
-"""Checks of several processes: every verb in every dtype between two processes, a training step that equals that of one
-process, and failures.
+"""Checks of several processes: every collective in every dtype between two processes, a
+training step that equals that of one process, and failures.
 
 They run in fresh processes, as a launcher starts them, and so are not part of `Conformance`::
 
@@ -22,23 +22,27 @@ from typing import Any, ClassVar, Final, NamedTuple
 import pytest
 
 LATE: Final = 2.0
-"""Seconds that the ranks wait for a late rank in the checks of failures (XDEVICE_TIMEOUT)."""
+"""The seconds that the ranks wait for a late rank in the checks of failures
+(XDEVICE_TIMEOUT)."""
 
 
 class _Promise(NamedTuple):
-    """The promise of the suite to one rank when the other fails: which error is raised there, and within how many
-    seconds."""
+    """The error that one rank must raise when the other fails."""
 
     error: str
+    """The name of its type."""
     why: str | None
+    """The attribute `why` of a PeerError."""
     within: float
+    """The seconds within which it must be raised."""
     words: str
+    """A part of its text."""
     failing: int = 1
     """The rank that fails."""
 
 
 STOPS_AFTER: Final = 1.5
-"""Seconds after which rank 1 stops, in the check of a stopped rank."""
+"""The seconds after which rank 1 stops, in the check of a stopped rank."""
 
 FAILURES: Final = {
     "is killed": _Promise("PeerError", "died", 1, "rank 1 has died"),
@@ -55,8 +59,8 @@ FAILURES: Final = {
     "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
     "is killed as rank 0": _Promise("PeerError", "died", 1, "rank 0 has died", failing=0),
 }
-"""For each way in which a rank fails (rank 1, unless another is named) while the other calls `all_reduce`: the error
-that the other is promised."""
+"""For each way in which one rank fails while the other calls `all_reduce`: the error that the
+other must raise."""
 
 
 class SeveralProcesses:
@@ -70,9 +74,10 @@ class SeveralProcesses:
     size: ClassVar[int] = 2
     """How many processes the check without failures starts."""
     patience: ClassVar[float] = 240
-    """Seconds after which a check gives up waiting for a process."""
+    """The seconds after which a check stops waiting for a process, and kills it."""
     damp: ClassVar[float] = 1.5
-    """How many seconds later than promised an error may come, because the machine may be busy."""
+    """How many seconds later than in `FAILURES` an error may come, because the machine may be
+    busy."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         port = _port()
@@ -104,7 +109,7 @@ class SeveralProcesses:
         other = ranks.pop(1 - promise.failing)
         report = other.wait_for_report(self.patience)
         for rank in ranks:
-            # a rank that failed may stand still for ever, and is killed
+            # a rank that failed may hang, so it is killed after two seconds
             rank.end(2 if promise.error == "PeerError" else self.patience)
         assert (report.get("error"), report.get("why")) == (promise.error, promise.why), (
             other.printed[-3000:]
@@ -165,7 +170,8 @@ class _Rank:
         )
 
     def wait_for_report(self, patience: float) -> dict[str, Any]:
-        """Waits for the process to end, and returns the last line of JSON that it has printed."""
+        """Waits for the process to end, and returns the last line of JSON that it has printed;
+        {} if there is none. Kills it after `patience` seconds."""
 
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
@@ -185,7 +191,7 @@ class _Rank:
 
 
 def _port() -> int:
-    # the system names a free port; between here and its use another program might take it
+    """Returns a free port for rank 0. Another program might take it before rank 0 does."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port

@@ -53,7 +53,8 @@ Run = Callable[..., Any]
 """A function that runs an operation, given its name, its arguments, and a function that makes the call
 (`Backend.operation_calls`)."""
 Leaf = Callable[..., None]
-"""A function that is called with a parameter, its gradient, and the name that its framework has for it, if any."""
+"""A function that is called with a parameter or input, its gradient, and the name that its framework gives it, if
+any."""
 
 FAILED: Final = "xdevice_failed_in"
 """The attribute that is set on an error from a recorded layer: the layer's path."""
@@ -70,26 +71,26 @@ class Call(NamedTuple):
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Any, ...]
     gradients: list[Any]
-    """For each output, the last gradient that has reached it; None until one does."""
+    """For each output, the last gradient that has reached it; None until a gradient does."""
 
 
 class _Frame:
-    """A recorded layer's call that is in progress: it has begun, and has not returned yet."""
+    """A call of a recorded layer that has begun and has not returned yet."""
 
     def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
         self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
         self._has_ended = False
 
     def ends(self, result: Any) -> Any:
-        """Records the call with its result, unless that has been done already. Returns the value with which the model
-        continues: the result, or the value that the block of `standing_in` gives in its place."""
-        # an activation inside the layer has ended the call already
+        """Records the call with its result, unless the call has been recorded already. Returns the value with which the
+        model continues: the result, or the value that the block of `standing_in` gives in its place."""
+        # an activation inside the layer has ended the call already, with its own input as the result
         if self._has_ended:
             return result
         self._has_ended = True
         outputs = self._watch.copies(result)
         call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
-        # in the order in which calls end, as their outputs are used
+        # calls are listed in the order in which they end
         self._watch.calls.append(call)
         stand_in = _stand_in.get()
         return self._watch.followed(
@@ -98,8 +99,9 @@ class _Frame:
 
 
 def is_called(name: str) -> bool:
-    """Whether a function of this name is running in this thread: the one with which a framework runs the backward
-    pass."""
+    """Whether a function of this name is running in this thread. Adapters pass the name of the function with which
+    their framework runs the backward pass."""
+    # from the caller outward
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
         frame = frame.f_back
@@ -107,18 +109,21 @@ def is_called(name: str) -> bool:
 
 
 class GradientHooks:
-    """Hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. They are
-    removed when the stack is closed."""
+    """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. The
+    hooks are removed when the stack is closed."""
 
     def __init__(
         self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
     ) -> None:
+        """The hooks are removed when `stack` is closed. `asks(x)` says whether `x` is a tensor that requires a
+        gradient."""
         self._backend, self._stack, self._asks = backend, stack, asks
-        """`asks` says whether an object is a tensor that asks for its gradient."""
+        # the tensors that have a hook of `follow_leaves`, by their `id`s
         self._leaves: dict[int, Any] = {}
 
     def follow(self, result: Any, put: Callable[[int, Any], None]) -> Any:
-        """Has `put(number, gradient)` called for each tensor of a result; returns the result."""
+        """Has `put(number, gradient)` called with each gradient that reaches a tensor of a result, where `number` is
+        the tensor's index in the result. Returns the result."""
         for number, x in enumerate(tensors(self._backend, result)):
             # a hook on a tensor without a gradient raises an error
             if self._asks(x):
@@ -126,8 +131,8 @@ class GradientHooks:
         return result
 
     def follow_leaves(self, arguments: Any, leaf: Callable[[Any, Any], object]) -> None:
-        """Has `leaf(x, gradient)` called once for each tensor in the arguments that is not the result of a
-        computation."""
+        """Has `leaf(x, gradient)` called with each gradient of a tensor in the arguments that is not the result of a
+        computation. Such a tensor gets only one hook, however often it is an argument."""
         for x in tensors(self._backend, arguments):
             if self._asks(x) and x.is_leaf and id(x) not in self._leaves:
                 self._leaves[id(x)] = x  # its id stays its own while it lives
@@ -135,8 +140,8 @@ class GradientHooks:
 
 
 class Watch:
-    """The calls that are recorded in one block: those of the layers whose `id`s are the keys of `paths`. Adapters make
-    one in `Backend.calls`."""
+    """Records the calls of some layers in one block, in the list `calls`. Adapters make a `Watch` in
+    `Backend.calls`."""
 
     def __init__(
         self,
@@ -145,32 +150,37 @@ class Watch:
         activations: Iterable[Any] = (),
         follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
     ) -> None:
+        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are those of the layers
+        that are also recorded inside another layer, as its activation. `follow(result, put)` returns the result or a
+        stand-in, and has `put(number, gradient)` called with the gradients that reach it; None to record none."""
         self.calls: list[Call] = []
         self.paths = paths
         self._backend = backend
         self._activations = frozenset(map(id, activations))
         self._follow = follow
+        # its attribute `frame` is the call in progress, one for each thread
         self._here: Any = threading.local()
 
     def run(
         self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False
     ) -> Any:
         """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded layer only an
-        activation is recorded."""
+        activation is recorded. An error from a call gets the layer's path as its attribute `FAILED`."""
         outer: _Frame | None = getattr(self._here, "frame", None)
-        # there are no values to keep
+        # symbols have no values that could be recorded
         if self._is_symbolic(arguments):
             return go(arguments)
         # a layer inside a recorded layer is part of it
         if outer is not None:
             if not (is_activation or id(layer) in self._activations):
                 return go(arguments)
+            # the outer layer's output is what its activation takes
             arguments = outer.ends(arguments)
         frame = self._here.frame = _Frame(self, path, layer, self.copies(arguments))
         try:
             result = go(arguments)
         except Exception as error:
-            if getattr(error, FAILED, None) is None:  # the innermost one counts
+            if getattr(error, FAILED, None) is None:  # the innermost layer counts
                 put_on(error, FAILED, path)
             raise
         # also after an error, or every later call of this thread would count as an inner one
@@ -194,6 +204,7 @@ class Watch:
         return tuple(map(self._copy, tensors(self._backend, value)))
 
     def _copy(self, x: Any) -> Any:
+        """Returns a copy, on the host, of a tensor or a NumPy array, as a tensor of the framework."""
         # a read that the program has not made must not count as one of its transfers
         with patching.unseen():
             if isinstance(x, numpy.ndarray):
@@ -203,12 +214,13 @@ class Watch:
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
-        """Returns the result, or a stand-in for it, set up so that its gradients are stored in `call.gradients` when
-        they are computed."""
+        """Returns the result, or a stand-in for it, whose gradients are stored in `call.gradients` when they are
+        computed."""
         if self._follow is None:
             return result
 
         def put(number: int, gradient: Any) -> None:
+            """Stores a copy of the gradient of the output with this index."""
             # a second backward pass replaces the gradients of the first
             call.gradients[number] = self._copy(gradient)
 
@@ -227,12 +239,13 @@ _arounds: Final[list[Around]] = []
 _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
     "xdevice_stand_in", default=None
 )
+"""The function `give` of the innermost open block of `standing_in` in this thread or task; None if no block is open."""
 
 
 @contextmanager
 def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
-    """While the block is open, the model continues with `give(call, result)` in place of the result of each recorded
-    call."""
+    """While the block is open, a model in this thread or task continues with `give(call, result)` in place of the
+    result of each recorded call."""
     token = _stand_in.set(give)
     try:
         yield
@@ -241,6 +254,7 @@ def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
 
 
 def _never() -> bool:
+    """The default of `is_compiling`: no compiler traces the call."""
     return False
 
 
@@ -257,7 +271,7 @@ def recording(
         _watches.set((*_watches.get(), watch))
         try:
             yield
-        finally:  # without resetting by a token, because blocks may end in any order
+        finally:  # not reset with a token, which would also undo the blocks opened since
             _watches.set(tuple(one for one in _watches.get() if one is not watch))
 
 
@@ -266,7 +280,8 @@ def outermost(
     cls: type, around: Around, is_compiling: Callable[[], bool] = _never
 ) -> Iterator[None]:
     """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
-    is passed to `around`, which makes the call and returns its result."""
+    is passed to `around`, which makes the call and returns its result. Layers inherit their `__call__` from `cls`;
+    calls made while `is_compiling()` is true are not passed."""
     with patching.Patches() as patches:
         patches.replace(cls, "__call__", partial(_watched, is_compiling))
         _arounds.append(around)
@@ -277,8 +292,8 @@ def outermost(
 
 
 def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
-    """Returns a `__call__` that replaces `original`, the `__call__` of a class of layers, and lets the open blocks
-    record its calls."""
+    """Returns the function that replaces `original`, the `__call__` of a class of layers. It lets the open blocks of
+    `recording` and `outermost` handle each call, except while `is_compiling()` is true."""
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -286,7 +301,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
             return original(self, *args, **kwargs)
         arguments = args, kwargs
         go = partial(_through, _watches.get(), self, partial(original, self), None, arguments)
-        # only the outermost call is the program's
+        # the program made the outermost call itself; calls inside it are the model's
         if _is_inside.get() or not _arounds:
             return go()
         token = _is_inside.set(True)
@@ -299,8 +314,8 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
 
 
 def activated(owner: Any, function: Any) -> Any:
-    """Returns a function to put in place of `function`, which the layer `owner` calls as its activation. It does the
-    same, and its calls are recorded."""
+    """Returns a function that does the same as `function`, which the layer `owner` calls as its activation, and whose
+    calls are recorded. Adapters put it in place of `function`."""
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -312,9 +327,9 @@ def activated(owner: Any, function: Any) -> Any:
 def _through(
     watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
 ) -> Any:
-    """Calls `function`, which is the call of `layer`, or its `activation` if there is one, and lets each watch of that
-    layer record it."""
-    # several blocks may watch one layer, each inside the next
+    """Calls `function` with `arguments` (a pair of a tuple and a dict), and lets each watch of `layer` record it.
+    `function` makes a call of the layer itself if `activation` is None; otherwise it is the layer's `activation`."""
+    # several blocks may watch one layer: each records the call that the rest of the watches make
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
             path = watch.paths[id(layer)]
@@ -328,8 +343,8 @@ def _through(
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
-    """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, which Keras's layers take
-    too."""
+    """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, because Keras layers accept
+    them too."""
     return _leaves(backend, value, "tensor")
 
 
@@ -339,12 +354,13 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
-    """Returns `value` with other tensors: `new` has them in the order in which `tensors` yields the old ones."""
+    """Returns a copy of `value` in which each tensor is replaced by the next one of `new`, in the order in which
+    `tensors` yields them."""
     if isinstance(value, dict):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):
         inside = [replaced(backend, one, new) for one in value]
-        # a named tuple takes its values as single arguments, any other sequence as one
+        # a named tuple takes its items as separate arguments, any other sequence takes them as one
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # without calling `__init__`, whose arguments may not be the fields
@@ -363,8 +379,8 @@ def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
         value = list(value.values())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    # an object of another type, such as a cache or a configuration, is passed over: where the model itself returns
-    # one, comparing the model's outputs reads or refuses it
+    # an object of another type, such as a cache or a configuration, is passed over; if the model itself returns one,
+    # the comparison of the model's outputs reads or refuses it
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _leaves(backend, inside, kind)

@@ -1,6 +1,6 @@
-"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch. The tables tell
-what is in a file or dict of theirs, even if the framework is not installed. The adapters read their models with the
-same tables.
+"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch. With these tables,
+a file or dict of a framework can be read even if the framework is not installed. The adapters read their models with
+the same tables.
 
 | dialect | of | a linear weight |
 |---|---|---|
@@ -27,21 +27,24 @@ if TYPE_CHECKING:
     Names = Mapping[str, Mapping[str, str | None]]
 
 PartsOf: TypeAlias = Callable[[str, Settings], Sequence[Part]]
-"""The parts that a layer of a kind, with these settings, may have."""
+"""A function that returns the parts that a layer may have, given its kind and its settings."""
+# queries, keys and values
 _FIRST: Final = ("q", "k", "v")
 _WITH_KERNEL: Final = ("linear", "conv", "conv_transpose")
+# the rules of Keras, Flax and Haiku: inputs before outputs, and both behind the window
 _KERNELS: Final = {
     **{kind: {"weight": layouts.KERNEL_FIRST} for kind in _WITH_KERNEL},
     "linear": {"weight": layouts.TRANSPOSED},
 }
 _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.COUNTER))
-"""The statistics of an instance norm, which only PyTorch keeps."""
+"""The statistics of an instance norm, which only PyTorch keeps: None for each, as in `layouts.parts`."""
 
 
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts, with those that become PyTorch's parameters in `only` (or all) refused."""
+    """Returns the parts. The values of those that become one of PyTorch's parameters in `only` cannot be converted, for
+    the reason `why`; None means all parts."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -53,7 +56,7 @@ def refused(
 # Paddle
 
 AVERAGES: Final = ("_mean", "_variance")
-"""The running averages of a batch norm, as its state names them."""
+"""The names of the running mean and variance of a batch norm in Paddle's states."""
 _PADDLE: Final[Names] = {
     "batch_norm": {
         "running_mean": AVERAGES[0],
@@ -69,13 +72,16 @@ _PADDLE_RULES: Final = {
     "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
     layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in (*_FIRST, "out")},
 }
+# Paddle's names are PyTorch's, except for the projection of an LSTM
 _PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
     "weight_hr": "weight_ho"
 }
 
 
 def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
-    # with proj_size, Paddle's own names belong to the wrong parameters (3.3.1); those in the cells do not
+    """Returns the parts of a layer in Paddle."""
+    # with proj_size, the names of the LSTM itself belong to the wrong parameters in Paddle 3.3.1; the names in its
+    # cells are right
     if settings.get("projection"):
         places = "{}.cell", "{}.cell_fw", "{}.cell_bw"
         return tuple(_cells(settings, places, _PADDLE_CELL, {"weight_hr": layouts.TRANSPOSED}))
@@ -88,10 +94,12 @@ def _cells(
     names: Mapping[str, str],
     rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
 ) -> Iterator[Part]:
-    """Yields the parts of the cells of a recurrent layer. `places` are patterns of a cell's path, which the number of
-    its layer fills in: one for a single direction, then those for forward and backward."""
+    """Yields the parts of the cells of a recurrent layer. `places` are three patterns of a cell's path, which are
+    filled in with the number of its layer: one for a layer with one direction, then those for forward and backward.
+    `names` gives the framework's names of a cell's parameters by PyTorch's names."""
     one, *both = places
     for suffix in layouts.suffixes(settings):
+        # such as "l0_reverse": the number, and "reverse" or nothing
         number, _, reverse = suffix[1:].partition("_")
         place = both[bool(reverse)] if settings.get("bidirectional") else one
         for name, own in names.items():
@@ -115,14 +123,15 @@ _MXNET_CELL: Final = {
 
 
 def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """The parts of a layer in Gluon."""
+    """Returns the parts of a layer in Gluon."""
     if kind in layouts.RECURRENT:
+        # Gluon still saves these layers under the names of an older format, in which they consisted of cells
         places = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
         return tuple(_cells(settings, places, _MXNET_CELL))
     own = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
         return refused(own, "Gluon has no attention; build it from Dense layers")
-    # a gamma for each group, and no number of channels
+    # Gluon's group norm has a gamma for each group, and does not have the number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
         return own
@@ -144,28 +153,31 @@ _KERAS: Final[Names] = {
     "prelu": {"weight": "alpha"},
 }  # fmt: skip
 DEPTHWISE: Final = "depthwise_kernel"
-"""The kernel of a depthwise convolution in the files of Keras."""
+"""The name of the kernel of a depthwise convolution in Keras files."""
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
 
 def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """Returns the parts of a layer in Keras."""
     if kind in layouts.RECURRENT:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
         return keras_attention(settings)
     own = layouts.parts(kind, settings, _KERAS, _KERNELS)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
-        return refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
+        return refused(own, "a Keras ConvTranspose has no groups; use one layer for each group")
     return own
 
 
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
-    """The parts of Keras's MultiHeadAttention. Without its number of heads, only shapes can be converted."""
+    """Returns the parts of Keras's MultiHeadAttention. If the settings have no number of heads, conversion from PyTorch
+    raises `layouts.UnfitError`."""
+    # 0 if the number of heads is not known; `str` is for type checkers only, which know a setting as an `object`
     heads = int(str(settings.get("num_heads", 0)))
     own = projections(heads, -1, "attention_output")
     if heads:
         return own
-    why = "nothing says how many heads; give like="
+    why = "the number of heads is not known; give a model as like="
     return tuple(
         part if part.rule is layouts.SAME else part._replace(rule=layouts.unfit(part.rule, why))
         for part in own
@@ -173,8 +185,10 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
 
 
 def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
-    """Returns the parts of an attention whose kernels have an axis for the heads and one for the numbers of a head, as
-    in Keras and Flax. Either size may be -1, which means any; `output` is the name of the last projection."""
+    """Returns the parts of an attention whose kernels have two axes, of the sizes `heads` and `size`, in place of one
+    axis of PyTorch, as in Keras and Flax. One of the sizes may be -1, which means any; `output` is the name of the last
+    projection."""
+    # the axes of the heads come last in the kernels of queries, keys and values, and first in that of the output
     each = (heads, size)
     own = []
     for short, name in _PROJECTIONS.items():
@@ -188,20 +202,22 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """The parts of a recurrent layer of Keras, which has one layer in one direction."""
+    """Returns the parts of a recurrent layer of Keras, which always has one layer in one direction. The values of any
+    other are refused."""
     own = keras_cell(kind, "l0")
     if settings.get("projection"):
         return refused(own, "Keras has no LSTM with a projection")
     if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
         return refused(
             own,
-            "a Keras RNN, LSTM or GRU has one layer in one direction; give like=, a model of them",
+            "a Keras RNN, LSTM or GRU has one layer in one direction; give a model of several as like=",
         )
     return own
 
 
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """The parts as in a model, and those of a Bidirectional, whose two layers have paths of their own."""
+    """Returns the parts of a layer in a file of Keras: those of `tensorflow`, except that a bidirectional layer has the
+    parts of both layers inside it."""
     if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
         sides = {"forward_layer": "l0", "backward_layer": "l0_reverse"}
         return tuple(
@@ -213,7 +229,9 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
-    """The parts of the cell whose names in PyTorch end with `suffix`, such as "l0"."""
+    """Returns the parts of one cell of a recurrent Keras layer. The names of its parameters in PyTorch end with
+    `suffix`, such as "l0"."""
+    # Keras has one array for both biases of PyTorch: their sum, or in a GRU both in two rows
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
     if kind == "gru":
@@ -257,7 +275,7 @@ FLAX_CELLS: Final[Mapping[str, tuple[Part, ...]]] = MappingProxyType(
         ),
     }
 )
-"""The parts of a cell in an RNN. A GRU has one of the two biases."""
+"""The parts of an RNN around one cell, by the kind of the cell. A GRU has one of the two biases."""
 LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {
         "lstm": {
@@ -272,12 +290,13 @@ LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyTy
         },
     }
 )
-"""The arrays of the gates in a cell of linen, by the name of the array that they form when joined along their last
-axis."""
+"""The names of the arrays of the gates in a linen cell, by the kind of the cell and the name of the array that they
+form when joined along their last axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yields path and kind of each linen cell whose arrays are all among `names`."""
+    """Yields the path and the kind ("lstm" or "gru") of each linen cell whose arrays are all among `names`."""
+    # a name is that of the cell and two more: "path.ii.kernel"
     for path in dict.fromkeys(name.rpartition(".")[0].rpartition(".")[0] for name in names):
         for kind, joins in LINEN_CELLS.items():
             if all(layouts.join(path, name) in names for own in joins.values() for name in own):
@@ -285,11 +304,12 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """The parts of a layer in Flax, whose kernels have their axes in the order of Keras."""
+    """Returns the parts of a layer in Flax, whose kernels have their axes in the order of Keras."""
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
         return projections(int(str(settings.get("num_heads", -1))), -1, "out")
+    # with transpose_kernel, the kernel of a ConvTranspose is (*kernel, O, I), and its window is not reversed
     return layouts.parts(
         kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
     )
@@ -313,6 +333,7 @@ _HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_K
 
 
 def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """Returns the parts of a layer in Haiku."""
     return layouts.parts(kind, settings, _HAIKU, _HAIKU_RULES)
 
 
@@ -322,3 +343,4 @@ DIALECTS: Final[Mapping[str, PartsOf]] = MappingProxyType(
         "haiku": haiku,
     }
 )  # fmt: skip
+"""The function that returns the parts of a layer, for each dialect."""

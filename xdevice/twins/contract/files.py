@@ -13,8 +13,8 @@ class Files(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("own_file",)
 
     def own_file(self, path: str) -> Any:
-        """Returns what is in a file that the framework itself has written: tensors on cpu:0, in Python containers. No
-        code from the file may run: raises `FileFormatError` if the file cannot be read without running any."""
+        """Returns the contents of a file that the framework itself has written: tensors on cpu:0, in Python containers.
+        No code from the file may run: raises `FileFormatError` if the file cannot be read without running any."""
         raise self.unsupported(
             "reading its own file format without running code from it", "load it yourself"
         )

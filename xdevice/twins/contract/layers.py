@@ -2,7 +2,7 @@
 recorded.
 
 The kinds of layers with parameters are in the module `layouts`, layers without parameters and all settings in
-`operations`. The code by which all adapters record calls is in `calls`.
+`operations`. The code with which all adapters record calls is in `calls`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Layers(Models):
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
     dialects: ClassVar[tuple[str, ...]] = ()
-    """The names in `dialects.DIALECTS` of the other layouts, besides `parts`, that parameters of this framework may
-    have."""
+    """The names, in `dialects.DIALECTS`, of further layouts that parameters of this framework may have, besides that of
+    `parts`."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their
@@ -39,13 +39,13 @@ class Layers(Models):
         )
 
     def has_layers(self, x: object) -> bool:
-        """Whether `x`, whose type `classify` does not call a model, is one for `layers`, `variables` and the
-        capabilities built on them. Otherwise it is handled as a container."""
+        """Whether `x`, for whose type `classify` does not return "model", is a model for `layers`, `variables` and the
+        capabilities built on them. Such an object still moves as a container."""
         return False
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values, on the devices of the variables that they are named after, into a model for which `has_layers`
-        is true."""
+        """Writes values into a model for which `has_layers` is true. `values` has them by the names of the model's
+        variables; each is on the device of its variable."""
         raise self.unsupported(f"writing into a {type(model).__qualname__}", "give a model")
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
@@ -59,17 +59,17 @@ class Layers(Models):
 
 
 class Operations(Layers):
-    """The capability of telling what each layer of a model computes, also the layers without parameters. Layers have
-    the same paths as in `layers`. Without this capability, differences between the settings of layers are not
+    """The capability of reading what each layer of a model computes, including the layers without parameters. Layers
+    have the same paths as in `layers`. Without this capability, differences between the settings of layers are not
     noticed."""
 
     needs: ClassVar[tuple[str, ...]] = ("operations",)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns `layers`, which are those of the method of that name, and, among them, the layers without parameters,
-        which have no parts: each once, in the order of their definition. Kinds and settings are those that
+        """Returns all layers of a model, each once, in the order of their definition: `layers`, which are the result of
+        the method `layers`, and the layers without parameters, which have no parts. Kinds and settings are those that
         `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between which
-        layers nothing else is called. The work of plain functions is not noticed. A layer whose class is not the
+        layers nothing else is called. Calls of plain functions are not noticed. A layer whose class is not the
         framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an entry
         of that kind follows it."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")
@@ -82,10 +82,10 @@ class Calls(Layers, Conversion):
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        """Returns a context manager that gives a list. While the block is open, each call of a layer of the model is
-        appended when it ends, in this thread or task and in those that `xdevice.parallel.run` starts. A layer with
-        parameters that `layers` lists is recorded regardless of the layers that it contains, any other layer only if it
-        contains none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, `NotBuiltError` for one
+        """Returns a context manager whose `as` gives a list. While the block is open, each call of a layer of the model
+        is appended when it ends, in this thread or task and in those that `xdevice.parallel.run` starts. A layer with
+        parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
+        none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError` for a model
         that has not been built yet. Afterwards the model is as before."""
         raise self.unsupported("seeing the calls of layers", "compare what the model returns")
 
@@ -97,23 +97,24 @@ class Calls(Layers, Conversion):
         raise self.unsupported("seeing the calls of models", "name the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns what a model returns for these arguments in evaluation mode, not recorded for gradients. Afterwards
-        the model is in its former mode. Raises `UnsupportedError` if models take no keywords."""
+        """Returns the result of a model for these arguments in evaluation mode, not recorded for gradients. Afterwards
+        the model is in its former mode. Raises `UnsupportedError` for keywords if the framework's models take none."""
         raise self.unsupported("calling models", "call the model")
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:
         """Returns a context manager. While the block is open, each operation of this thread on tensors with values is
-        passed to `run(name, arguments, go, follow, is_backward)`, which calls `go()` and returns its result;
-        `follow(result, put)` makes sure that `put(number, gradient)` is called with each gradient that reaches an
-        output. `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program
-        computes, in the order of the backward pass. Functions that a compiler has made are not passed to `run`."""
+        passed to `run(name, arguments, go, follow, is_backward)`, which calls `go()` and returns its result.
+        `follow(result, put)` has `put(number, gradient)` called with each gradient that reaches an output.
+        `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program computes, in the
+        order of the backward pass. Functions that a compiler has made are not passed to `run`."""
         raise self.unsupported(
             "seeing operations", "compare layers, or what the program records"
         )
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        """Inside the block the model is in evaluation mode, if it has a mode; afterwards it has its former mode."""
+        """While the block is open, the model is in evaluation mode, if it has a mode; afterwards it has its former
+        mode."""
         yield
 
     def is_training(self, model: Any) -> bool | None:
@@ -121,6 +122,6 @@ class Calls(Layers, Conversion):
         return None
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether a model takes images whose channels are the last axis, after rows and columns; None if it does not
-        tell."""
+        """Whether a model takes images whose channels are the last axis, after rows and columns; None if that is not
+        known."""
         return None

@@ -37,15 +37,19 @@ if TYPE_CHECKING:
 
 Settings: TypeAlias = "Mapping[str, object]"
 """The settings of a layer or an optimizer, by PyTorch's names."""
+# the parameters of a norm without statistics
 _NORM: Final = ("weight", "bias")
 MEAN: Final = "running_mean"
 VARIANCE: Final = "running_var"
-"""The statistics that a norm keeps of its batches: their mean and variance."""
+"""PyTorch's names of the statistics that a norm keeps of its batches: their mean and variance."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which no other framework keeps, and which changes no output."""
+# of one cell of a recurrent layer; the suffixes of `suffixes` follow: weight_ih_l0
 _CELL: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 ATTENTION: Final = "multihead_attention"
+# the projections of queries, keys and values
 _IN: Final = ("q_proj", "k_proj", "v_proj")
+# PyTorch's add_bias_kv: one more key and one more value, with the shape (1, 1, E)
 _ADDED: Final = ("bias_k", "bias_v")
 _OUT: Final = ("out_proj.weight", "out_proj.bias", *_ADDED)
 KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -71,15 +75,16 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "same": ("",),
     }
 )
-"""PyTorch's parameters of each kind of layer; of a recurrent one, those of one of its cells."""
+"""PyTorch's parameters of each kind of layer; for a recurrent layer, the parameters of one of its cells."""
 
+# a cell's weights and biases have this many rows for each number of its state
 _GATES: Final = {"rnn": 1, "lstm": 4, "gru": 3}
 RECURRENT: Final = tuple(_GATES)
 _AXES: Final = {
     "linear": (2,), "conv": (3, 4, 5), "conv_transpose": (3, 4, 5), "batch_norm": (1,), "embedding": (2,),
     "rnn": (2,), "lstm": (2,), "gru": (2,), ATTENTION: (2,),
 }  # fmt: skip
-"""How many axes a weight may have in PyTorch's layout; a bias has one."""
+"""The numbers of axes that a weight of each kind may have in PyTorch's layout; a bias has one axis."""
 NORMED: Final = ("weight_g", "weight_v")
 """The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
 each axis that |v| sums over."""
@@ -90,7 +95,7 @@ NORM_NAMES: Final = (
     NORMED,
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
-"""The names of g and v in PyTorch's older weight norm, which are Paddle's too, and in its newer one."""
+"""The names of g and v in PyTorch's older weight norm, which Paddle uses too, and in PyTorch's newer one."""
 SPECTRAL_NAMES: Final = (
     ("weight_orig", "weight_u", "weight_v"),
     (
@@ -99,21 +104,22 @@ SPECTRAL_NAMES: Final = (
         "parametrizations.weight.0._v",
     ),
 )
-"""The same for a spectral norm: weight, u and v."""
+"""The names of the weight, u and v in PyTorch's older spectral norm, and in its newer one."""
 SPECTRAL_AXIS: Final = "axis of the spectral norm"
 """The setting that says which axis of PyTorch's weight gives the rows of W."""
 COMPUTES_IN: Final = "compute_dtype"
 """The setting of a layer that casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
-"""The setting of an attention layer that was put together from linear layers. Everything else that it does is code,
-which is not read."""
+"""The setting of an attention layer that was put together from linear layers. Everything else that this attention
+computes is in the model's code, which is not read."""
 PADDED: Final = "output at padding_idx"
 """The setting that says what an embedding returns at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
 zeros."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 FLATTENS: Final = "flattens"
-"""The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
+"""The setting of a convolution over a whole image that is read as a linear layer, because the other model flattens the
+image."""
 ADDED: Final = "bias_added"
 """The setting of a layer whose bias is a tensor outside all layers, which the model's code adds somewhere."""
 AXIS: Final = "axis_in_doubt"
@@ -133,7 +139,7 @@ first norm states them."""
 
 
 BY_HAND: Final = "reorder them yourself (docs/reference/models.md)"
-"""The advice about numbers whose order is not known."""
+"""The advice for numbers whose order is not known."""
 
 
 class UnfitError(ValueError):
@@ -146,12 +152,13 @@ class Rule(NamedTuple):
     canonical: Callable[[Array], tuple[Array, ...]]
     native: Callable[..., Array]
     refusal: str | None = None
-    """Why values cannot be converted by this rule; shapes still can."""
+    """The reason why values cannot be converted by this rule, although shapes can; None if values can, too."""
     is_lossy: bool = False
     """Whether `canonical` cannot restore the values that `native` has converted."""
     order: str = ""
-    """Why the array counts the pixels of a flattened image with the channels last, which the rule exchanges; "" if it
-    does not. Another model that has its channels last may count them so, too."""
+    """The reason why the array counts the pixels of a flattened image with the channels last, an order that the rule
+    changes to channels first; "" if the rule changes no order. Another model that has its channels last may have the
+    same order."""
 
 
 class Part(NamedTuple):
@@ -160,7 +167,7 @@ class Part(NamedTuple):
     name: str
     """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
     of: tuple[str, ...]
-    """The parameters of PyTorch that the array becomes."""
+    """The names of the PyTorch parameters that the array becomes."""
     rule: Rule
 
 
@@ -172,7 +179,7 @@ class Layer(NamedTuple):
     kind: str
     parts: tuple[Part, ...]
     settings: Settings
-    """The settings that change the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
+    """The settings that change the output of the layer, by PyTorch's names: eps, momentum, groups, padding, ..."""
     line: str = ""
     """The name of the line that the layer belongs to: the layers of a line are called in the order of
     `Backend.operations`, with nothing between them. Empty if the model's own code decides what is called."""
@@ -182,6 +189,8 @@ class Layer(NamedTuple):
 
 
 def _one(way: Callable[[Array], Array], back: Callable[[Array], Array]) -> Rule:
+    """Returns the rule for an array that becomes one PyTorch parameter: `way` converts it to PyTorch's layout, and
+    `back` converts PyTorch's array to the framework's layout."""
     return Rule(lambda x: (way(x),), back)
 
 
@@ -190,35 +199,39 @@ def _unchanged(x: Array) -> Array:
 
 
 def _kernel_last(x: Array) -> Array:
-    """Returns the array with its last two axes exchanged and moved to the front, as `transpose(3, 2, 0, 1)` does to
-    four axes."""
+    """Converts a kernel (*kernel, I, O) to PyTorch's layout (O, I, *kernel)."""
     # written for any number of axes, because convolutions have one to three
     return np.transpose(x, (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2)))
 
 
 def _kernel_first(x: Array) -> Array:
+    """Converts a kernel of PyTorch (O, I, *kernel) to the layout (*kernel, I, O)."""
     return np.transpose(x, (*range(2, x.ndim), 1, 0))
 
 
 def _swapped_gates(x: Array) -> Array:
-    """Exchanges the first two of three gates along the first axis: r, z, n become z, r, n, and the reverse."""
+    """Exchanges the first two of the three gates along the first axis: r, z, n become z, r, n, and the reverse."""
     first, second, third = np.split(x, 3)
     return np.concatenate([second, first, third])
 
 
 def _flattened(x: Array) -> Array:
+    """Returns the array with one axis."""
     return x.reshape(-1)
 
 
 def _thirds(x: Array) -> tuple[Array, ...]:
+    """Splits an array along its first axis into three arrays of the same shape."""
     return tuple(np.split(x, 3))
 
 
 def _joined(*parts: Array) -> Array:
+    """Joins three arrays along their first axis, the reverse of `_thirds`. Raises `UnfitError` if their shapes
+    differ."""
     # three arrays of different sizes cannot be split into thirds again
     if len({part.shape for part in parts}) > 1:
         raise UnfitError(
-            f"PyTorch has one array for three of the same shape, not for {[*map(np.shape, parts)]}"
+            f"PyTorch joins three arrays of the same shape in one, and these have the shapes {[*map(np.shape, parts)]}"
         )
     return np.concatenate(parts)
 
@@ -233,11 +246,13 @@ KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 
 
 def _flipped_window(x: Array) -> Array:
+    """Reverses every axis of a kernel (*kernel, I, O) except the last two."""
     return np.flip(x, tuple(range(x.ndim - 2)))
 
 
 FLIPPED_KERNEL: Final = _one(
     lambda x: np.moveaxis(_flipped_window(x), (-2, -1), (0, 1)),
+    # contiguous, because `np.flip` returns a view with negative strides, which not every framework accepts
     lambda x: np.ascontiguousarray(_flipped_window(np.moveaxis(x, (0, 1), (-2, -1)))),
 )
 """The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window
@@ -245,46 +260,55 @@ reversed, and (I, O, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""The rule for one bias where PyTorch has two: it becomes PyTorch's first, and the second is 0."""
+"""The rule for a bias in place of PyTorch's two: it is their sum. It becomes PyTorch's first, and the second is 0."""
 
 
 def _of_gru(x: Array) -> tuple[Array, Array]:
+    """Converts the biases of `BIASES_OF_GRU`, in the order r, z, n of the inputs, n of the state, to PyTorch's bias_ih
+    and bias_hh. PyTorch adds its two biases of r and z, so one of each becomes 0."""
+    # each of the four has a quarter of the numbers
     r_and_z, new, of_state = np.split(x, (len(x) // 4 * 2, len(x) // 4 * 3))
     return np.concatenate([r_and_z, new]), np.concatenate([np.zeros_like(r_and_z), of_state])
 
 
 def _to_gru(ih: Array, hh: Array) -> Array:
-    number = len(ih) // 3 * 2
-    return np.concatenate([(ih + hh)[:number], ih[number:], hh[number:]])
+    """Converts PyTorch's bias_ih and bias_hh to the biases of `BIASES_OF_GRU`, the reverse of `_of_gru`."""
+    # r and z are the first two of PyTorch's three gates
+    start_of_n = len(ih) // 3 * 2
+    return np.concatenate([(ih + hh)[:start_of_n], ih[start_of_n:], hh[start_of_n:]])
 
 
 BIASES_OF_GRU: Final = Rule(_of_gru, _to_gru, is_lossy=True)
-"""The rule for the biases of a GRU that has one for each of r and z, and two for n, one of the inputs and one of the
-state: r multiplies the latter."""
+"""The rule for the biases of a GRU that has one bias for r, one for z, and two for n: one for the inputs, and one for
+the state, which r multiplies."""
 
 
 def _to_input_bias(ih: Array, hh: Array) -> Array:
+    """Converts PyTorch's bias_ih and bias_hh to the one bias of `BIAS_OF_INPUT`. Raises `UnfitError` if PyTorch's bias
+    for the state of n is not 0, because it cannot be added to the bias for the inputs: r multiplies only the former."""
     biases = _to_gru(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
-            "a GRU of Flax's nnx has no bias for the state of n, and this one is not 0"
+            "Flax's nnx GRU has no bias for the state in its gate n, and this model's bias there is not 0"
         )
     return biases[: len(ih)]
 
 
 BIAS_OF_INPUT: Final = Rule(lambda x: (x, np.zeros_like(x)), _to_input_bias, is_lossy=True)
-"""The rule for the biases of a GRU that has them for the inputs only."""
+"""The rule for the biases of a GRU that has biases for the inputs only."""
 GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
 BIASES_ZRN: Final = Rule(
     lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),
     lambda ih, hh: np.stack([_swapped_gates(ih), _swapped_gates(hh)]),
 )
+"""The rules for a weight and for the biases of a GRU whose gates are in the order z, r, n, as in Keras. The weight is
+transposed; the biases are one array with two rows, for the inputs and for the state."""
 
 
 def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
-    """Returns the rule for one array, otherwise laid out by `rule`, that joins PyTorch's parameters one after the
-    other; `rows` are their numbers of rows."""
-    # without the last one, which `np.split` does not want
+    """Returns the rule for one array that joins several PyTorch parameters along their first axis. `rows` are their
+    numbers of rows, and `rule` is the rule for the joined array."""
+    # `np.split` takes the ends of all parts except the last
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
     def way(x: Array) -> tuple[Array, ...]:
@@ -294,7 +318,7 @@ def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
 
 
 PACKED: Final = Rule(_thirds, _joined)
-"""The rule for one array that joins three of PyTorch's parameters one after the other."""
+"""The rule for an array that joins three PyTorch parameters of the same shape along their first axis."""
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
@@ -302,6 +326,7 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     product of `outputs`, I that of `inputs`. One number of each may be -1, which means any size."""
 
     def way(x: Array) -> Array:
+        # from the shape, because a -1 in `inputs` says no size
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
 
     def back(x: Array) -> Array:
@@ -314,8 +339,9 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
     """Returns the rule for a weight that a framework stores as one number per group, and PyTorch as one per channel.
-    Conversion from PyTorch refuses numbers that differ within a group. `channels` is None if the framework does not
-    know how many there are: then no number is repeated for PyTorch, and the rule is lossy."""
+    Conversion from PyTorch raises `UnfitError` for numbers that differ within a group. `channels` is the number of
+    channels, or None if the framework does not have it: then no number is repeated for PyTorch, and the rule is
+    lossy."""
 
     def way(x: Array) -> tuple[Array, ...]:
         # without the number of channels, each group counts as one channel
@@ -323,10 +349,10 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
 
     def back(x: Array) -> Array:
         rows = x.reshape(groups, -1)
-        # not even one number of a group may differ: the framework would apply one to all
+        # the framework would apply the first number of a group to all of its channels
         if (rows != rows[:, :1]).any():
             raise UnfitError(
-                "it has one number for each group, and those of the channels in a group are not equal"
+                "it has one number for each group, and the channels of a group have different numbers"
             )
         return rows[:, 0]
 
@@ -344,7 +370,7 @@ def flat(shape: Sequence[int]) -> Rule:
 
 
 def squeezed(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array of this shape that has no axes of length 1 in the common form."""
+    """Returns the rule for an array of this shape. The common form has no axes of length 1."""
     return _one(np.squeeze, lambda x: x.reshape(shape))
 
 
@@ -361,6 +387,7 @@ def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
     way back, the other rows become zeros. `rule` is the rule for the whole array."""
 
     def back(x: Array) -> Array:
+        # the rows before `first`, and those from `last` on
         zeros = [
             np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)
         ]
@@ -388,8 +415,9 @@ def depthwise(multiplier: int) -> Rule:
 
 
 def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
-    """Returns `rule` for an array with a number for each pixel of an image that was flattened: rows, columns, channels,
-    with these sizes. In PyTorch the pixels are the last axis, in the order channels, rows, columns."""
+    """Returns `rule` for an array with a number for each pixel of a flattened image. `image` has the sizes of the
+    image's axes: rows, columns, channels. In PyTorch the pixels are the last axis, in the order channels, rows,
+    columns. `why` becomes the rule's `order`."""
     # the same image with its channels first
     first = image[-1], *image[:-1]
 
@@ -403,6 +431,8 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
 
 
 def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Array:
+    """Returns the array with the numbers of its last axis in another order: that axis is a flattened image with the
+    sizes `image`, whose axis `source` moves to the place `target` before the image is flattened again."""
     return np.moveaxis(x.reshape((*x.shape[:-1], *image)), source, target).reshape(x.shape)
 
 
@@ -447,8 +477,9 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
-    """The parts, with several in place of the weight: they have these `names`, become PyTorch's parameters `of`, and
-    have the rules that `rules` makes from the weight's rule."""
+    """Returns the parts, with several parts in place of the weight's. The new parts have these `names`, become
+    PyTorch's parameters `of`, and get the rules that `rules` returns for the weight's rule. The three have the same
+    length."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
@@ -461,14 +492,16 @@ def _with_weight_as(
 
 
 def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
+    """Returns `rule` for an array that the framework stores in the shape `own`, while `rule` takes it in `shape`."""
     return Rule(
         lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own)
     )
 
 
 def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
-    """Returns the weight that a spectral norm computes in evaluation. `axis` gives the rows of its matrix. If it is
-    None, not known, the axis is taken for which u is the result of a step of the norm from v."""
+    """Returns the weight that a spectral norm computes in evaluation, from the parameters in `SPECTRAL`. `axis` is the
+    axis of `original` that gives the rows of its matrix. None means that the axis is not known: then it is the axis for
+    which a step of the norm would turn v into u. Raises `UnfitError` if no axis is as long as u."""
     # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
@@ -479,10 +512,11 @@ def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
     if not matrices:
         raise UnfitError(
-            f"its u has {len(u)} numbers, and the weight the shape {original.shape}"
+            f"its u has {len(u)} numbers, but no axis of the weight, with the shape {original.shape}, is that long"
         )
 
     def error(matrix: Array) -> float:
+        """How far u is from the direction of W v, for this W."""
         image = matrix @ right
         return float(np.abs(image - left * np.linalg.norm(image)).max())
 
@@ -506,7 +540,7 @@ def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
 
 
 def _norm(v: Array, shape: Sequence[int]) -> Array:
-    # the axes that |v| sums over are those along which g has a single number
+    """Returns |v| in float64, given the shape of g: it has a 1 for each axis that |v| sums over."""
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
     # in float64, because a sum of squares in float16 overflows
     norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
@@ -519,13 +553,14 @@ def parts(
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
-    """Returns the parts of a layer of a framework that differs from PyTorch only by `names` and `rules`. Both are given
-    as `{kind: {PyTorch's parameter: ...}}`: the framework's name, None if it does not have the parameter, and the
-    rule."""
+    """Returns the parts of a layer of this kind, in a framework that differs from PyTorch only by `names` and `rules`.
+    Both have the form `{kind: {PyTorch's parameter: ...}}`. `names` gives the framework's name, or None if the
+    framework lacks the parameter; `rules` gives the `Rule`. A parameter that they do not mention is as in PyTorch."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
-    # an adapter that names or lays out an attention itself has its projections one by one
+    # without an entry for attentions, the parameters are PyTorch's own, which joins some projections in one array
     if kind == ATTENTION and not own and not ways:
-        why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
+        # a layer states head_dim only if it is not the size that PyTorch computes
+        why = f"in PyTorch a head has embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
         return (
             tuple(part._replace(rule=unfit(part.rule, why)) for part in packed)
@@ -544,7 +579,7 @@ def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
     # the biases are in one array even where the weights are not
-    weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
+    weights, biases = (tuple(f"{name}.{suffix}" for name in _IN) for suffix in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     # PyTorch joins the three weights unless kdim or vdim differ from embed_dim
     if settings.get("packed", True):
@@ -573,20 +608,21 @@ def cells(kind: str, settings: Settings) -> Iterator[str]:
 
 
 def of_single_cell(kind: str) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent layer that is a single cell, with the names that PyTorch and Paddle use
-    there."""
+    """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. PyTorch and Paddle name them
+    without the suffix "_l0"."""
     return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
 
 
 ONE_CELL: Final[Settings] = MappingProxyType(
     {"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0}
 )
-"""The settings of such a cell, which has no time axis."""
+"""The settings of a recurrent layer that is a single cell, as in `of_single_cell`."""
 
 
 def suffixes(settings: Settings) -> Iterator[str]:
     """Yields the suffixes "l0", "l0_reverse", "l1", ... of a recurrent layer's cells, one for each layer and
     direction."""
+    # `str` is for type checkers only, which know a setting as an `object`
     for number in range(int(str(settings.get("layers", 1)))):
         yield f"l{number}"
         if settings.get("bidirectional"):
@@ -596,18 +632,19 @@ def suffixes(settings: Settings) -> Iterator[str]:
 def bound(
     path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings
 ) -> Layer | None:
-    """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables. None
-    if there is no such part, or if a recurrent layer lacks a weight, as under a norm that only some of its weights
-    have: then its parameters belong to no layer."""
+    """Returns the layer at `path` with only those parts whose full names are among `names`, the names of a model's
+    variables. Returns None if there is no such part, or if a recurrent layer lacks one of its weights."""
     # names in a layer become names in the model
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
-    there = tuple(part for part in prefixed if part.name in names)
+    present = tuple(part for part in prefixed if part.name in names)
+    # a norm on only some of the weights, for example, replaces these by other variables: then the parameters are
+    # listed as tensors that belong to no layer
     if kind in RECURRENT and any(
-        part not in there and "bias" not in part.of[0] for part in prefixed
+        part not in present and "bias" not in part.of[0] for part in prefixed
     ):
         return None
     # a layer without bias lacks that part, and is still the layer
-    return Layer(path, kind, there, settings) if there else None
+    return Layer(path, kind, present, settings) if present else None
 
 
 def all_bound(
@@ -615,22 +652,25 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns the layers that `bound` leaves, in the order of `in_order`. A layer without parts gets those of PyTorch's
-    own layer."""
+    """Returns the layers for which `bound` does not return None, as it returns them, in the order of `in_order`. A
+    layer without parts gets the parts of PyTorch's own layer first. `names` are the names of the model's variables."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
     each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
 
 
 def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """Returns the layers in the order given, except that those directly inside one of `blocks` (path of the block:
-    names of its layers as it calls them) come in the order of the calls, at the place of the block's first layer."""
+    """Returns the layers in the order given, except for the layers directly inside a block: these come in the order in
+    which the block calls them, at the place of the block's first layer. `blocks` gives the names of these layers by the
+    path of the block, in the order of the calls."""
     every = list(layers)
+    # where the first layer of each parent is
     firsts: dict[str, int] = {}
     for place, layer in enumerate(every):
         firsts.setdefault(_parent(layer), place)
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
+        """The key by which a layer is sorted, given its index and the layer."""
         place, layer = numbered
         # attributes need not be listed in the order in which they are called
         names = blocks.get(_parent(layer), ())
@@ -645,12 +685,14 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
 
 
 def _parent(layer: Layer) -> str:
+    """The path of the module that contains the layer; "" for the model itself."""
     return layer.path.rpartition(".")[0]
 
 
 def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
     """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
-    them."""
+    them. `attentions` are the names of its attention layers: one in an encoder, two in a decoder."""
+    # one norm for each attention, and one for the pair of linear layers
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
     steps = [*((name,) for name in attentions), ("linear1", "linear2")]
     # each step has a norm of its own, before or after it
@@ -675,25 +717,28 @@ def join(path: str, name: str) -> str:
 
 
 def _axes_of(kind: str, name: str) -> tuple[int, ...]:
-    """How many axes a parameter of a layer may have in PyTorch's layout."""
+    """The numbers of axes that a parameter of a layer may have in PyTorch's layout. `name` is PyTorch's name."""
     # a weight's axes depend on the kind, a bias always has one
     if "weight" in name:
         return _AXES[kind]
+    # a count is a scalar or an array of one number
     if name == COUNTER:
         return (0, 1)
     return (3,) if name in _ADDED else (1,)
 
 
 def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Returns why a layer cannot be of this kind if its parameters have these shapes in PyTorch's layout; "" if it
-    can."""
+    """Returns why a layer cannot be of this kind if its parameters have these shapes in PyTorch's layout; "" if the
+    layer can be of this kind."""
+    # a kind without an entry, such as a layer norm, may have any number of axes
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _axes_of(kind, name)
         if len(shape) not in axes:
-            return f"{name} is {tuple(shape)} in PyTorch's layout, where it has {' or '.join(map(str, axes))} axes"
+            return f"{name} is {tuple(shape)} in PyTorch's layout, where it needs {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
-    # the state of an LSTM with a projection is as long as its rows of weight_hr, which are not gates
+    # columns are numbers of the state: an LSTM with a projection has a shorter output, which weight_hh takes, while
+    # weight_hr takes the whole state
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
     off = next(
@@ -701,7 +746,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     )
     return (
         off
-        and f"{off} in PyTorch's layout, where {_GATES[kind]} for each number of the state are {rows}"
+        and f"{off} in PyTorch's layout, and {_GATES[kind]} for each number of the state make {rows}"
     )
 
 
@@ -709,8 +754,8 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
-    """Yields the layers. Only the first one that has the setting `name` keeps it, with the number of layers that have
-    it, so that a setting of the whole model is one line."""
+    """Yields the layers, of which only the first one with the setting `name` keeps this setting. Its value is then a
+    text that also says how many more layers had it."""
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:
@@ -726,7 +771,8 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """Returns a setting as one size for each axis. One number applies to all axes; a text is returned as it is."""
+    """Returns a setting as a tuple with one size for each axis; `axes` is the number of axes. One number applies to all
+    axes. Anything other than a number, list or tuple is returned as it is."""
     if isinstance(value, int):
         # frameworks take kernel_size=3 for (3, 3)
         return (value,) * axes
@@ -734,8 +780,9 @@ def per_axis(value: Any, axes: int) -> Any:
 
 
 def sides(value: Any, axes: int) -> Any:
-    """Returns a padding as one number per axis if both sides of each axis get the same, otherwise as one pair per axis.
-    A text is returned as it is."""
+    """Returns a padding as a tuple: one number per axis if both sides of each axis get the same, otherwise one pair per
+    axis. `value` is a number, a list of a number or pair for each axis, or a flat list of both sides of each axis. A
+    text, such as "same", is returned as it is."""
     around = per_axis(value, axes)
     # a flat list, as Paddle writes it: both sides of the first axis, then of the next
     if isinstance(around, tuple) and len(around) == 2 * axes:
@@ -749,8 +796,8 @@ def sides(value: Any, axes: int) -> Any:
 
 
 def between(layers: int, dropout: float) -> float:
-    """Returns the dropout that a recurrent layer applies: 0 if it has one layer, because dropout comes between layers
-    only."""
+    """Returns the dropout that a recurrent layer of this many levels applies: 0 for one level, because dropout comes
+    only between levels."""
     return float(dropout) if layers > 1 else 0.0
 
 
@@ -760,8 +807,10 @@ def same_padding(
     dilation: Sequence[int],
     image: Sequence[int | None] = (),
 ) -> object:
-    """Returns how much padding="same" adds on each side of each axis, or "same" if the two sides of an axis differ or
-    the padding is not known: with a stride above 1 it depends on the sizes of the `image`, which may be None."""
+    """Returns how much padding="same" adds on each side of each axis, as a tuple; "same" if the two sides of an axis
+    differ, or if the padding is not known. With a stride above 1 it depends on the sizes of the `image`; a size is None
+    if it is not known, and an empty `image` means that no size is known."""
+    # with a dilation, the kernel covers more pixels than it has numbers
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
     # with a stride of 1, as much is added whatever the size of the image
@@ -769,13 +818,15 @@ def same_padding(
         size - 1 if step == 1 else _added(size, step, length) for size, step, length in each
     ]
     added = [number for number in totals if number is not None and number % 2 == 0]
-    # an odd total gives one side more, which no single number can say
+    # an odd total adds one pixel more on one side, and an unknown total is missing from `added`
     if len(added) < len(totals):
         return "same"
     return tuple(size // 2 for size in added)
 
 
 def _added(kernel: int, stride: int, size: int | None) -> int | None:
+    """How many pixels padding="same" adds to an axis of this size, on both sides together: enough for ceil(size /
+    stride) windows. None if the size is not known."""
     return (
         None
         if size is None

@@ -46,12 +46,15 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 OTHER: Final = "other"
+"""The kind of an entry that no other kind expresses, see `other`."""
 WHOLE: Final = "the whole model"
 """The name of the line of a model that consists of one line of layers only."""
 OUTSIDE_TOO: Final = "with windows that begin behind the image"
+"""The ceil_mode of a pool that keeps a last window even if it begins beyond the image, which PyTorch leaves out."""
 UPSCALE: Final = "upscale_in_train"
-"""The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
+"""The usual mode of a dropout: outputs in training are divided by 1 - p, and outputs in evaluation are the inputs."""
 
+# PyTorch's names, by the lowercase names that other frameworks use
 _SAME_FUNCTIONS: Final = MappingProxyType(
     {
         "swish": "silu", "hard_swish": "hardswish", "hard_silu": "hardswish", "hard_sigmoid": "hardsigmoid",
@@ -76,12 +79,12 @@ _DEFAULTS: Final[Mapping[str, Settings]] = MappingProxyType(
         "glu": {"axis": -1},
     }
 )
-"""The default settings of activations."""
+"""PyTorch's default settings of activations, by PyTorch's names. Activations without settings are left out."""
 
 
 Row = Callable[[str, Any], Layer | None]
-"""A function that reads the settings of a layer, given its path and the layer; None if there is nothing to tell about
-it."""
+"""A function that is given a layer's path and the layer, and returns its description. It returns None if there is
+nothing to report about the layer."""
 Attribute = str | Callable[[Any], Any]
 """The name of an attribute, or a function that reads it: `private.field(...)`."""
 
@@ -91,31 +94,33 @@ class Table(NamedTuple):
     which role each class of modules has."""
 
     package: str
-    """The framework's package: layers of its classes can be given to `describe`."""
+    """The framework's top-level package, such as "torch". Only layers of its classes are given to `describe`."""
     rows: Mapping[type, Row | None]
-    """How the layers of a class are read; for a layer of another class, its nearest base counts. None means that there
-    is nothing to tell."""
+    """How the layers of each class are read; a layer of another class is read as its nearest base is. None means that
+    there is nothing to report about layers of the class."""
     methods: tuple[str, ...]
-    """The methods by which a layer computes: a class from outside the framework that has one of its own is not
-    read."""
+    """The names of the methods with which a layer computes. A class from outside the framework that defines one of them
+    is not read, because its code may compute anything."""
     describe: Callable[[Any], str] = lambda layer: ""
-    """Returns a text with the settings of one of the framework's layers that is in no row."""
+    """Returns a text with the settings of a layer that is one of the framework's own and has no row."""
     foreign: tuple[str, ...] = ()
-    """Classes from outside the framework whose code is known nevertheless: `package.module.Class`."""
+    """Classes from outside the framework that are read although they have code of their own, because it is known what
+    they compute. Each is spelled `package.module.Class`."""
     lines: tuple[type, ...] = ()
     """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
-    """Classes of modules whose layers with parameters state, in their settings, everything that the module does between
-    them."""
+    """Classes of modules whose own code needs no entry: the settings of the layers with parameters inside say
+    everything that the module does between them."""
     lists_inside: bool = False
-    """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
+    """Whether modules inside a layer with parameters are listed too, because they compute with the output of that
+    layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
-    """The operations that a layer with parameters itself applies to its output."""
+    """Returns the operations that a layer with parameters itself applies to its output, such as an activation."""
     observers: tuple[str, ...] = ()
-    """Packages whose hooks change no output, or only compute a weight."""
+    """Packages whose hooks need no entry, because they change no output, or only compute a weight."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
-        """Reads a layer without parameters; None if there is nothing to tell about it."""
+        """Returns the description of a layer without parameters; None if there is nothing to report about it."""
         if self.is_rewritten(layer):
             return other(path, layer)
         # the nearest base with a row: a subclass without code of its own computes what its base does
@@ -128,11 +133,13 @@ class Table(NamedTuple):
         return other(path, layer, self.describe(layer) if is_own else "")
 
     def is_rewritten(self, layer: Any) -> bool:
-        """Whether a layer's class is from outside the framework and has code of its own for calls."""
+        """Whether a layer's class is from outside the framework, is not in `foreign`, and has code of its own for
+        calls."""
         name = f"{type(layer).__module__}.{type(layer).__name__}"
         return name not in self.foreign and is_rewritten(layer, self.package, *self.methods)
 
     def is_line(self, module: Any) -> bool:
+        """Whether a module calls its children one after another, and does nothing else."""
         return isinstance(module, self.lines) and not self.is_rewritten(module)
 
 
@@ -142,40 +149,42 @@ class Module(NamedTuple):
     path: str
     itself: Any
     children: Sequence[Any]
-    """The modules directly inside it, twice if they are there under two names."""
+    """The modules directly inside it. A module that is inside under two names is listed twice."""
     has_parameters: bool
     """Whether it has parameters that are in none of its children."""
     hooks: Sequence[object] = ()
-    """The functions that the framework calls with its inputs or outputs."""
+    """The functions that the framework calls with the inputs or outputs of this module."""
     tensors: Sequence[tuple[str, Any]] = ()
-    """The tensors that it holds itself, buffers or attributes, by their names."""
+    """The tensors that are directly in this module, as buffers or attributes, each with its name."""
 
 
 def read(
     modules: Sequence[Module], layers: Iterable[Layer], table: Table, saved: Iterable[Any] = ()
 ) -> Iterator[Layer]:
-    """Yields the result of `Operations.operations` for a model. `modules` are all of the model's, itself first,
-    `layers` its layers with parameters, and `saved` the tensors that are in its state."""
+    """Yields the result of `Operations.operations` for a model. `modules` are the model's modules, the model itself
+    first; `layers` are its layers with parameters, and `saved` the tensors that are in its state."""
     by_path = {layer.path: layer for layer in layers}
     # before the layers are read, because a line depends on the whole tree of modules
     lines = _Lines(modules, by_path, table).names()
     for layer in _each(modules, by_path, table, set(map(id, saved))):
-        # what a layer's own code does is in the line of the layer
+        # an entry for a layer's own code or hooks has the layer's path and "()", and is in the layer's line
         path = layer.path.removesuffix("()")
+        # an entry for a part of a layer, such as its activation, is in the line of that layer
         yield layer._replace(line=lines.get(path, lines.get(path.rpartition(".")[0], "")))
 
 
 def _each(
     modules: Iterable[Module], by_path: Mapping[str, Layer], table: Table, saved: Container[int]
 ) -> Iterator[Layer]:
-    """Yields the layers of a model without their lines."""
+    """Yields the layers that `read` yields, without their lines. `by_path` has the layers with parameters by path, and
+    `saved` the `id`s of the tensors that are in the model's state."""
     blocks: set[str] = set()
     for module in modules:
         path, itself = module.path, module.itself
         # a hook may change what the module takes or gives
         if any(_root(hook) not in table.observers for hook in module.hooks):
             yield other(f"{path}()", itself, "a hook")
-        # its own tensors do not count: they may be counters, or the states of dropouts
+        # a layer with parameters, whose other tensors do not count: they may be counters, or the states of dropouts
         if path in by_path:
             yield by_path[path]
             if table.is_rewritten(itself):
@@ -183,22 +192,24 @@ def _each(
             yield from table.follow(by_path[path])
             continue
         yield from (_stateless(path, name) for name, x in module.tensors if id(x) not in saved)
-        # its layers say everything about it
+        # the layers inside a block say everything about it
         if isinstance(itself, table.blocks):
             blocks.add(path)
             continue
-        # a group of layers, or a model that computes with parameters of its own: its code is not read
-        is_open = module.children or (path == "" and module.has_parameters)
-        is_listed = path.rpartition(".")[0] in blocks or (
+        # the code of a group of layers, or of a model that computes with parameters of its own, is not read
+        is_group = module.children or (path == "" and module.has_parameters)
+        is_described = path.rpartition(".")[0] in blocks or (
             not table.lists_inside and _is_inside(path, by_path)
         )
-        # a layer that another one contains is described by that one
-        operation = None if is_open or is_listed else table.read(path, itself)
+        # the description of a block, or of a layer with parameters, covers the layers inside it
+        operation = None if is_group or is_described else table.read(path, itself)
         if operation is not None:
             yield operation
 
 
 def _is_inside(path: str, layers: Container[str]) -> bool:
+    """Whether the module at a path is inside one of the modules at the paths `layers`. The path "" is the model, which
+    contains every module."""
     names = path.split(".")
     return "" in layers or any(
         ".".join(names[:count]) in layers for count in range(1, len(names))
@@ -206,31 +217,36 @@ def _is_inside(path: str, layers: Container[str]) -> bool:
 
 
 def _stateless(path: str, name: str) -> Layer:
-    """Returns an entry for a tensor of a layer that is not in the layer's state: a buffer that is not persistent, or an
-    attribute."""
+    """Returns the entry for a tensor `name`, in the layer at `path`, that is not in the layer's state: a buffer that is
+    not persistent, or an attribute."""
+    # the path of the model is empty, and would leave a dot in front
     return Layer(
         f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"}
     )
 
 
 def _root(thing: object) -> str:
+    """The top-level package in which a class or function is defined; "" if it does not say that."""
     return str(getattr(thing, "__module__", "")).partition(".")[0]
 
 
 class _Lines:
-    """Finds the line that each layer belongs to: layers that are called one after another, with nothing in between. A
-    layer that is called in two places ends a line, because it is listed only once."""
+    """Finds the line of each layer in a model. A line consists of layers that are called one after another, with
+    nothing in between. A layer that is called in two places ends a line, because it is listed only once. A line has a
+    name, such as "in features" or "behind pool"."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
     ) -> None:
         self._model, self._known, self._table = modules[0].itself, by_path, table
         self._modules = {id(module.itself): module for module in modules}
+        # in how many places each module is called, by its `id`
         self._uses: Counter[int] = Counter()
+        # the line of each layer, by its path
         self._names: dict[str, str] = {}
 
     def names(self) -> dict[str, str]:
-        """For each layer that is in a line, by its path, the name of the line."""
+        """Returns the name of the line of each layer that is in one, by the layer's path. May be called once."""
         self._count(self._model)
         if not self._table.is_line(self._model):
             self._in_code(self._model)
@@ -244,33 +260,39 @@ class _Lines:
         }
 
     def _inside(self, module: Any) -> list[Module]:
+        """The modules directly inside the framework's own object `module`."""
         return [self._modules[id(child)] for child in self._modules[id(module)].children]
 
     def _count(self, module: Any) -> None:
+        """Counts the places in which `module` and all modules inside it are called."""
         self._uses[id(module)] += 1
         # every place counts, also within a module that is itself used twice
         for child in self._inside(module):
             self._count(child.itself)
 
     def _in_line(self, module: Any, line: str) -> str:
-        """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
-        continues after it."""
+        """Names the line of each layer in `module`, which calls its children one after another. `line` is the line that
+        the first of them is in; returns the line that goes on after the last."""
         for path, child, inside, *_ in self._inside(module):
-            # it is listed once, so the order of the list does not show both of its calls; with the line before it in
-            # its name, each line behind it has a name of its own
+            # a module with two places is listed once, so the list does not show the order of its calls. The name of
+            # the line behind it includes the line before it, because both places need different names
             if self._uses[id(child)] > 1:
                 line = f"behind {path} of {line}"
             elif self._table.is_line(child):
                 line = self._in_line(child, line)
             elif path in self._known or not inside:
                 self._names[path] = line
+            # a group with code of its own, which may call anything: nothing is known to be next to it
             else:
                 line = f"behind {path}"
                 self._in_code(child)
         return line
 
     def _in_code(self, module: Any) -> None:
+        """Names the lines of the layers in `module`, whose own code decides what is called: only the modules of a line
+        class inside it have lines."""
         for path, child, *_ in self._inside(module):
+            # a module with several places, and a layer with parameters, begin no line
             if self._uses[id(child)] > 1 or path in self._known:
                 continue
             if self._table.is_line(child):
@@ -280,21 +302,23 @@ class _Lines:
 
 
 def function_name(name: str) -> str:
-    """Returns PyTorch's name of an activation function, given any framework's name: for `swish` it is `silu`."""
+    """Returns PyTorch's name of an activation function, given any framework's name: "silu" for "swish". An unknown name
+    is returned in lowercase."""
     return _SAME_FUNCTIONS.get(name.lower(), name.lower())
 
 
 def activation(path: str, name: str, **settings: object) -> Layer:
-    """Returns the entry for an activation function, under PyTorch's name, with the defaults of settings that are not
-    stated."""
+    """Returns the entry for an activation function with any framework's `name`. Settings that are not stated have
+    PyTorch's defaults."""
     function = function_name(name)
+    # the settings that remain whole numbers
     whole = ("axis", "ndim")
     stated = {
         # 1 and 1.0 are one setting
         key: float(value) if isinstance(value, int) and key not in whole else value
         for key, value in settings.items()
     }
-    # as ReLU(max_value=6) of Keras is read, which has no class for it
+    # Keras has no class for a ReLU6: its ReLU(max_value=6) comes here as a hardtanh from 0 to 6
     if function == "hardtanh" and (stated.get("min"), stated.get("max")) == (0.0, 6.0):
         return Layer(path, "activation", (), {"function": "relu6"})
     return Layer(
@@ -303,14 +327,16 @@ def activation(path: str, name: str, **settings: object) -> Layer:
 
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for activation functions whose classes are named as the functions. For each class,
-    `rows` gives the settings and the attributes of the layer from which they are read."""
+    """Returns rows of a `Table` for activation functions whose classes have the names of the functions. For each class,
+    `rows` gives the settings by name, each with the attribute of the layer from which it is read."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
 def _activation_of(
     cls: type, attributes: Mapping[str, Attribute], path: str, layer: Any
 ) -> Layer:
+    """Reads a layer of the class `cls`, or of a subclass, as the entry for an activation; as the entry of an unknown
+    layer if it is a subclass that may compute something else."""
     # without settings, nothing would show that the subclass differs
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
         # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
@@ -319,13 +345,14 @@ def _activation_of(
 
 
 def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Attribute) -> Row:
-    """Returns a row of a `Table`: layers of this kind, with the settings that all of them share, and those that are
-    read from the attributes given for them."""
+    """Returns a row of a `Table` for layers of this kind. Their settings are those in `shared`, and one for each
+    keyword, which is read from the attribute that the keyword gives."""
     return lambda path, layer: Layer(path, kind, (), {**shared, **_settings(layer, attributes)})
 
 
 def cell(kind: str, **attributes: Attribute) -> Row:
-    """Returns a row for a recurrent layer that is a single cell, with the parameter names of PyTorch and Paddle."""
+    """Returns a row of a `Table` for recurrent layers that are single cells, with the parameter names of PyTorch and
+    Paddle. Each keyword gives the attribute from which a setting is read."""
     return lambda path, layer: Layer(
         path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
     )
@@ -334,8 +361,9 @@ def cell(kind: str, **attributes: Attribute) -> Row:
 def read_each(
     rows: Mapping[type | str, Row], modules: Iterable[tuple[str, Any]]
 ) -> list[tuple[Any, Layer]]:
-    """Reads those of the modules, given with their paths, that have a row for their class or a base of it. A row may be
-    listed by the name of a class, `package.module.Class`, so that the package is not imported for it."""
+    """Returns each module that has a row for its class or for a base class, with its description, unless the row
+    returns None. `modules` are pairs of a path and a module. A row may be listed by the name of a class,
+    `package.module.Class`, so that the package is not imported for it."""
     read = []
     for path, module in modules:
         # nearest first, so that a row for a subclass wins
@@ -363,6 +391,7 @@ def over_axes(
 
 
 def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, object]:
+    """Reads the settings of a layer: `attributes` gives, for each setting, the attribute that has its value."""
     return {
         setting: getattr(layer, read) if isinstance(read, str) else read(layer)
         for setting, read in attributes.items()
@@ -370,8 +399,9 @@ def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, obje
 
 
 def dropout(path: str, p: float, mode: str = UPSCALE, axes: object = "each number") -> Layer:
-    """Returns the entry for a dropout. `axes` says what is dropped together: "each number", "whole channels", or the
-    axes of the mask."""
+    """Returns the entry for a dropout. `p` is the probability of a zero, and `mode` is `UPSCALE` or the framework's
+    name of another mode. `axes` says which numbers are dropped together: "each number" (alone), "whole channels", or
+    the axes of the mask."""
     return Layer(path, "dropout", (), {"p": float(p), "mode": mode, "axes": axes})
 
 
@@ -385,10 +415,10 @@ def max_pool(
     dilation: Any = 1,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for a max pool. `image` is the size of the pool's input, if that is known: padding="same"
-    depends on it."""
+    """Returns the entry for a max pool over this number of axes. `image` has the sizes of the pool's input along these
+    axes, if they are known: padding="same" depends on them. `ceil_mode` is a truth value or `OUTSIDE_TOO`."""
     settings = _window(axes, kernel, stride, padding, image)
-    # after the window, on which its effect depends
+    # computed from the window: whether ceil_mode changes the output depends on it
     settings["ceil_mode"] = _ceil(ceil_mode, settings)
     return Layer(path, "max_pool", (), settings | {"dilation": per_axis(dilation, axes)})
 
@@ -404,7 +434,8 @@ def avg_pool(
     divisor: object = None,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for an average pool. `divisor` replaces the number of values in a window."""
+    """Returns the entry for an average pool, with arguments as in `max_pool`. `divisor` is the number by which the sum
+    of a window is divided, or None for the number of values in it."""
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
     # whether padding is counted matters only where there is some
@@ -418,13 +449,16 @@ def avg_pool(
 
 
 def adaptive_pool(kind: str, size: Attribute, axes: int, path: str, layer: Any) -> Layer:
-    """Returns the entry for a pool of the kind "avg" or "max" whose output has a given size."""
+    """Returns the entry for a pool of the kind "avg" or "max" whose output has a given size. `size` is the attribute of
+    the layer that has the size; one number applies to all `axes`."""
     settings = _settings(layer, {"output_size": size})
     settings["output_size"] = per_axis(settings["output_size"], axes)
     return Layer(path, f"adaptive_{kind}_pool", (), settings)
 
 
 def global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
+    """Returns the entry for a pool of the kind "avg" or "max" over the whole image: an adaptive pool of output size
+    1."""
     return adaptive_pool(kind, lambda _: 1, axes, path, layer)
 
 
@@ -436,7 +470,9 @@ def upsample(
     mode: str,
     align_corners: object = False,
 ) -> Layer:
-    """Returns the entry for an upsampling. `axes` is None if the framework does not tell the number of axes."""
+    """Returns the entry for an upsampling. `axes` is the number of axes of the image, or None if the framework does not
+    report it. Of `size` and `scale_factor`, one is None. `align_corners` is a truth value, or a text that describes a
+    third way of a framework."""
     scale = (
         per_axis(scale_factor, axes) if axes and isinstance(scale_factor, int) else scale_factor
     )
@@ -446,6 +482,7 @@ def upsample(
     elif scale is not None:
         scale = float(scale)
     sizes = tuple(size) if isinstance(size, list | tuple) else size
+    # the names of one mode for one, two and three axes, which other frameworks call "linear" for any number
     mode = {
         "linear": "linear",
         "bilinear": "linear",
@@ -453,7 +490,7 @@ def upsample(
         "cubic": "bicubic",
     }.get(mode, mode)
     settings: dict[str, object] = {"size": sizes, "scale_factor": scale, "mode": mode}
-    # a text says that a framework has a third way
+    # 1 and True are one setting, but a text is kept
     corners = align_corners if isinstance(align_corners, str) else bool(align_corners)
     return Layer(
         path,
@@ -466,13 +503,14 @@ def upsample(
 def pad(
     path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0
 ) -> Layer:
-    """Returns the entry for a padding. `around` has the padding of both sides of each axis of the image, the first axis
-    first."""
+    """Returns the entry for a padding. `around` has a pair for each axis of the image, the first axis first: how many
+    pixels are added at its beginning, and how many at its end. `value` is the value of these pixels in the mode
+    "constant"."""
     settings: dict[str, object] = {
         "padding": tuple((int(one), int(two)) for one, two in around),
         "mode": mode,
     }
-    # reflected and repeated pixels have no value
+    # in the other modes, the new pixels repeat or reflect those of the image, and `value` has no meaning
     fill = value if mode == "constant" else None
     return Layer(
         path,
@@ -496,12 +534,14 @@ def flatten(path: str, first: int, last: int) -> Layer | None:
 
 
 def plain(path: str, kind: str, **settings: object) -> Layer:
+    """Returns the entry for a layer of this kind without parameters, with the settings as they are."""
     return Layer(path, kind, (), settings)
 
 
 def other(path: str, layer: object, details: str = "") -> Layer:
-    """Returns the entry for a layer of an unknown class, or for something about a layer that no setting expresses. Two
-    such entries of one framework with the same text and class count as equal."""
+    """Returns the entry for a layer of an unknown class, or for a fact about a layer that no setting expresses, such as
+    a hook. `details` is a text about it. Two such entries of one framework with the same text and class count as
+    equal."""
     cls = type(layer)
     text = f"{cls.__name__}({details})" if details else cls.__name__
     return Layer(
@@ -512,7 +552,7 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
     """Whether one of these methods of a layer is defined outside the framework's package, so that it is unknown what
     the layer computes."""
-    # the class whose code is run, which may be a base
+    # the class whose code is run: the first of the layer's class and its bases that defines one of the methods
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),
         object,
@@ -527,11 +567,12 @@ def own_code(path: str, layer: object) -> Layer:
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
-    """Returns the setting ceil_mode of a pool. PyTorch leaves out a last window that begins beyond the image; an
-    adapter of a framework that keeps such a window gives the mode `OUTSIDE_TOO`, and the setting says so if there is
-    one."""
+    """Returns the setting ceil_mode of a pool: True, False, or a text. PyTorch leaves out a last window that begins
+    beyond the image. An adapter of a framework that keeps this window gives the mode `OUTSIDE_TOO`; the result is a
+    text if the pool can have such a window, given its kernel, stride and padding in `window`."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
         each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
+        # the last window can begin beyond the image only if the stride exceeds the kernel minus the padding
         if any(
             step > size - (max(pad) if isinstance(pad, tuple) else pad)
             for size, step, pad in each
@@ -543,7 +584,8 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
 def _window(
     axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
 ) -> dict[str, object]:
-    """Returns kernel, stride and padding of a pool in PyTorch's terms."""
+    """Returns kernel, stride and padding of a pool in PyTorch's terms, each a tuple with an item for each axis. The
+    padding is "same" if it is not known, see `same_padding`. A stride of None or [] is that of the kernel."""
     sizes = per_axis(kernel, axes)
     # in all frameworks, a pool's stride is its kernel unless it is given
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)

@@ -72,10 +72,11 @@ COMMON: Final[Settings] = MappingProxyType(
         "hooks": None,
     }
 )
-"""The settings of all kinds: `clip` says how and at which value gradients are clipped, `gradient_scale` is the factor
-of the gradients, `schedule` the class that sets the learning rate, `accumulation` the number of gradients in a step,
-`moving_average` the momentum of an average that replaces the weights, `constraint` the limit that a weight must keep
-after a step, and `hooks` are the other functions that are called at each step."""
+"""The settings that all kinds have, with their defaults. `clip` says how and at which value gradients are clipped,
+`gradient_scale` is the factor of the gradients, and `schedule` is the class that sets the learning rate. `accumulation`
+is the number of gradients in a step, `moving_average` the momentum of an average that replaces the weights, and
+`constraint` the limit that a weight must keep after a step. `hooks` are other functions that are called at each
+step."""
 
 SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -87,13 +88,14 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """PyTorch's names of the state that each kind of optimizer keeps for a parameter, besides `STEP` or `POWERS`."""
 STEP: Final = "step"
-"""How many steps a parameter has taken."""
+"""The name of the state that counts the steps that a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
-"""The state that some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
+"""The names of the state that some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t
+steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType(
     {"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1}
 )
-"""The state that an optimizer may keep in place of `momentum_buffer`, and its sign."""
+"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the sign of the formula."""
 
 
 class Parameter(NamedTuple):
@@ -104,8 +106,9 @@ class Parameter(NamedTuple):
     """The parameter as `Backend.variables` of its model gives it."""
     settings: Settings
     state: Mapping[str, str]
-    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`:
-    `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if they share a count of steps."""
+    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`, by
+    PyTorch's names: `{"exp_avg": "0.exp_avg"}`. Several parameters have the same name if they share a count of
+    steps."""
 
 
 class Optimizer(NamedTuple):
@@ -115,7 +118,7 @@ class Optimizer(NamedTuple):
     name: str
     """The name of the optimizer's class."""
     settings: Settings
-    """The settings for parameters that have none of their own."""
+    """The settings for parameters that have no settings of their own."""
     parameters: tuple[Parameter, ...]
     """The parameters in the framework's order; empty if the optimizer does not know them yet."""
     arguments: Mapping[str, str]
@@ -125,13 +128,13 @@ class Optimizer(NamedTuple):
 def kind_of(
     optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]
 ) -> str:
-    """Returns the kind of an optimizer, by its class. Raises the error that `Backend.unsupported` makes if `kinds` does
-    not have the class."""
+    """Returns the kind of an optimizer, by its class. `kinds` gives the kind of each class that can be read, and
+    `unsupported` is `Backend.unsupported`, whose error is raised for any other class."""
     # by the exact class, because a subclass may compute anything
     kind = kinds.get(type(optimizer))
     if kind is None:
         names = ", ".join(cls.__name__ for cls in kinds)
-        raise unsupported(f"reading a {type(optimizer).__qualname__}", f"it knows {names}")
+        raise unsupported(f"reading a {type(optimizer).__qualname__}", f"use one of {names}")
     return kind
 
 
@@ -141,22 +144,24 @@ def settings_of(kind: str) -> dict[str, object]:
 
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
-    """Returns all settings of a kind of optimizer: those stated, numbers of any library and tensors of one number as
-    floats, and the rest as in `KINDS` and `COMMON`. Raises `ValueError` for a setting that does not exist, and for one
-    without a default that is not stated."""
+    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Numbers of
+    any library, and tensors with one number, become floats. Raises `ValueError` for a setting that does not exist, and
+    if a setting without a default is not stated."""
     every = settings_of(kind)
     unknown = stated.keys() - every.keys()
     missing = [
         name for name, value in KINDS[kind].items() if value is None and name not in stated
     ]
+    # a mistake in an adapter, not one of a user
     if unknown or missing:
         raise ValueError(
-            f"the settings of {kind} lack {missing}, and do not include {sorted(unknown)}"
+            f"{kind} also needs the settings {missing}, and has no settings named {sorted(unknown)}"
         )
     return every | {name: _plain(value, every[name]) for name, value in stated.items()}
 
 
 def _plain(value: Any, default: object) -> object:
+    """Returns a setting as a Python bool (if its default is one), float or text; None stays None."""
     if isinstance(default, bool):
         return bool(value)
     return value if value is None or isinstance(value, str) else float(value)
@@ -164,15 +169,16 @@ def _plain(value: Any, default: object) -> object:
 
 def keeps(slot: str, settings: Settings) -> bool:
     """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
-    # the names in FORMS end so, too
+    # momentum_buffer itself, and the names in FORMS
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
+    # the setting without which the slot does not exist; the other slots always exist
     needed = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
     return needed is None or bool(settings[needed])
 
 
 class Optimizers(Models):
-    """The capability of telling what the framework's optimizers compute, and of making and loading the state that they
+    """The capability of reading what the framework's optimizers compute, and of making and loading the state that they
     keep."""
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
@@ -183,16 +189,16 @@ class Optimizers(Models):
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
         """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
-        of each parameter that `names` mentions and that has no state yet. The optimizer takes them with `take_state`,
-        and computes as before until then. Empty for a model that is not an optimizer."""
+        of each parameter that has none yet, if `names` has the name of some of it. The optimizer does not use them
+        before `take_state`. Empty for a model that is not an optimizer."""
         return {}
 
     def take_state(
         self, optimizer: Any, state: Mapping[str, Any]
     ) -> None:  # most frameworks have nothing to do
-        """Called by `load` after it has written values into `state`: variables of a model, and
-        tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
-        which may also have to be notified of new values."""
+        """Makes a model use the values that `load` has just written. `state` has, by name, the variables that were
+        written and the tensors that `state_to_come` returned, which the optimizer uses from now on. Called for networks
+        too, because some must be notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns the computation of an optimizer, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the

@@ -102,7 +102,8 @@ def convert_state(
 
 
 def _target_of(backend: str | Backend) -> Backend:
-    """The backend to convert to. Raises `ArgumentError` if it is given as a model."""
+    """Returns the backend to convert to, loaded. Raises `ArgumentError` if a model is given instead of a name, and the
+    errors of `registry.load` for a backend that is unknown, not installed or not usable."""
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
@@ -113,9 +114,10 @@ def _target_of(backend: str | Backend) -> Backend:
 
 
 def _convert(source: Any, target: Backend, like: Any, request: Request, state: State) -> None:
-    """Reads, rewrites, pairs, writes and reports: fills `state`."""
+    """Converts the source, a model or a dict of tensors, and puts the results into `state`. `like` is the target's
+    model, or None. Raises as `convert_state` does."""
     names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
-    # all steps below look layers up by path, and "wpe[2:]" is not a path
+    # without the rows, because all steps below look layers up by path, and "wpe[2:]" is not a path
     request = request._replace(names=names)
     origin, wanted = _read(source, target, like, request, state)
     if wanted is None:
@@ -125,15 +127,15 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
     if ours or theirs:
         origin = row_slices.cut(origin, ours, state.done, is_target=False)
         wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
-    # what is alike is not rewritten, so that names and order stay what they are
+    # models with layers of the same forms are not rewritten, so their names and their order stay as they are
     if not origin.has_forms_of(wanted):
         origin, wanted = alike(origin, wanted)
-    # after `alike`, and before the first error of pairing: a device that is not there is said first
+    # after `alike`, and before pairing, so that an error about a missing device comes first
     writer = Writer(origin, target, wanted, state, request)
     pairing = _pair(origin, wanted, request._replace(names=spelled_out(names, origin)))
     lister = Lister(origin, wanted, pairing, state)
     for one, other in (*pairing.pairs, *pairing.singles):
-        # before `put`, so that the result names the pair of a layer whose shapes do not fit, too
+        # before `put`, so that `state` also has the pairs of layers whose values do not fit
         state.pairs[one.path] = other.path
         lister.list_pair(one, other)
         writer.put(one, other, wanted)
@@ -144,7 +146,8 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
 def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
-    """Reads both models, without the layers that `skip=` leaves out, and checks that the arguments fit them."""
+    """Returns both models, the second None without `like`, and without the layers that `skip=` leaves out. Raises
+    `StateError` or `ArgumentError` if an argument does not fit the models."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     wanted = None
@@ -154,29 +157,30 @@ def _read(
             like, target, {names.get(path, path): kind for path, kind in kinds.items()}
         )
     owner = owners.backend_of_model(source)
+    # not a model: a dict, a list or a file's header
     if owner is None:
         origin = flat_states.read_state(source, wanted, request, state)
     else:
         origin = reading.read_model(owner, source, kinds)
         if wanted is not None:
             # the layers of linen are described by names and shapes only, which the other model can correct
-            back = {there: here for here, there in names.items()}
+            back = {target_path: source_path for source_path, target_path in names.items()}
             origin, wanted = (
                 reading.with_kinds_of(origin, wanted, names),
                 reading.with_kinds_of(wanted, origin, back),
             )
             if not origin.has_forms_of(wanted):
-                # equal layers either have no adapters, or the same
+                # low-rank adapters (LoRA) would change the layers; models with equal layers have none, or the same
                 require_merged(origin.variables, wanted.variables)
     if request.skip:
         origin, wanted = _left_out(origin, wanted, request.skip, state)
     reading.check_kinds_fit(kinds, names, origin, wanted)
     if request.inputs is not None and (wanted is None or origin.model is None):
         raise StateError(
-            "inputs= is what two models are called with; give a model, and another one as like="
+            "inputs= needs two models to run: give a model as the source, and another as like="
         )
     if wanted is None and names:
-        raise StateError("names= says which layer of like= is meant; give like=, the model")
+        raise StateError("names= names layers of like=; give a model of the target as like=")
     if wanted is None and request.dtype == LIKE:
         raise ArgumentError(
             "dtype='like' takes the dtypes of like=; pass a model as like=, or the name of a dtype as dtype="
@@ -187,7 +191,8 @@ def _read(
 def _left_out(
     origin: Twin, wanted: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
-    """Both models without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
+    """Returns both models without the layers that `skip=` names, and reports them in `state`. Raises `StateError` for a
+    path at which neither model has parameters."""
     # a misspelled path would otherwise leave out nothing, and nobody would notice
     reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
     names = [name for name in origin.variables if reading.is_skipped(name, skip)]
@@ -205,7 +210,7 @@ def _left_out(
 
 
 def _write_freely(origin: Twin, target: Backend, request: Request, state: State) -> None:
-    """Writes all layers under their own names, without a model of the target."""
+    """Writes all layers into `state` under the source's names, without a model of the target."""
     # no other model says how many channels a group norm has
     origin = without_channels(origin)
     writer = Writer(origin, target, None, state, request)
@@ -214,15 +219,17 @@ def _write_freely(origin: Twin, target: Backend, request: Request, state: State)
     state.differences += pixel_order.in_doubt(origin, target)
     for name in origin.single_names:
         state.unmapped[name] = (
-            f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is, and "
+            f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} converts it as it is, and "
             f"settle({name!r}) says that it is not needed"
         )
     writer.finish()
 
 
 def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
-    """Pairs the layers, by running both models if there are inputs, and compares the layers without parameters."""
+    """Pairs the layers, by running both models if there are inputs, and compares the layers without parameters. Raises
+    `StateError` if it is unclear which layers correspond."""
     names = request.names
+    # the possible pairings of tensors in no layer; without such tensors, one empty pairing
     singles: list[Pairs] = [[]]
     likely: Names = {}
     if source.singles and target.singles:
@@ -234,14 +241,14 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
     try:
         if runs is not None:
             try:
-                # which tensors in no layer are one is open: each way is tried with each pairing of the layers
+                # there may be several pairings of the tensors in no layer: each is tried with each one of the layers
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
                 pairs, run, with_values, number, left = pair_by_inputs(runs, names, values)
                 plain = differences.by_calls(source, runs.expected, target, run, pairs)
-                # where the outputs agree, the order is no longer in doubt
+                # if the inputs left no question open, the order of the layers is not in doubt
                 doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
-            except ArgumentError as error:  # the target does not take them
+            except ArgumentError as error:  # the target cannot run with these inputs
                 doubts = [f"inputs= settles nothing: {error}"]
         pairs = pair_layers(source, target, names)
     except StateError as error:
@@ -258,8 +265,8 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
 def _values(
     source: Twin, target: Twin, request: Request, singles: Pairs, pairs: Pairs
 ) -> State:
-    """Returns the values that these pairs give to the target's variables; an empty state if a variable would get two
-    values."""
+    """Returns the values that the target's variables get if the layers in `pairs` and the single tensors in `singles`
+    correspond; an empty state if a variable would get two values."""
     state = State(target.name)
     writer = Writer(source, target.backend, target, state, request)
     try:

@@ -1,9 +1,9 @@
-"""Lists in a `State` the differences that are not in the values but change outputs or training, and those that could
-not be compared: the settings of paired layers, and the layers without parameters, which have no names in common and no
-shapes.
+"""Lists in a `State` the differences that are not in the values but change outputs or training, and everything that
+could not be compared. Two things are compared: the settings of paired layers, and the layers without parameters, which
+have no names in common and no shapes.
 
 Layers without parameters are paired by where they are: in the gap between two paired layers with parameters, by kind
-and in their order. Where one model has more layers of a kind in a gap than the other, the kind is compared only if all
+and in their order. If one model has more layers of a kind in a gap than the other, the kind is compared only if all
 its layers in each model have the same settings; otherwise they are only counted.
 """
 
@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     from .state import State
 
     Gaps = dict[tuple[int, str], list[Layer]]
-    """The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come
-    before the first pair), and their kind."""
+    """The layers without parameters, in lists by two things: the number of the pair of layers that they follow (-1 if
+    they come before the first pair), and their kind."""
     Paddings = dict[str, dict[str, object]]
-    """For each layer's path, as a setting, its padding together with that of a separate padding layer before it."""
+    """The setting `padding` of a layer together with the zeros of a separate padding layer before it, by the layer's
+    path."""
 
 _SINGLE: Final = "same"
 """The kind of a tensor that belongs to no layer."""
 _RUN_BOTH: Final = "; inputs= runs both models and compares their outputs"
+# functions whose outputs are at least 0
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
 _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
@@ -64,9 +66,11 @@ class SettingDifference(NamedTuple):
 
     @property
     def is_on_one_side(self) -> bool:
+        """Whether only one of the two layers states the setting."""
         return None in (self.ours, self.theirs)
 
     def line(self, source: str, target: str) -> str:
+        """Returns the line about the difference, given the names of the two backends."""
         ours, theirs = _text(self.ours), _text(self.theirs)
         return f"{self.where}: {self.name} is {ours} in {source}, {theirs} in {target}"
 
@@ -80,27 +84,29 @@ class PlainComparison(NamedTuple):
     uncompared: tuple[list[Layer], list[Layer]]
     """The layers without a counterpart, of the source and of the target."""
     paddings: tuple[Paddings, Paddings] = ({}, {})
-    """Those of the source and of the target."""
+    """The paddings of the source's and of the target's layers that include zeros of separate layers."""
 
 
 class Pairing(NamedTuple):
-    """Which layers of two models correspond to each other, and what pairing them has shown."""
+    """The layers of two models that correspond to each other, and everything else that pairing them has shown."""
 
     pairs: Pairs
+    """The pairs of layers with parameters."""
     singles: Pairs
     """The pairs of tensors that are in no layer."""
     plain: PlainComparison
     likely: Names
-    """A guess that also has the tensors that are not in `singles`."""
+    """A guess for the tensors in no layer, by path, which also has tensors that are not in `singles`."""
     doubts: list[str]
+    """Lines about questions that the pairing left open."""
     runs: Runs | None = None
-    """None without `inputs=`, or if the target does not take them."""
+    """The models with their inputs; None without `inputs=`, or if the target cannot run with them."""
     computed: ModelRun | None = None
     """The run of the target with the converted values, if pairing has needed one."""
 
 
 class Lister:
-    """Lists the differences between two models, whose layers are paired."""
+    """Lists in `state` the differences between two models, whose layers are paired."""
 
     def __init__(self, source: Twin, target: Twin, pairing: Pairing, state: State) -> None:
         self._source, self._target, self._pairing, self._state = source, target, pairing, state
@@ -120,13 +126,13 @@ class Lister:
             return
         for difference in _of_pair(one, other, ours, theirs, plain.activated):
             line = self._add(difference)
-            # the other model may call the function in its code, which equal outputs show
+            # the other model may call the function in its code: equal outputs would show that, see `list_rest`
             if difference.name == "activation" and difference.is_on_one_side:
                 self._by_functions.append(line)
 
     def list_rest(self, has_inputs: bool) -> None:
         """Lists the layers in no pair, the differences between layers without parameters, and whether the outputs
-        differ."""
+        differ. Called after `list_pair` for all pairs. `has_inputs` says whether the user gave `inputs=`."""
         self._list_unpaired(self._source, self._target, is_target=False)
         self._list_unpaired(self._target, self._source, is_target=True)
         self._add_lines(self._attentions_in_code())
@@ -140,14 +146,14 @@ class Lister:
                 self._state.differences.remove(line)
                 self._state.settings.remove(line)
         for line in self._doubts(agree):
-            # whoever gives inputs= needs no advice to do so
+            # a user who has given inputs= needs no advice to give them
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
-        # gelu and its tanh form are so close that equal outputs may not tell them apart
+        # gelu and its tanh form are so close that equal outputs may not distinguish them
         if runs is not None and agree and not self._knows_activations():
             self._state.differences += runs.gelu_in_doubt()
 
     def _add(self, difference: SettingDifference) -> str:
-        """Lists a difference, and returns its line."""
+        """Adds a line about a difference to the state, and returns the line."""
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         if not difference.is_on_one_side:
@@ -156,7 +162,7 @@ class Lister:
         return line
 
     def _add_lines(self, lines: Iterable[str]) -> None:
-        """Lists lines that may explain why equal parameters give different outputs."""
+        """Adds lines to the state that may explain why equal parameters give different outputs."""
         for line in lines:
             self._state.differences.append(line)
             self._state.settings.append(line)
@@ -164,7 +170,8 @@ class Lister:
     # what has no counterpart
 
     def _list_unpaired(self, twin: Twin, other: Twin, is_target: bool) -> None:
-        """Lists the parameters of a twin that have no counterpart in `other`, each with the reason."""
+        """Lists the parameters of `twin` that have no counterpart in `other` as unmapped, each with the reason.
+        `is_target` says that `twin` is the target."""
         pairing = self._pairing
         paired = {id(layer) for pair in (*pairing.pairs, *pairing.singles) for layer in pair}
         names = [
@@ -182,31 +189,33 @@ class Lister:
                 self._state.unmapped[name] = self._why_unpaired(layer.path, name, is_target)
 
     def _why_unpaired(self, path: str, name: str, is_target: bool) -> str:
-        """Why a tensor that belongs to no layer has no counterpart, and how to give it one."""
-        # nothing can be paired with a parameter of LoRA or a quantizer, so a guess by its shape would mislead
+        """Returns why a tensor that belongs to no layer has no counterpart, and how to give it one. `is_target` says
+        that it is one of the target's."""
+        # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would mislead
         if instead := advice_of_tensor(name):
             return instead
+        # pairs of paths in the source and in the target
         likely = self._pairing.likely.items()
         pairs = [
             (here, there) for here, there in likely if path == (there if is_target else here)
         ]
         if pairs:
             here, there = pairs[-1]
-            return f"it fits several by its shape; a guess is names={{{here!r}: {there!r}}}"
-        what = (
+            return f"several tensors have its shape; a guess is names={{{here!r}: {there!r}}}"
+        hint = (
             "names= says which tensor it is"
             if is_target
             else f"settle({name!r}) says that it is not needed"
         )
-        what += ", kinds= of which kind the layer at its path is"
-        return f"no layer that xdevice knows has it, and no tensor of its shape is left on the other side; {what}"
+        hint += ", or kinds= says of which kind the layer at its path is"
+        return f"no layer that xdevice knows has it, and the other model has no more tensors of its shape; {hint}"
 
     # whether the outputs agree
 
     def _outputs_agree(self, runs: Runs) -> bool:
         """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
-        source's. Returns whether they agree."""
-        # pairing by inputs has usually run the target with these values already, and a run is expensive
+        source's, or if the inputs prove nothing. Returns whether the outputs are shown to agree."""
+        # a run is expensive, and pairing by inputs has usually run the target with these values already
         computed = self._pairing.computed or runs.run_with(self._state)
         apart = runs.outputs_apart(computed)
         self._state.differences += runs.not_compared(computed)
@@ -214,11 +223,11 @@ class Lister:
         if apart <= runs.limit and not is_blind:
             return True
         if is_blind:
-            # as those of a deep model at initial weights, which shrinks any input to nothing
-            how = "are what they are on zeros, so that they tell nothing: give trained weights, or other inputs"
-        # `outputs_apart` gives infinity where no difference can be computed
+            # for example, a deep model at initial weights shrinks any input to nothing
+            how = "are the same as on zeros, so they prove nothing: give trained weights, or other inputs"
+        # `outputs_apart` returns infinity if no difference can be computed
         elif math.isinf(apart):
-            how = "have other shapes, or numbers that are not finite"
+            how = "have different shapes, or numbers that are not finite"
         else:
             how = f"are off by {apart:.2g} of their largest value, or of their spread over the batch if that is smaller"
         where = runs.where(computed, self._pairing.pairs)
@@ -228,8 +237,8 @@ class Lister:
     # what was not compared
 
     def _doubts(self, agree: bool) -> Iterator[str]:
-        """Lines about what was not compared. If the outputs agree, only differences that show in training remain in
-        doubt."""
+        """Yields lines about everything that was not compared. If the outputs agree, only differences that show in
+        training remain in doubt."""
         has_model = self._source.model is not None
         if agree:
             if has_model:
@@ -245,14 +254,14 @@ class Lister:
             yield from self._axes()
 
     def _both_ways(self) -> Iterator[tuple[Twin, Layer, Layer]]:
-        """For each pair, and for each of its two layers, the twin, the layer and its counterpart."""
+        """Yields the model, the layer and its counterpart, for each of the two layers of each pair."""
         for one, other in self._pairing.pairs:
             yield self._source, one, other
             yield self._target, other, one
 
     def _attentions_in_code(self) -> Iterator[str]:
-        """A line that names the attentions that were put together from linear layers: the model's code sets their heads
-        and scale, and xdevice does not read that code."""
+        """Yields a line that names the attentions that were put together from linear layers: the model's code sets
+        their heads and scale, and xdevice does not read that code."""
         attentions = [
             each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)
         ]
@@ -269,9 +278,9 @@ class Lister:
         )
 
     def _unread(self) -> Iterator[str]:
-        """A line that names the layers whose kind is known only from `kinds=`, names or shapes: xdevice has not read
-        their code, whatever their kind."""
-        # a state never says what its layers are set to; a model does, but for these
+        """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes: xdevice has not
+        read their code, whatever their kind."""
+        # a state never has the settings of its layers, so only layers of a source that is a model are listed
         is_model = self._source.model is not None
         paths = [
             other.path
@@ -282,28 +291,28 @@ class Lister:
             yield f"not compared: computation and settings of {some_of(paths)}, whose kind comes from kinds= or shapes"
 
     def _single_tensors(self) -> Iterator[str]:
-        """A line that names the paired tensors that are in no known layer."""
-        # those that kinds= calls "same" are layers, and known as little
+        """Yields a line that names the paired tensors that are in no known layer."""
+        # a tensor that kinds= calls "same" is listed as a layer, but its use is not known either
         called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _SINGLE]
         paths = [other.path for _, other in (*self._pairing.singles, *called_same)]
         if paths:
             yield (
-                f"not compared: what the code does with {some_of(paths)}, which no known layer has; they are paired by "
-                "name, or in their order among those of one shape"
+                f"not compared: how the code uses {some_of(paths)}, which no known layer has; they are paired by name, "
+                "or in their order among the tensors of one shape"
             )
 
     def _flattened_images(self) -> Iterator[str]:
-        """Lines that name the linear layers which are convolutions over a whole image on the other side: the code
-        decides the order of a flattened image."""
+        """Yields a line for each linear layer whose counterpart is a convolution over a whole image: the code decides
+        the order in which the image is flattened."""
         for twin, layer, other in self._both_ways():
             if layer.settings.get(layouts.FLATTENS):
                 yield (
                     f"not compared: the order in which the image is flattened for {other.path}, a convolution over "
-                    f"the whole of it in {twin.name}; channels first is taken"
+                    f"the whole image in {twin.name}; channels first is assumed"
                 )
 
     def _added_biases(self) -> Iterator[str]:
-        """A line that names the layers whose bias is in no layer of one of the models."""
+        """Yields a line that names the layers whose bias belongs to no layer in one of the models."""
         paths = [
             other.path
             for _, layer, other in self._both_ways()
@@ -316,8 +325,8 @@ class Lister:
             )
 
     def _uncounted(self, only: Collection[str] = ()) -> Iterator[str]:
-        """A line that counts the layers that could not be compared; if `only` is not empty, just those of the kinds in
-        `only`. An activation inside a layer is a setting of that layer, and is not counted."""
+        """Yields a line that counts the layers that could not be compared; if `only` is not empty, just the layers of
+        the kinds in `only`. An activation inside a layer is a setting of that layer, and is not counted."""
         hint = f"calls of functions are not seen{_RUN_BOTH}"
         twins = (self._source, self._target)
         silent = [twin.name for twin in twins if twin.sequence is None]
@@ -332,6 +341,7 @@ class Lister:
                 for layer in twin.layers
                 if layer.settings.get("activation") is not None
             }
+            # not counted: entries at the path of a layer with parameters, and activations inside one
             counts = Counter(
                 _name_of(layer)
                 for layer in layers
@@ -346,7 +356,7 @@ class Lister:
             yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
     def _axes(self) -> Iterator[str]:
-        """A line that names the normalization layers that may work over a different axis than their counterparts."""
+        """Yields a line that names the normalization layers that may work over another axis than their counterparts."""
         doubts = [
             (twin, layer)
             for twin, layer, other in self._both_ways()
@@ -358,7 +368,7 @@ class Lister:
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
                 f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in "
-                f"{twin.name}, the second in {other.name}: the same only where the code moves axes{_RUN_BOTH}"
+                f"{twin.name}, the second in {other.name}: the same only if the code moves axes{_RUN_BOTH}"
             )
 
     def _knows_activations(self) -> bool:
@@ -378,15 +388,15 @@ class Lister:
 def _of_pair(
     one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
 ) -> Iterator[SettingDifference]:
-    """The settings in which two paired layers with parameters differ: `ours` and `theirs`. `activated` has the paths of
-    layers whose activation was compared as a layer of its own."""
-    # where only `kinds=` or a name says what a layer is, the settings that its shapes do not show are unknown
+    """Yields the differences between the settings of two paired layers with parameters. `ours` and `theirs` are these
+    settings, and `activated` has the paths of the layers whose activation was compared as a layer of its own."""
+    # a layer whose kind comes from kinds= or names has no settings but those that its shapes show
     is_read = all(
         set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs)
     )
     for name in dict.fromkeys((*ours, *theirs)):
         is_stated = name in ours and name in theirs
-        # a setting of one layer alone is a difference only where the other was read at all
+        # a setting that only one layer has is a difference only if the other layer's settings were read
         if not (is_stated if name in (*SHAPING, *layouts.STATED_BY_BOTH) else is_read):
             continue
         if name == "activation" and (one.path in activated or other.path in activated):
@@ -397,12 +407,14 @@ def _of_pair(
 
 
 def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
-    """A line for each setting that differs between two models of one framework, whose layers are paired by path."""
+    """Returns a line for each setting that differs between two models of one framework, whose layers are paired by
+    path. Empty if the backend cannot list the operations of models."""
     try:
         ours, theirs = (
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
             for model in (actual, expected)
         )
+    # a release of the framework that lacks a private name: this is an `UnsupportedError` too, but must not be hidden
     except AbsentNameError:
         raise
     except UnsupportedError:
@@ -424,10 +436,12 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
 
 
 def _name_of(layer: Layer) -> str:
+    """The function of an activation, the class of an unknown layer, or the kind of any other layer."""
     return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
 
 
 def _text(value: object) -> str:
+    """A setting as a text; a float has six digits, because some frameworks keep it in float32."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -435,7 +449,8 @@ def _text(value: object) -> str:
 
 
 def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
-    """Compares them in the order in which the models define them."""
+    """Compares the layers without parameters in the order in which the models define them. Nothing is compared if a
+    backend cannot list the layers."""
     ours, theirs = source.sequence, target.sequence
     if ours is None or theirs is None or all(layer.parts for layer in (*ours, *theirs)):
         return PlainComparison([], set(), ([], []))
@@ -445,7 +460,8 @@ def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
 def by_calls(
     source: Twin, expected: ModelRun, target: Twin, computed: ModelRun, pairs: Pairs
 ) -> PlainComparison:
-    """Compares them in the order in which they are called."""
+    """Compares the layers without parameters in the order in which two runs have called them. `expected` is a run of
+    the source, `computed` one of the target."""
     return _compare(
         list(_called(source, expected)), list(_called(target, computed)), pairs, is_called=True
     )
@@ -455,6 +471,7 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
     """Yields the layers of a model in the order in which a run has called them."""
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
+    # the activations that belong to a layer and were not recorded as calls, by the path of that layer
     inside = {
         parent_of(path): layer
         for path, layer in layers.items()
@@ -469,6 +486,7 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
             yield layer._replace(settings={**layer.settings, "ndim": call.inputs[0].ndim})
         else:
             yield layer
+        # an entry for the layer's own code
         if own := layers.get(f"{call.path}()"):
             yield own
         if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
@@ -478,30 +496,39 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
 def _compare(
     ours: list[Layer], theirs: list[Layer], pairs: Pairs, is_called: bool = False
 ) -> PlainComparison:
-    """Compares the layers without parameters, gap by gap. If the layers are in the order of their calls, a layer may
-    come twice, and a layer that one model lacks is not listed, because comparing the outputs shows it."""
-    here, there = list(with_pads(ours)), list(with_pads(theirs))
+    """Compares the layers without parameters, gap by gap. With `is_called`, the layers are in the order of their calls:
+    a layer may come twice, and a layer that one model lacks is not listed, because comparing the outputs shows it."""
+    sources, targets = list(with_pads(ours)), list(with_pads(theirs))
+    # the number of the pair that each layer with parameters is in, by its path
     ours_by, theirs_by = (
         {pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1)
     )
+    # gaps in which a layer that only one model has is listed as missing
     missing_at: dict[int, str] = {}
     if not is_called:
-        ends = _certain(here, ours_by)
+        # a gap counts if it is certain in both models, and ends at the same pair
+        ends = _certain(sources, ours_by)
         places = {number: f"behind {path}" for path, number in theirs_by.items()} | {
             -1: "at the beginning"
         }
         missing_at = {
-            n: places[n] for n, end in _certain(there, theirs_by).items() if ends.get(n) == end
+            n: places[n]
+            for n, end in _certain(targets, theirs_by).items()
+            if ends.get(n) == end
         }
     # an activation inside a layer is compared as a setting of the layer
-    owners = {layer.path for layer in (*here, *there) if layer.parts}
-    comparison = compare_gaps(gaps(here, ours_by), gaps(there, theirs_by), missing_at, owners)
-    inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
+    owners = {layer.path for layer in (*sources, *targets) if layer.parts}
+    comparison = compare_gaps(
+        gaps(sources, ours_by), gaps(targets, theirs_by), missing_at, owners
+    )
+    # a difference of an activation inside a layer is reported at the path of the layer
+    inside = {f"{layer.path}.activation": layer.path for layer in targets if layer.parts}
     differences = [
         one._replace(where=inside.get(one.where, one.where)) for one in comparison.differences
     ]
     return comparison._replace(
-        differences=differences, paddings=(_paddings(ours, here), _paddings(theirs, there))
+        differences=differences,
+        paddings=(_paddings(ours, sources), _paddings(theirs, targets)),
     )
 
 
@@ -509,9 +536,10 @@ def _compare(
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
-    """Groups the layers without parameters of a sequence. `numbers` gives the number of the pair that each layer with
-    parameters is in, by the layer's path."""
+    """Groups the layers without parameters of a sequence by the gap that they are in. `numbers` gives the number of the
+    pair that each layer with parameters is in, by the layer's path."""
     every: Gaps = {}
+    # the number of the last pair
     behind = -1
     for layer in sequence:
         if layer.parts:
@@ -522,14 +550,15 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """The gaps between paired layers in which the model calls nothing but the layers of the sequence. Maps the number
-    of the pair before each gap to the number of the pair after it."""
+    """Returns the gaps between paired layers in which the model calls nothing except the layers of the sequence: the
+    number of the pair after each gap, by the number of the pair before it."""
     ends = {}
     behind, line, is_certain = -1, WHOLE, True
     for layer in sequence:
         # only layers of one line follow each other without anything in between
         is_certain = is_certain and line != "" and layer.line == line and layer.kind != OTHER
         line = layer.line
+        # a layer with parameters that the other model lacks
         if layer.parts and layer.path not in numbers:
             is_certain = False
         elif layer.parts:
@@ -547,9 +576,10 @@ def compare_gaps(
     ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
 ) -> PlainComparison:
     """Compares the two models' layers in each gap between paired layers with parameters. `missing_at` has the gaps in
-    which no function is called, each with a text for where it is: a layer that only one model has there is missing in
-    the other. `owners` are the paths of layers with parameters."""
+    which no function is called, by number, with a text that says where each is: a layer that only one model has there
+    is missing in the other. `owners` are the paths of layers with parameters."""
     differences: list[SettingDifference] = []
+    # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
     right: list[Layer] = []
     activated: set[str] = set()
@@ -564,6 +594,7 @@ def compare_gaps(
             left += one
             right += other
             continue
+        # the layers of a kind in a gap are paired in their order; None for a layer that one model lacks
         for mine, its in zip_longest(one, other):
             if mine is not None and its is not None:
                 differences += _between(mine, its)
@@ -572,7 +603,7 @@ def compare_gaps(
                 lone.path
             ) not in owners:  # otherwise it is listed as a setting of that layer
                 differences.append(_missing(missing_at[number], mine, its))
-    # where all layers of a kind have equal settings, it does not matter which is paired with which
+    # if all layers of a kind have equal settings, it does not matter which is paired with which
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
         if both := _set_alike_in_each(kind, ours, theirs):
@@ -591,6 +622,7 @@ def compare_gaps(
 
 
 def _unique(layers: Iterable[Layer]) -> list[Layer]:
+    """The layers without repetitions: a layer that is called twice comes twice."""
     return list({layer.path: layer for layer in layers}.values())
 
 
@@ -609,7 +641,7 @@ def _is_missing(
 
 
 def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
-    """The difference at `place` where one of the two models has no layer."""
+    """Returns the difference for a layer that only one of the two models has at `place`; the other one is None."""
     texts = [
         "missing" if layer is None else layer.settings.get("function", "there")
         for layer in (one, other)
@@ -621,15 +653,16 @@ def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDiffe
 def _set_alike_in_each(
     kind: str, ours: Gaps, theirs: Gaps
 ) -> tuple[list[Layer], list[Layer]] | None:
-    """All layers of a kind, of the source and of the target, if those of one model have the same settings; otherwise
-    None. Also None for different activations that the two models never have in the same gap: each model may have the
-    other's activation too, as a function or as a layer of an unknown class."""
+    """Returns all layers of a kind, of the source and of the target, if within each model they have the same settings;
+    otherwise None. Also None for different activations that the two models never have in the same gap: each model may
+    have the other's activation too, as a function or as a layer of an unknown class."""
     one, other = (
         [layer for (_, own), layers in side.items() if own == kind for layer in layers]
         for side in (ours, theirs)
     )
     if any(_between(layers[0], layer) for layers in (one, other) for layer in layers):
         return None
+    # all layers of each model are alike, so the first ones stand for all
     is_another = one[0].settings.get("function") != other[0].settings.get("function")
     meet = any(place in theirs for place in ours if place[1] == kind)
     return (one, other) if meet or not is_another else None
@@ -638,9 +671,9 @@ def _set_alike_in_each(
 def _of_kind(
     kind: str, ours: list[Layer], theirs: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
-    """The differences between the source's layers of a kind, `ours`, and the target's, `theirs`. Within each model all
-    of them have the same settings (see `_set_alike_in_each`), so it is enough to compare the first of each. Settings
-    that `differences` has for one of `theirs` are left out."""
+    """Returns the differences between the source's layers of a kind, `ours`, and the target's, `theirs`. Within each
+    model all of them have the same settings (see `_set_alike_in_each`), so it is enough to compare the first of each.
+    Settings that `differences` already has for one of `theirs` are left out."""
     where = f"{theirs[0].path} and every other {kind}" if len(theirs) > 1 else theirs[0].path
     paths = {layer.path for layer in theirs}
     reported = {difference.name for difference in differences if difference.where in paths}
@@ -652,7 +685,8 @@ def _of_kind(
 
 
 def _between(one: Layer, other: Layer) -> list[SettingDifference]:
-    """The settings in which two layers without parameters differ."""
+    """Returns the settings in which two layers without parameters differ. Settings that only one of them states are
+    left out."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         # the settings of two different functions have no common meaning, so only the names are listed
@@ -670,8 +704,9 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
 
 
 def _with_axis(layer: Layer, other: Layer) -> Settings:
-    """The settings with the axis counted from the end, if the layer or `other` knows the number of axes."""
-    # of two paired layers, the number of axes is the same
+    """Returns the settings of `layer`, with the axis counted from the end if the layer or its counterpart `other` has
+    the number of axes."""
+    # two paired layers have the same number of axes
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer.settings
@@ -690,14 +725,16 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """The layers, with each layer that only adds zeros merged into the padding of the convolution or pool after it, in
-    its own line: a layer of another branch may come between the two."""
+    """Yields the layers, with each layer that only adds zeros merged into the padding of the convolution or pool after
+    it. The two must follow one another in their line; a layer of another branch may come between them."""
     every: list[Layer | None] = []
+    # the indices in `every` of the layers of each line
     places: dict[str, list[int]] = {}
     for layer in sequence:
         line = places.setdefault(layer.line, [])
         pad, behind = (every[line[-n]] if len(line) >= n else None for n in (1, 2))
         padded = _merge_pad(pad, layer, behind) if pad and pad.kind == "pad" else None
+        # the padding layer is gone; None keeps the indices of the layers behind it
         if padded is not None:
             every[line.pop()] = None
         line.append(len(every))
@@ -706,8 +743,8 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
 
 
 def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
-    """The layer after a padding layer, with the zeros added to its own padding; None if it does not take them. `behind`
-    is the layer before the zeros."""
+    """Returns `layer`, which comes after the padding layer `pad`, with the zeros added to its own padding; None if that
+    would compute something else. `behind` is the layer before the zeros, or None."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
@@ -721,6 +758,7 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
         and len(own) == len(added)
     ):
         return None
+    # pairs, one number for each side, are not added up
     if not all(isinstance(more, int) for more in own):
         return None
     sides = tuple((one + more, two + more) for (one, two), more in zip(added, own, strict=True))
@@ -736,7 +774,8 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> Paddings:
-    """The paddings that `with_pads` has changed, by merging the layers of zeros."""
+    """Returns the paddings of the layers with parameters that `with_pads` has changed by merging layers of zeros.
+    `plain` are the layers before, `padded` after that."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     return {
         layer.path: {"padding": layer.settings["padding"]}

@@ -1,5 +1,5 @@
-"""Reads a state, a flat dict of tensors, as a `Twin`. First it unpacks the state: from a file, from a training
-program's dict, from names that a wrapper has lengthened."""
+"""Reads a state, which is a flat dict of tensors, as a `Twin`. The state is unpacked first: from a file, from a
+training program's dict, from names that a wrapper has lengthened."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ if TYPE_CHECKING:
 
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names that PyTorch's wrappers put into the paths of layers: `torch.compile`, FSDP, checkpointing of activations."""
+# the weights and biases of a plain dict: w or b, then a number ("W1"), an underscore and a name ("b_out"), or nothing
 _NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
 _TAKEN: Final = "took the state under {!r}, and nothing else"
 
 
 @contextmanager
 def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
-    """Yields the tensors in the file or folder at that path. The values are read one by one, when they are needed.
-    `done` gets a line if the file holds anything else."""
+    """Opens the file or folder at that path, and yields its tensors. Their values are read one by one, when they are
+    needed, so the block must stay open until then. `done` gets a line if the file holds anything else. Raises as
+    `open_checkpoint` does."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
         # a file may hold an optimizer and counts too, and the user should know which part was read
         if header.key:
@@ -60,8 +62,9 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
 
 
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
-    """The flat dict in `source`, with its names as the layers at `paths` have them. `done` gets a line for each change
-    that this takes."""
+    """Returns the flat dict in `source`, with its names changed so that more of the layers at `paths` have their
+    tensors. `done` gets a line for each change. Raises `NotATensorError` if `source` is no container of tensors."""
+    # a single tensor, for example
     if registry.kind_of(type(source)) is not None:
         raise NotATensorError(
             f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
@@ -72,6 +75,8 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
         done.append(_TAKEN.format(nested.key))
     elif nested.left:
         done.append(f"left out {some_of(nested.left)}, which are no tensors of the state")
+    # first the changes that need no target: wrappers, plain dicts, cells of linen; then those that make more paths
+    # match
     state = _with_cells(plain_names(_unwrapped(nested.state, done), done), done)
     return _renamed(_with_lists(state, paths, done), paths, done)
 
@@ -79,20 +84,24 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
 def _with_lists(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """The state with `blocks.0` for `blocks_0`, as Flax names the items of a list, if more of the paths then match."""
+    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the items of a list, if more of
+    `paths` then match; otherwise unchanged."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
+    # two equal names would lose a tensor
     if len(set(new.values())) < len(new) or _count(new.values(), paths) <= _count(
         source, paths
     ):
         return source
     done.append(
-        f"read the numbers in {sum(name != one for name, one in new.items())} names as those of lists"
+        f"read the numbers in {sum(name != one for name, one in new.items())} names as indices of lists"
     )
     return {new[name]: value for name, value in source.items()}
 
 
 def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """The state with one array for all gates of a recurrent cell, as nnx has them, where linen has one for each."""
+    """Returns the state with one array for all gates of a recurrent cell, as in Flax's nnx, in place of linen's one
+    array for each gate."""
+    # for each array of a gate, the name of the joined array and the names of all of its gates
     joins: dict[str, tuple[str, list[str]]] = {}
     for path, kind in dialects.linen_cells(source):
         cell = path if path.rpartition(".")[2] == "cell" else layouts.join(path, "cell")
@@ -109,7 +118,8 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _concatenated(tensors: Sequence[Any]) -> Any:
-    """The tensors joined along their last axis, on the device of the first, or in memory if they are in a file."""
+    """Returns the tensors joined along their last axis: a tensor on the device of the first, or a `FileTensor` in
+    memory if they are in a file."""
     # tensors of a file have no framework yet, so they are joined by NumPy
     first = tensors[0]
     if isinstance(first, FileTensor):
@@ -121,8 +131,9 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
 
 
 def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """The state with names that the dialects have, in place of those of Haiku's paths and of parameters in plain dicts
-    and tuples: `mlp/~/linear.w`, `w1`, `(w, b)`, `g`."""
+    """Returns the state with names that the dialects have, in place of Haiku's paths (`mlp/~/linear.w`) and of names in
+    plain dicts and tuples (`w1`, `(w, b)`, `g`). `done` gets a line if names were changed. If two names would become
+    equal, the state is returned unchanged."""
     new = {name: name for name in source}
     if any("/~" in name for name in source):
         new = {
@@ -142,12 +153,13 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
     if not changed or len(set(new.values())) < len(new):
         return source
     first = next(iter(changed.items()))
-    done.append(f"read {first[0]} as {first[1]}, and so {len(changed) - 1} more names")
+    done.append(f"read {first[0]} as {first[1]}, and {len(changed) - 1} more names likewise")
     return {new[name]: value for name, value in source.items()}
 
 
 def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Other names for the tensors of one module, given their shapes: those of Haiku."""
+    """Returns Haiku's names for the tensors of one module, by their own names; those that need no other name are left
+    out. `shapes` gives the shape of each tensor by its name in the module."""
     if (
         shapes.keys() <= {"0", "1"}
         and len(shapes.get("0", ())) > 1
@@ -159,7 +171,7 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     if is_norm:
         return {"g": "scale", "b": "offset"}
     numbered = {last: match for last in shapes if (match := _NUMBERED.fullmatch(last))}
-    # a `b2` is a bias only next to a `w2`
+    # "b2" is the name of a bias only if there is a "w2"
     weights = {match["rest"] for match in numbered.values() if match["what"] in "wW"}
     return {
         last: layouts.join(match["rest"], match["what"].lower())
@@ -169,13 +181,13 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 
 def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """The state without the names that PyTorch's wrappers put into paths."""
+    """Returns the state without the names that PyTorch's wrappers put into paths."""
     plain = {
         name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
         for name in source
     }
     longer = [name for name in source if name != plain[name]]
-    # two names would become one where a model and its wrapped form are in one state
+    # two names would become equal if a model and its wrapped form are in one state
     if not longer or len(set(plain.values())) < len(plain):
         return source
     words = [word for word in _WRAPPERS if any(word in name.split(".") for name in longer)]
@@ -186,16 +198,16 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """The state with a word removed from the beginning of its names, or put before them, if more of `paths` then match:
-    "module." of a data-parallel model, "model." of a training program, the name of a backbone."""
+    """Returns the state with a prefix removed from its names, or put before them, if more of `paths` then match.
+    Examples are "module." of a data-parallel model, "model." of a training program, and the name of a backbone."""
     best, most = ("", ""), _count(source, paths)
-    # both ways: a state may have a word too many, or lack the one that the target's paths begin with
+    # both are tried: a state may have a prefix that the target's paths lack, or lack one that they have
     candidates = [(start, "") for start in _starts(source)] + [
         ("", start) for start in _starts(paths)
     ]
     for off, on in candidates:
         count = _count(_with_words(source, off, on), paths)
-        # only for more: where nothing is gained, names stay as they came
+        # if no more paths match, the names stay as they are
         if count > most:
             best, most = (off, on), count
     if best == ("", ""):
@@ -210,20 +222,20 @@ def _renamed(
 
 
 def _starts(names: Collection[str]) -> list[str]:
-    """The prefixes, up to a dot, that at least half of the names have."""
+    """Returns the prefixes, each up to a dot, that at least half of the names have."""
     counts = Counter(start + "." for name in names for start in paths_in(name) if start != name)
-    # a head that was added later does not have the word
+    # half is enough, because a head that was added later does not have the prefix
     return [start for start, count in counts.items() if 2 * count >= len(names)]
 
 
 def _with_words(names: Iterable[str], off: str, on: str) -> list[str]:
-    """The names with one prefix removed and another added; none if two would be equal."""
+    """Returns the names with the prefix `off` removed and the prefix `on` added; none if two would be equal."""
     new = [on + name.removeprefix(off) for name in names]
     return new if len(set(new)) == len(new) else []
 
 
 def _count(names: Iterable[str], paths: Collection[str]) -> int:
-    """How many of `paths` occur as paths in these names."""
+    """How many of `paths` are one of these names, or the path of a module around one."""
     every = {path for name in names for path in paths_in(name)}
     return sum(path in every for path in paths)
 
@@ -232,9 +244,9 @@ def _count(names: Iterable[str], paths: Collection[str]) -> int:
 
 
 def read_state(source: Any, wanted: Twin | None, request: Request, state: State) -> Twin:
-    """Reads a dict of tensors, or the contents of a file. The kinds of its layers are those that `kinds=` gives, or
-    that the target has at the same path. The kinds of all others are recognized by names and shapes, if there is a
-    target to compare them with.
+    """Reads a dict of tensors, or the contents of a file (a `Header`). The kinds of its layers are those that `kinds=`
+    gives, or that the target's model `wanted` has at the same path. If there is a target, the kinds of all other layers
+    are recognized by names and shapes. Lists the steps and doubts in `state`.
 
     Raises:
         NotATensorError: it is not such a dict. StateError: it is unknown what a tensor is, or how it is laid out.
@@ -250,12 +262,15 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     backend = _backend_of(tensors)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
     stated = spelled_out(request.kinds, variables, None)
-    back = {there: here for here, there in request.names.items()}
+    # paths of the state by paths of the target
+    back = {target_path: source_path for source_path, target_path in request.names.items()}
+    # the kinds of the target's layers, by the path in the state
     by_like = (
         {}
         if wanted is None
         else {back.get(one.path, one.path): one.kind for one in wanted.layers}
     )
+    # kinds= outranks the target
     kinds = {
         path: kind
         for path, kind in {**by_like, **stated}.items()
@@ -264,12 +279,13 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     origin = header.origin if header else backend.name
     ways = recognition.dialects_of(origin, request.layout)
     every = recognition.readings(ways, variables, kinds, wanted, back)
-    # a dict of NumPy's or JAX's is laid out as PyTorch's, unless its names say otherwise
+    # a dict of NumPy or JAX arrays is laid out as in PyTorch, unless its names show another dialect
     is_torch_assumed = header is None or origin in ("numpy", "jax")
     reading = recognition.chosen_reading(every, is_torch_assumed)
     _require_stated(reading, stated, ways[reading.dialect], variables)
-    # before the errors below, which would hide that the shapes do not fit
+    # raises if shapes do not fit, before the errors below, which would hide that
     settled_layers = [settled(layer, variables) for layer in reading.layers]
+    # without a target, only kinds= says what a layer is, and a recognized kind is only a guess
     layers = [
         layer
         for layer in settled_layers
@@ -294,10 +310,10 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
         state.differences.append(
-            f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: only names, "
-            "shapes and their order tell it"
+            f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: they come only "
+            "from names, shapes and order"
         )
-    # PyTorch's layout and that of the tensors' own framework are what a user expects
+    # a user expects PyTorch's layout or that of the tensors' own framework; any other is reported
     if reading.dialect not in ("torch", backend.name):
         state.done.append(f"read as {reading.dialect} lays out parameters")
     return Twin(backend, layers, variables, [single(name, x) for name, x in unknown.items()])
@@ -322,27 +338,29 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
     if not doubtful:
         return
     path = doubtful[0].path
-    more = f", nor of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
+    more = f", nor for {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
     names = [part.name for layer in doubtful for part in layer.parts]
     raise StateError(
-        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide{more}. Give the "
+        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide it{more}. Give the "
         f"model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
     )
 
 
 def _ways_out(line: str) -> str:
-    """The advice for a state whose layers are unknown. `line` is a guess of `kinds=`."""
+    """Returns the advice for a state whose layers are unknown. `line` is a guess for `kinds=`."""
     return (
-        "give the model instead of its state, or a model of the target as like=. Or say it; as far as names and shapes "
-        f"tell, {line}; skip= leaves them out"
+        "give the model instead of its state, or a model of the target as like=. Or give their kinds: as far as names "
+        f"and shapes tell, {line}. Or leave them out with skip="
     )
 
 
 def _with_ties(
     source: Mapping[str, Any], wanted: Twin, remarks: Names, done: list[str]
 ) -> Mapping[str, Any]:
-    """The state with the further names of tied weights, of which a file has only one: the names that the target ties,
-    and those that the file itself gives, if the target has them."""
+    """Returns the state with the further names of tied weights, of which a file has only one: names that are tied in
+    the target's model `wanted`, and names for which the file itself gives another in `remarks`, if the target has
+    them."""
+    # the name of each variable of the target that the state has, by the variable's `id`
     firsts: dict[int, str] = {}
     for name, value in wanted.variables.items():
         if name in source:
@@ -363,20 +381,20 @@ def _with_ties(
 
 
 def _backend_of(state: Mapping[str, Any]) -> Backend:
-    """The backend of the tensors in a state; NumPy if they are in a file. Raises `NotATensorError` for several
-    backends."""
+    """Returns the backend of the tensors in a state; NumPy's if they are in a file. Raises `NotATensorError` if they
+    are of several backends."""
     owners = filter(None, (registry.kind_of(type(value)) for value in state.values()))
     backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:
         raise NotATensorError(
-            f"the tensors of one state are of one framework, not of {', '.join(backends)}"
+            f"all tensors of a state must be of one framework, and these are of {', '.join(backends)}"
         )
     return next(iter(backends.values()), None) or registry.load("numpy")
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """The tensor in `value`, which is a tensor or a single variable. A variable counts as a model, and its tensor has
-    the name "" there."""
+    """Returns the tensor in `value`, which is a tensor or a variable of its own. A variable counts as a model, and the
+    backend lists its tensor under the name ""."""
     owner = registry.kind_of(type(value))
     return (
         dict(backend.variables(value))[""]

@@ -52,18 +52,20 @@ _OF_ANY: Final = frozenset(
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that say what a layer is, but not which layer of the model it is: names are compared without them."""
+"""Words that say what kind of layer it is, but not which layer of the model: names are compared without them."""
+# the indices of the groups that each word is in
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words}
     for word in chain.from_iterable(_ALIKE)
 }
+# a run of capitals, or letters of which only the first may be a capital: "QKVProj" is QKV and Proj
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 @cache
 def _words(path: str) -> frozenset[str]:
-    """The words in a path, in lower case: each name in it as a whole, and its pieces, cut at digits, underscores and
-    capitals (block1_q contains q)."""
+    """Returns the words in a path, in lowercase: each name in the path as a whole, and its pieces, cut at digits,
+    underscores and capitals ("block1_q" contains "q"). Names that are numbers are left out."""
     names = path.split(".")
     parts = [part.lower() for name in names for part in _WORD.findall(name)]
     return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
@@ -71,24 +73,25 @@ def _words(path: str) -> frozenset[str]:
 
 @cache
 def likeness(one: str, other: str) -> int:
-    """A score for the words that two paths share, synonyms and abbreviations included. The last name counts twice,
-    because it distinguishes two layers of one block."""
+    """Returns a score, 0 or more, for the words that two paths share, synonyms and abbreviations included. The last
+    name counts twice, because it distinguishes two layers of one block."""
     ours, theirs = name_in(one), name_in(other)
     return _common(_words(one), _words(other)) + _common(_words(ours), _words(theirs))
 
 
 def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
-    """The sum of the best score (see `_match`) of each word in `ours` with any word in `theirs`."""
+    """Returns the sum of the best score (see `_match`) of each word in `ours` with any word in `theirs`. Words in
+    `_OF_ANY` do not count."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
-        max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0)
+        max((_match(word, other) for other in theirs if other not in _OF_ANY), default=0)
         for word in telling
     )
 
 
 @cache
 def _match(one: str, other: str) -> int:
-    """A score for two words: 2 if they mean the same, 1 if one may abbreviate the other."""
+    """Returns a score for two words: 2 if they mean the same, 1 if one may abbreviate the other, otherwise 0."""
     if one == other:
         return 2
     if one in _GROUPS or other in _GROUPS:
@@ -98,7 +101,7 @@ def _match(one: str, other: str) -> int:
         # words of different groups mean different things, even if one has the letters of the other, as `in` and `main`
         if one in _GROUPS and other in _GROUPS:
             return 0
-    # an abbreviation counts half of a synonym: ctx may be context, and contextual
+    # an abbreviation counts half as much as a synonym, because it is ambiguous: ctx may be context or contextual
     short, long = sorted((one, other), key=len)
     # a single letter would abbreviate half of all words
     return int(1 < len(short) < len(long) and short[:1] == long[:1] and _is_in(short, long))
@@ -106,21 +109,23 @@ def _match(one: str, other: str) -> int:
 
 def _is_in(short: str, long: str) -> bool:
     """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
-    # one iterator for all letters: each search goes on behind the letter before
+    # one iterator for all letters: `in` advances it, so each search begins behind the letter that was found before
     letters = iter(long)
     return all(letter in letters for letter in short)
 
 
 @cache
 def _stem(path: str) -> tuple[str, tuple[int, ...]]:
-    """A path without its numbers, and the numbers: fc1 and fc2 have the same stem, and so have dense and dense_1."""
+    """Returns a path without its numbers, and the numbers. The paths fc1 and fc2 have the same stem, and so do dense
+    and dense_1."""
     numbers = tuple(map(int, re.findall(r"\d+", path)))
     return re.sub(r"_?\d+", "", path), numbers
 
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """The pairs of indices at which two layers would fit better by their names if their counterparts were exchanged: q,
-    k, o with k, q, out, or fc1, fc2 with dense_2, dense_1. `ours[i]` is paired with `theirs[i]`."""
+    """Returns the pairs of indices at which two layers would fit better by their names if their counterparts were
+    exchanged. `ours[i]` is the counterpart of `theirs[i]`. For the paths q, k, o and k, q, out the result is [(0, 1)],
+    and so it is for fc1, fc2 and dense_2, dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)
@@ -131,11 +136,12 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
     """Whether the names `one` and `two` would fit `second` and `first` better than `first` and `second`."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
-    (there, least), (other_there, most) = _stem(first), _stem(second)
-    # names that differ in their numbers alone come in the order of these
+    (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
+    # in each model, the two names differ only in their numbers, and no name is the same in both models: layers are
+    # then numbered in their order
     if (
         stem == other_stem
-        and there == other_there
+        and target_stem == other_target_stem
         and not _names(one, two) & _names(first, second)
     ):
         return (low < high) != (least < most)
@@ -145,20 +151,21 @@ def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
 
 
 def _names(*paths: str) -> set[str]:
+    """The last name of each path, except names that are numbers."""
     return {name_in(path) for path in paths if not name_in(path).isdigit()}
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """For each path in `ours` the path in `theirs` that likely means the same layer, by their names; among paths that
-    fit equally well, the one nearest in order."""
+    """Returns, for the paths in `ours`, the paths in `theirs` that likely mean the same layers, by their names. Among
+    paths that fit equally well, the one nearest in order is taken. If one list is longer, the rest has no pair."""
     ranked = sorted(
-        (-likeness(one, other), abs(here - there), one, other)
-        for here, one in enumerate(ours)
-        for there, other in enumerate(theirs)
+        (-likeness(one, other), abs(place - other_place), one, other)
+        for place, one in enumerate(ours)
+        for other_place, other in enumerate(theirs)
     )
     pairs: dict[str, str] = {}
     taken: set[str] = set()
-    # greedy, the likest first: this is a guess, which a user confirms by names=
+    # greedy, the most similar first: not always the best sum, but this is a guess that a user confirms with names=
     for _, _, one, other in ranked:
         if one not in pairs and other not in taken:
             pairs[one] = other

@@ -1,5 +1,4 @@
-"""`compare_optimizers` and `convert_optimizer`: list how two optimizers differ, and convert the state
-of one to the other.
+"""`compare_optimizers` lists how two optimizers differ; `convert_optimizer` converts the state of one to the other.
 
 An adapter reads an optimizer in PyTorch's terms (`contract.optimizers`). This module decides, for all frameworks, which
 settings matter, what to write to make them equal, and what an optimizer's state means.
@@ -77,14 +76,15 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     lines = []
     pairs = list(zip(one, other, strict=False))
     if len(one) != len(other):
+        # two different numbers of groups, so the pairs are the first ones
         how = "only the first are compared"
         if 1 in (len(one), len(other)):
             # one of the two has the same settings for all parameters, so they can be compared with those of each group
             pairs = list(product(one, other))
             how = "each is compared with that one"
-        sorts = "1 sort" if len(one) == 1 else f"{len(one)} sorts"
+        groups = "1 group" if len(one) == 1 else f"{len(one)} groups"
         lines.append(
-            f"groups: {ours} has parameters of {sorts}, {theirs} of {len(other)}; {how}"
+            f"groups: {ours} has {groups} of settings, {theirs} has {len(other)}; {how}"
         )
     for number, (mine, its) in enumerate(pairs, start=1):
         lines += [
@@ -135,7 +135,7 @@ def convert_optimizer(
     )
     pairs, unpaired = _pair_up(ours, theirs, state, source_model, target_model)
     lines, blocking = _sorted_differences(ours, theirs, pairs)
-    # not even strict=False helps here: the arrays of the two states mean different things
+    # not possible even with strict=False: the arrays of the two states mean different things
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise _refusal(ours, theirs, blocking, "a state is for an optimizer of its kind")
     if strict and blocking:
@@ -156,7 +156,7 @@ def convert_optimizer(
     targets.update(theirs.backend.state_to_come(target, to_come))
     # all values first: an error must leave the target as it was
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
-    # all reasons then have one cause, and one message about it helps more than a list
+    # if nothing was filled, all reasons have one cause, and one message about it helps more than a list
     if unfilled and not values:
         raise StateError(
             f"{ours} has no state yet, so there is nothing to convert; take a step first"
@@ -166,7 +166,7 @@ def convert_optimizer(
     for name, array in values.items():
         place = theirs.backend.device_of(targets[name])
         theirs.backend.write(targets[name], theirs.backend.from_numpy(array, place))
-    # a fresh optimizer does not know its new state yet, and some backends keep counters in no tensor
+    # this gives a fresh optimizer its new state; some backends also have counters that are in no tensor
     theirs.backend.take_state(target, targets)
     return lines
 
@@ -175,17 +175,19 @@ def convert_optimizer(
 
 
 class _ReadOptimizer(NamedTuple):
-    """An optimizer and its backend, which has read what the optimizer computes."""
+    """The description of an optimizer, and its backend, which has read it."""
 
     backend: Backend
     optimizer: Optimizer
 
     def __str__(self) -> str:
+        """The name of the optimizer for messages, such as "torch's Adam"."""
         return f"{self.backend.name}'s {self.optimizer.name}"
 
 
 def _read(x: Any) -> _ReadOptimizer:
-    """Reads an optimizer of any framework."""
+    """Reads an optimizer of any framework. Raises `NotATensorError` if `x` belongs to no framework, and the errors of
+    the backend's `optimizer`."""
     backend = registry.owner_of(type(x))
     # optax's optimizers are tuples of functions, whose type the registry does not know
     backend = backend or next(
@@ -199,7 +201,8 @@ def _read(x: Any) -> _ReadOptimizer:
 
 
 def _profiles(optimizer: Optimizer) -> list[_Settings]:
-    """The different settings with which an optimizer updates its parameters, in the order of the parameters."""
+    """Returns the different settings with which an optimizer updates its parameters, in the order of the parameters;
+    its common settings if it has no parameters yet."""
     profiles: list[_Settings] = []
     for parameter in optimizer.parameters:
         if parameter.settings not in profiles:
@@ -209,7 +212,7 @@ def _profiles(optimizer: Optimizer) -> list[_Settings]:
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
     """Reads the model of an optimizer. Raises `NotATensorError` if it is not a model of the optimizer's framework."""
-    # JAX's modules are no models here, because optax's state is not converted
+    # JAX modules are refused here, because the state of optax is not converted
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
@@ -225,7 +228,8 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
 def _differences(
     ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
 ) -> dict[str, str]:
-    """By the name of the setting, a line for each difference between two optimizers."""
+    """Returns a line for each difference between two optimizers, by the name of the setting. `one` and `other` are the
+    settings of `ours` and `theirs` that are compared."""
     kind = ours.optimizer.kind
     # the settings of two formulas have no common meaning
     if kind != theirs.optimizer.kind:
@@ -251,15 +255,16 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     settings."""
 
     def both(setting: str, value: object) -> bool:
+        """Whether both optimizers have this value of a setting."""
         return bool(one[setting] == value == other[setting])
 
-    # without momentum these have nothing to act on
+    # without momentum these settings have no effect
     if name in ("nesterov", "dampening", "momentum_holds") and both("momentum", 0):
         return False
     if name == "momentum_holds":
         # sums of gradients and sums of steps differ by the learning rate, which cancels while the rate is constant
         return not both("schedule", None)
-    if name == "eps":  # where eps enters in two ways, the line about that has the values too
+    if name == "eps":  # if eps enters in two ways, the line about eps_enters has both values
         return bool(one["eps_enters"] == other["eps_enters"])
     if name == "eps_enters":
         return not both("eps", 0)
@@ -275,7 +280,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
 
 
 def _text(name: str, settings: _Settings) -> str:
-    """The value of a setting, for a message; for `eps_enters` together with the value of eps."""
+    """The setting `name` as a text for a message; `eps_enters` together with the value of eps."""
     value = settings[name]
     if name == "eps_enters":
         return f"{_number(settings['eps'])} {value}"
@@ -283,15 +288,18 @@ def _text(name: str, settings: _Settings) -> str:
 
 
 def _number(value: float) -> str:
+    """A number as a text for a message."""
+    # six digits, because some frameworks keep settings in float32
     return f"{value:.6g}"
 
 
 _CODE: Final = ("schedule", "hooks")
 """Settings whose values are code: xdevice cannot tell whether two such values do the same."""
 _NONE: Final = "no setting makes them equal"
+# the advice for settings that no argument can make equal
 _REMEDIES: Final = {
-    "hooks": "they are code, which nothing reads: compare the optimizers step by step",
-    "momentum_holds": f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of "
+    "hooks": "they are code, which xdevice does not read: compare the optimizers step by step",
+    "momentum_holds": f"{_NONE} except a constant rate: at each change, multiply the momentum that is a sum of "
     "steps by the new rate over the old one",
     "schedule": "give both the same learning rate for each step, and compare them step by step: a schedule is code",
 }
@@ -300,7 +308,8 @@ _REMEDIES: Final = {
 def _remedy(
     name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
 ) -> str:
-    """How to make a setting equal, with an argument of one of the two optimizers; or why that is impossible."""
+    """Returns how to make the setting `name` equal, with an argument of one of the two optimizers, or why that is
+    impossible. The target's argument comes first."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, one, other)
@@ -313,7 +322,7 @@ def _remedy(
         if argument is not None:
             value = settings[name]
             text = _number(value) if isinstance(value, float) else repr(value)
-            # where no argument sets it, an adapter gives a sentence in place of its name
+            # if no argument makes the setting, an adapter gives a sentence in place of the argument's name
             return (
                 argument if " " in argument else f"{argument}={text} in {side} makes them equal"
             )
@@ -321,9 +330,10 @@ def _remedy(
 
 
 def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str:
-    """The nearest setting where the two add eps in different places of the formula."""
+    """Returns advice for two optimizers that add eps in different places of the formula: the nearest setting of the
+    target, if there is one."""
     if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
-        return f"{_NONE}: they come together only as eps goes to 0"
+        return f"{_NONE}: they agree only as eps goes to 0"
     # at the first step the corrected root of the second moment is 1 / sqrt(1 - beta2) times the uncorrected one
     root = math.sqrt(1 - one["beta2"])
     eps = one["eps"] * root if other["eps_enters"] == terms.UNCORRECTED else one["eps"] / root
@@ -335,15 +345,14 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 
 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
-    """How to make the target decay as the source does; None if an argument of the target does it."""
+    """Returns how to make the target decay as the source does; None if an argument of the target makes it."""
+    # the gradient of this sum is what a coupled decay adds to the gradient
     if one["decay"] == terms.COUPLED != other["decay"]:
-        instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
+        instead = "set weight_decay=0 there, and add weight_decay / 2 times the sum of squares to the loss"
     elif "decay" in theirs.optimizer.arguments:
         return None
     elif one["decay"] == terms.DECOUPLED:
-        instead = (
-            "weight_decay=0 there, and weights times 1 - lr weight_decay before each step, does"
-        )
+        instead = "set weight_decay=0 there, and multiply weights by 1 - lr weight_decay before a step"
     else:
         instead = "set weight_decay=0 on both sides, and put the decay into the loss"
     return f"{_NONE}: {instead}"
@@ -360,15 +369,18 @@ class _ParameterPair(NamedTuple):
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each number of the parameter, its index in the numbers of all sources, one source after the other."""
+    """For each element of the parameter, its index among the elements of all sources, one source after the other. The
+    array has the shape of the parameter."""
 
 
 def _pair_up(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
-    """The parameters of the two optimizers that correspond, and for each parameter without a counterpart the reason."""
+    """Returns the pairs of parameters of the two optimizers, and a line with the reason for each parameter without a
+    counterpart. `state` says which variable of the target's model was made from which of the source's."""
+    # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
-    # reversed, so that of the names of a tied weight the first one stays
+    # reversed, so that a tied weight keeps the first of its names
     names = {
         id(x): name
         for name, x in reversed(list(target.variables.items()))
@@ -398,22 +410,23 @@ def _pair_up(
         name for name, x in source.variables.items() if id(x) in updated and id(x) not in used
     ]
     if unused:
-        unpaired.append(f"{theirs} updates nothing that was made of {some_of(unused)}")
+        unpaired.append(f"{theirs} updates no parameter made from {some_of(unused)}")
     taken = _numbers_taken(pairs)
+    # a source that is used only in part, or twice, is left out: its counts would not be those of one parameter
     whole = []
     for pair in pairs:
         if all(taken[id(one)] == _size(one) for one in pair.sources):
             whole.append(pair)
         else:
             unpaired.append(
-                f"{pair.name}: its source is also another's, or has more than it, and a moment is of all of it"
+                f"{pair.name}: its source is also that of another parameter, or larger; moments are converted whole"
             )
     return whole, unpaired
 
 
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
-    """For each number of the target's parameter `name`, its index among the numbers of the source's parameters; or a
-    text that says why there is no such index."""
+    """Returns, for each element of the target's parameter `name`, its index among the elements of the source's
+    parameters `origins`, one after the other. Returns a text if there is no such index: the reason."""
     layer = next(
         (one for one in source.layers if set(origins) <= {part.name for part in one.parts}),
         None,
@@ -422,24 +435,25 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
         (part for one in target.layers for part in one.parts if part.name == name), None
     )
     if layer is None or part is None:
-        return "no layer says what it is; pass kinds= as to convert_state"
+        return "it is in no known layer; pass kinds= as to convert_state"
     count = sum(math.prod(source.variables[origin].shape) for origin in origins)
     places, moved = (
         _number_elements(layer, part, origins, source, start) for start in (0, count)
     )
     # if numbers are only moved, and not computed with, adding `count` to all of them adds `count` to the result
     if (moved - places != count).any() or len(np.unique(places)) < places.size:
-        return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
+        return f"it is computed from {' and '.join(origins)}, so its moments do not follow from theirs"
     return places
 
 
 def _number_elements(
     layer: Layer, part: Part, origins: Sequence[str], source: Twin, start: int
 ) -> Array:
-    """Numbers the elements of a source layer's parameters from `start`, and lays these numbers out as the target's
-    parameter `part` is laid out."""
+    """Numbers the elements of a source layer's parameters `origins` from `start`, and returns these numbers laid out as
+    the target's parameter `part` is."""
     numbers: dict[str, Array] = {}
     parts = {one.name: one for one in layer.parts}
+    # the conversion of the weights is applied to the numbers
     for own in (parts[origin] for origin in origins):
         shape = tuple(source.variables[own.name].shape)
         end = start + math.prod(shape)
@@ -450,11 +464,11 @@ def _number_elements(
 
 
 def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
-    """How many elements of each parameter of the source's optimizer become elements of the target's, by the `id` of the
-    parameter. A moment is converted only if all of it is."""
+    """Returns how many elements of each parameter of the source's optimizer become elements of the target's, by the
+    `id` of the parameter. Moments are converted only if all of their elements are."""
     taken: Counter[int] = Counter()
     for pair in pairs:
-        # `places` counts through all sources of a pair: the one that a place is in ends behind it
+        # `places` are indices in all sources of a pair together: a place is in the first source that ends behind it
         ends = np.cumsum(list(map(_size, pair.sources)))
         counts = np.bincount(
             np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends)
@@ -469,6 +483,7 @@ def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
 
 
 def _size(parameter: Parameter) -> int:
+    """How many elements a parameter has."""
     return math.prod(parameter.variable.shape)
 
 
@@ -486,10 +501,12 @@ from the gradients."""
 def _sorted_differences(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, pairs: list[_ParameterPair]
 ) -> tuple[list[str], list[str]]:
-    """Lines for the differences between the two optimizers, and those of the lines that report a change in the meaning
-    of a state's numbers."""
+    """Returns lines for the differences between the two optimizers, and those of the lines that report a change in the
+    meaning of a state's numbers."""
+    # the parameters that each line is about, in a dict because it keeps their order
     names: dict[str, dict[str, None]] = {}
     blocking = []
+    # without pairs, the common settings are compared
     whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
     each = [
         (pair.name, one.settings, pair.parameter.settings)
@@ -510,6 +527,8 @@ def _sorted_differences(
 
 
 def _is_part_of_state(setting: str, one: _Settings, other: _Settings) -> bool:
+    """Whether a difference in this setting changes what the numbers in a state mean, see `_PART_OF_STATE`."""
+    # unless both decays are decoupled, at least one of them goes into the moments
     is_coupled = not one["decay"] == other["decay"] == terms.DECOUPLED
     return setting in _PART_OF_STATE or (setting in ("decay", "weight_decay") and is_coupled)
 
@@ -517,7 +536,7 @@ def _is_part_of_state(setting: str, one: _Settings, other: _Settings) -> bool:
 def _refusal(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, reasons: Sequence[str], instead: str
 ) -> StateError:
-    """The error that says why a state cannot be converted (`reasons`), and what to do (`instead`)."""
+    """Returns the error that says why a state cannot be converted (`reasons`), and what to do (`instead`)."""
     lines = "\n  ".join(reasons)
     return StateError(
         f"the state of {ours} does not fit {theirs}, and nothing was written; {instead}:\n  {lines}"
@@ -534,8 +553,8 @@ def _values(
     sources: Mapping[str, Any],
     slots: Mapping[str, Any],
 ) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values for the slots of the target (an array of its state, by name), and the reasons why some slots
-    get nothing."""
+    """Returns the values for the slots of the target, by the slot's name, and lines with the reasons why some slots get
+    no value. `sources` and `slots` are the tensors of the two states, by name."""
     values: dict[str, Array] = {}
     unfilled = []
     for pair in pairs:
@@ -543,22 +562,23 @@ def _values(
         for slot, name in pair.parameter.state.items():
             array = _native(slot, pair, states)
             if array is None:
+                # a formula that needs no count of steps in the source does not need one in the target either
                 if slot != terms.STEP:
                     unfilled.append(f"{pair.name}: {ours} keeps no {_plain(slot)} for it")
                 continue
             wanted = dtype_name(slots[name].dtype)
             if slot == terms.STEP or slot in terms.POWERS:
-                # these are single numbers in Python, and an array of any shape in the target's state
+                # this is one number, and the target's state has an array of any shape for it
                 array = np.full(tuple(slots[name].shape), array, wanted)
             if array.dtype.name != wanted:
                 came = array.dtype.name
                 unfilled.append(
-                    f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast before"
+                    f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast it first"
                 )
             # Keras has one count of steps for all parameters
             elif name in values and (values[name] != array).any():
                 unfilled.append(
-                    f"{pair.name}: {theirs} counts the steps of all parameters as one, and they differ here"
+                    f"{pair.name}: {theirs} has one count of steps for all parameters, and they differ here"
                 )
             else:
                 values[name] = array
@@ -568,7 +588,8 @@ def _values(
 def _canonical(
     ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The state of a parameter in PyTorch's terms; empty if the parameter has no state yet."""
+    """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; empty if the parameter has no state yet.
+    `sources` are the tensors of the whole state, by name."""
     state: dict[str, Any] = {}
     settings: _Settings = parameter.settings
     for slot, name in parameter.state.items():
@@ -576,7 +597,7 @@ def _canonical(
             continue
         array = ours.backend.to_numpy(sources[name])
         if slot in terms.FORMS:
-            # of a rate of 0 the momentum cannot be recovered
+            # with a rate of 0 these products are 0, and the momentum cannot be recovered
             if rate := terms.FORMS[slot] * float(settings["lr"]):
                 state[_plain(slot)] = array / np.asarray(rate, array.dtype)
         elif slot == terms.STEP:
@@ -590,8 +611,8 @@ def _canonical(
 
 
 def _steps(power: float, beta: float) -> int:
-    """The number of steps t that were taken, from `power`, which is beta^(t + 1). If the power is 0, any large t is
-    right, because Adam's correction is then 1."""
+    """Returns the number of steps t that were taken, from `power`, which is beta^(t + 1). If the power has become 0, t
+    is only a lower bound: any large t is right, because Adam's correction is then 1."""
     smallest = float(np.finfo("float32").tiny)
     return (
         max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)
@@ -601,12 +622,13 @@ def _steps(power: float, beta: float) -> int:
 
 
 def _plain(slot: str) -> str:
+    """PyTorch's name of a slot: "momentum_buffer" for both forms in `terms.FORMS`."""
     return "momentum_buffer" if slot in terms.FORMS else slot
 
 
 def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> Any:
-    """The value of the target's slot, computed from the states of its source parameters in PyTorch's terms; None if
-    these lack it."""
+    """Returns the value of the target's slot, computed from `states`, the states of the source parameters in PyTorch's
+    terms: an array, or a number for a count or a power. None if a source lacks it."""
     wanted = terms.STEP if slot in terms.POWERS else _plain(slot)
     if any(wanted not in state for state in states):
         return None
@@ -616,7 +638,7 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
         return steps
     if slot in terms.POWERS:
         return settings["beta1" if slot == terms.POWERS[0] else "beta2"] ** (steps + 1)
-    # a parameter of the target may be made of several of the source, or be laid out otherwise
+    # a parameter of the target may be made of several of the source, or be laid out differently
     array = np.concatenate([state[wanted].reshape(-1) for state in states])[pair.places]
     return (
         array * np.asarray(terms.FORMS[slot] * settings["lr"], array.dtype)

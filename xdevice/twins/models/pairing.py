@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 
 def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
-    """The pairs of layers, by `names=` first.
+    """Returns the pairs of layers: those that `names=` gives, then the others.
 
     Raises:
-        StateError: layers pair in several ways or in none; its attribute `pairs` is the likely pairs, by path.
+        StateError: layers pair in several ways or in none, or cannot become one another. The error's attribute `pairs`
+            has the likely pairs, by path.
     """
     pairs = by_name(source, target, names) if names else []
     ours, theirs = _left(source, target, names)
-    there = {layer.path: layer for layer in theirs}
-    # the same paths are the same layers, in whatever order they are defined
-    if {layer.path for layer in ours} == there.keys():
-        pairs += [(layer, there[layer.path]) for layer in ours]
+    target_by_path = {layer.path: layer for layer in theirs}
+    # layers with the same paths correspond, in whatever order they are defined
+    if {layer.path for layer in ours} == target_by_path.keys():
+        pairs += [(layer, target_by_path[layer.path]) for layer in ours]
     else:
         try:
             pairs += _match(_unpaired(source, ours), _unpaired(target, theirs))
         except StateError as error:
-            # the guess can be passed as names= again, as a whole
+            # with the user's own pairs, so that the whole guess can be passed as names= again
             error.pairs = {**names, **error.pairs}
             raise
     for one, other in pairs:
@@ -46,12 +47,13 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
 
 
 def _left(source: Twin, target: Twin, names: Names) -> tuple[list[Layer], list[Layer]]:
-    """The layers of both models that `names=` does not pair."""
+    """Returns the layers of the source, and those of the target, that `names=` does not pair."""
     ours = [layer for layer in source.layers if layer.path not in names]
     return ours, [layer for layer in target.layers if layer.path not in names.values()]
 
 
 def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
+    """Returns some layers of a model with their signatures, for the functions that pair them."""
     return Unpaired(twin.name, [(layer, twin.signature(layer)) for layer in layers])
 
 
@@ -59,42 +61,46 @@ def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
 
 
 def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
-    """The pairs of layers that the user gave as `names=`. Raises `StateError` for a path without a layer, and for a
-    layer of the target that is given twice."""
+    """Returns the pairs of layers that the user gave as `names=`, without those of single tensors. Raises `StateError`
+    for a path without a layer, and for a layer of the target that is given twice."""
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [
-        (_at(ours, here, source), _at(theirs, there, target))
-        for here, there in names.items()
-        if here not in singles or there not in others  # `forms.single_tensors` pairs these
+        (_at(ours, source_path, source), _at(theirs, target_path, target))
+        for source_path, target_path in names.items()
+        if source_path not in singles
+        or target_path not in others  # `forms.single_tensors` pairs these
     ]
     # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
-        raise StateError(f"names gives one layer of like= twice: {dict(names)}")
+        raise StateError(f"names= gives one layer of like= twice: {dict(names)}")
     return pairs
 
 
 def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
-    """The layer at a path that `names=` gives. Raises `StateError` if there is none."""
+    """Returns the layer at a path that `names=` gives, from all layers of a model by path. Raises `StateError` if it is
+    not among them."""
     if path not in layers:
         raise StateError(
-            f"names= says {shown(path)}, and {twin.name} has no layer there; it has {some_of(layers)}"
+            f"names= says {shown(path)}, but {twin.name} has no layer there; it has {some_of(layers)}"
         )
     return layers[path]
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """`names` with each pattern replaced by the layers of the source that it matches. The text that each `*` matches in
-    a path of the source replaces the corresponding `*` in the path of the target."""
+    """Returns `names` with each pattern replaced by the layers of the source that it matches. The text that each `*`
+    matches in a path of the source replaces the corresponding `*` in the path of the target. Raises `StateError` for a
+    pattern that matches no layer, and if the target's path has more `*` than the source's."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
+    # a path of the source and one of the target
     for here, there in names.items():
         if "*" not in here:
             every[here] = there
             continue
         pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
         fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
-        # each `*` of the target takes the text of one in the source; for a surplus one there is no text
+        # each `*` of the target is replaced by the text of one in the source, so the target must not have more of them
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
                 f"names= says {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
@@ -112,15 +118,20 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Pairs layers whose paths differ: in their order, or each with the only one of its kind and shape."""
-    # one order of kinds and shapes: names need not agree, but must not contradict it
+    """Returns the pairs of layers whose paths differ: in their order, or each with the only one of its kind and shape.
+    Raises `StateError` if that is not clear."""
+    # both models have the same kinds and shapes in the same order: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
         return _in_order(ours, theirs)
-    # a backbone without its head
+    # one model is a part of the other, such as a backbone without its head
     if _is_part(ours, theirs) or _is_part(theirs, ours):
-        there = {layer.path: layer for layer in theirs.layers}
-        return [(layer, there[layer.path]) for layer in ours.layers if layer.path in there]
-    # one order within each kind: some models define their norms behind all other layers
+        target_by_path = {layer.path: layer for layer in theirs.layers}
+        return [
+            (layer, target_by_path[layer.path])
+            for layer in ours.layers
+            if layer.path in target_by_path
+        ]
+    # the same order within each kind is enough: some models define their norms behind all other layers
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
         return _in_order(by_kind, others)
@@ -128,25 +139,27 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def _by_kind(twin: Unpaired) -> Unpaired:
-    """The layers of each kind in their order, one kind after the other."""
+    """Returns the layers sorted by their kinds."""
     # `sorted` is stable, so the layers of one kind stay in their order
     return twin._replace(signed=sorted(twin.signed, key=lambda pair: pair[0].kind))
 
 
 def _is_part(few: Unpaired, many: Unpaired) -> bool:
     """Whether `many` has all the layers in `few`, with the same paths and signatures. False if a path in `few` ends in
-    a number: a path such as 0.1 does not tell what the layer is."""
-    there = {layer.path: signature for layer, signature in many.signed}
+    a number, because a path such as 0.1 does not tell which layer it is."""
+    signature_of = {layer.path: signature for layer, signature in many.signed}
     return all(
-        there.get(layer.path) == signature and not name_in(layer.path).isdigit()
+        signature_of.get(layer.path) == signature and not name_in(layer.path).isdigit()
         for layer, signature in few.signed
     )
 
 
 def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """The pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape would
-    fit better with their counterparts exchanged."""
+    """Returns the pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape
+    would fit better with their counterparts exchanged."""
+    # the paths of the source and of the target
     here, there = ours.paths, theirs.paths
+    # the indices of the layers of each kind and shape: only these can be mistaken for one another
     groups: dict[Signature, list[int]] = {}
     for place, signature in enumerate(ours.signatures):
         groups.setdefault(signature, []).append(place)
@@ -165,31 +178,39 @@ def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """The pairs of layers that are the only ones of their kind and shape in both models. Raises `StateError` if both
-    models have layers of a kind and shape, and one model has several of them."""
+    """Returns the pairs of layers that are the only ones of their kind and shape in both models. Layers without any
+    counterpart are left out. Raises `StateError` if both models have layers of a kind and shape, and one model has
+    several of them."""
     counts, others = Counter(ours.signatures), Counter(theirs.signatures)
     several = [
         signature
         for signature in counts
+        # more than one in each
         if signature in others and counts[signature] + others[signature] > 2
     ]
     if several:
         raise StateError(unclear(ours, theirs, several), likely_pairs(ours, theirs))
-    there = {signature: layer for layer, signature in theirs.signed}
-    return [(layer, there[signature]) for layer, signature in ours.signed if signature in there]
+    target_layer_of = {signature: layer for layer, signature in theirs.signed}
+    return [
+        (layer, target_layer_of[signature])
+        for layer, signature in ours.signed
+        if signature in target_layer_of
+    ]
 
 
 # guesses, and what stays in doubt
 
 
 def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dict[str, str]:
-    """A guess for all layers: by their order among their kind and shape, or by names if these contradict it."""
-    # strides are used only if they pair as well: a framework may not state them
+    """Returns a guess for all layers, as paths of the target by paths of the source: by their order among their kind
+    and shape, or by names if the names contradict the order and `by_names` is true."""
+    # strides distinguish more layers, but only if both models have the same: a framework may not state them
     strided = _with_strides(ours), _with_strides(theirs)
     if Counter(strided[0].signatures) == Counter(strided[1].signatures):
         ours, theirs = strided
     likely: dict[str, str] = {}
     for signature in dict.fromkeys(ours.signatures):
+        # the paths in the source and in the target
         here, there = (twin.only([signature]).paths for twin in (ours, theirs))
         in_order = len(here) == len(there) and not (by_names and crossings(here, there))
         likely |= dict(zip(here, there, strict=True)) if in_order else guess(here, there)
@@ -197,8 +218,8 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
 
 
 def _with_strides(twin: Unpaired) -> Unpaired:
-    """The same layers with their strides in their signatures: a shortcut may have the kind and shape of the layer that
-    it bypasses, but not its stride."""
+    """Returns the same layers with their strides in their signatures. A shortcut may have the kind and shape of the
+    layer that it bypasses, but not its stride."""
     return twin._replace(
         signed=[
             (layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed
@@ -207,7 +228,8 @@ def _with_strides(twin: Unpaired) -> Unpaired:
 
 
 def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
-    """The paths of layers that are paired in their order among their kind and shape, regardless of their names."""
+    """Returns a guess for all layers, as paths of the target by paths of the source: the pairs of `names=`, and the
+    other layers in their order among their kind and shape, regardless of their names."""
     ours, theirs = _left(source, target, names)
     return {
         **names,
@@ -225,7 +247,7 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
         for layer in source.layers
         if layer.path in counterparts
     ]
-    # then order among all layers has paired them, not only order among a kind
+    # all pairs are in the order of both models, so more than the order within a kind supports them
     if order == sorted(order):
         return
     counts = Counter(target.signatures())
@@ -244,16 +266,18 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
 
 
 def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
-    """Raises `StateError` if the parameters of one layer cannot become those of the other."""
+    """Raises `StateError` if the parameters of layer `one`, of the source, cannot become those of `other`, of the
+    target, because the layers differ in kind or shape."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind
     if same_kind and any(
         one.settings.get(name) != other.settings.get(name) for name in SHAPING
     ):
-        return  # a setting that shapes the weights differs, which is listed: the pairing is no mistake
+        return  # a setting that shapes the weights differs: the result lists that, and the pairing may be right
     off = [
         f"{name or 'the tensor'} {shape} and {theirs[name]}"
         for name, shape in ours.items()
+        # the g of a weight norm may have another shape, because it depends on the axis of the norm
         if shape != theirs.get(name, shape) and name != layouts.NORMED[0]
     ]
     if same_kind and not off:
@@ -267,15 +291,16 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     if hints and not same_kind:
         instead = f"say {' or '.join(hints)} if names and shapes mislead, or "
     rows = of_rows(one, ours.get("weight"), other, theirs.get("weight"))
-    what = (
+    difference = (
         f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     )
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
-        f"they are {what} (in PyTorch's layout); {instead}which layer is which by names={{{one.path!r}: ...}}, "
+        f"they are {difference} (in PyTorch's layout); {instead}which layer is which with names={{{one.path!r}: ...}}, "
         f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )
 
 
 def _part_names(layer: Layer) -> str:
+    """The names of a layer's parameters, for a message."""
     return ", ".join(part.name for part in layer.parts)

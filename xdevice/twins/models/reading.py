@@ -1,5 +1,5 @@
-"""Reads a model as a `Twin`, a list of layers whose parameters are known; and applies `kinds=` to layers that no
-adapter knows, and `skip=` to those to leave out. A dict of tensors is read in `flat_states`."""
+"""Reads a model as a `Twin`, a list of layers whose parameters are known. Applies `kinds=`, for layers that no adapter
+can read, and `skip=`, which leaves out layers. A dict of tensors is read in `flat_states`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     Variables = Mapping[str, Any]
     Array = np.ndarray[Any, Any]
     Names = Mapping[str, str]
+    """A path for each path, as `names=` has them, or a kind for each path, as `kinds=` has them."""
     Pairs = Sequence[tuple[Layer, Layer]]
     """A layer of the source and its counterpart in the target, for each pair."""
     Shape = tuple[int, ...]
     Form = tuple[str, tuple[tuple[str, Shape], ...]]
     Signature = tuple[object, ...]
-    """The kind of a layer and the shape of one of its parameters, both the same for its counterpart."""
+    """The kind of a layer and the shape of one of its parameters. Layers with different signatures are not paired."""
 
 
 class Request(NamedTuple):
@@ -47,7 +48,7 @@ class Request(NamedTuple):
 
 
 _MOST_LAYERS: Final = 32
-"""How many layers a recurrent layer in a dict may have."""
+"""How many levels a recurrent layer in a dict may have."""
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 """Settings that shape a layer's parameters: if they differ between two layers, so may the parameters."""
 _TELLING: Final = (
@@ -55,35 +56,43 @@ _TELLING: Final = (
 )  # fmt: skip
 """The parameters, by PyTorch's names, whose shapes distinguish layers of one kind. For each layer, the first of these
 that it has is used."""
+# how many names a message lists
 _SOME: Final = 8
 
 
 class Twin(NamedTuple):
-    """One of the two: the source or the target of a conversion."""
+    """One of the two models of a conversion, the source or the target, as its layers and variables."""
 
     backend: Backend
     layers: list[Layer]
+    """The layers with parameters whose kind is known."""
     variables: Mapping[str, Any]
+    """All parameters and statistics, by name."""
     singles: list[Layer]
     """The variables that belong to no known layer, each once and as a layer of the kind "same"."""
     sequence: list[Layer] | None = None
     """All layers of a model, including those without parameters, in the order in which the model defines them. None
     for a dict, or if the backend cannot list them."""
     model: Any = None
+    """The framework's own model; None for a dict."""
 
     @property
     def name(self) -> str:
+        """The name of the backend, for messages."""
         return self.backend.name
 
     @property
     def by_path(self) -> dict[str, Layer]:
+        """The layers with parameters, by path."""
         return {layer.path: layer for layer in self.layers}
 
     @property
     def single_names(self) -> list[str]:
+        """The names of the variables in `singles`, in the same order."""
         return [layer.parts[0].name for layer in self.singles]
 
     def shapes(self, layer: Layer) -> dict[str, Shape]:
+        """The shapes of a layer's parameters in PyTorch's layout, by PyTorch's names."""
         return shapes_of(self.variables, layer)
 
     def forms(self, layers: Iterable[Layer]) -> list[Form]:
@@ -97,7 +106,7 @@ class Twin(NamedTuple):
         return forms
 
     def has_forms_of(self, other: Twin) -> bool:
-        """Whether both have the same kinds and shapes of layers, and equally many of each."""
+        """Whether both models have equally many layers of each kind and shape."""
         ours, theirs = (
             Counter(twin.forms([*twin.layers, *twin.singles])) for twin in (self, other)
         )
@@ -112,21 +121,24 @@ class Twin(NamedTuple):
         shape = shapes[name]
         groups = layer.settings.get("groups", 1)
         if isinstance(groups, int) and layer.kind.startswith("conv"):
-            # groups are compared as a setting; the inputs of all groups tell the layer
+            # a weight has the inputs of one group only; a different number of groups is found with the settings
             shape = (shape[0], shape[1] * groups, *shape[2:])
         return layer.kind, shape
 
     def signatures(self, layers: Iterable[Layer] | None = None) -> list[Signature]:
+        """The signatures of `layers`, by default of all layers of the twin."""
         return [self.signature(layer) for layer in (self.layers if layers is None else layers)]
 
     def with_layers(self, layers: Iterable[Layer]) -> Twin:
-        """The twin with these layers in place of its own, also in its sequence, where they have the same variables."""
+        """Returns the twin with these layers in place of its own. In its `sequence` they replace the layers that have
+        the same variables."""
         every = list(layers)
         sequence = self.sequence and list(_in_step(self.sequence, every))
         return self._replace(layers=every, sequence=sequence)
 
     def joined(self, joins: Iterable[tuple[Sequence[Layer], Layer]]) -> Twin:
-        """The twin with one layer in place of each group of its layers, where the first of the group was."""
+        """Returns the twin with one layer in place of each group of its layers, where the group's first layer was.
+        `joins` has the groups, each with the layer that replaces it."""
         whole_of = {id(layer): whole for group, whole in joins for layer in group}
         if not whole_of:
             return self
@@ -136,13 +148,13 @@ class Twin(NamedTuple):
 
 
 def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """The sequence with `layers` in place of the layers that they were made from, each at the position of its first
-    parameter. Layers without parameters stay."""
+    """Yields the layers of `sequence`, with `layers` in place of those that they were made from, which have the same
+    parameters. Each comes where the sequence has the first of its parameters. Layers without parameters stay."""
     owner_of = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
         owner = owner_of.get(layer.parts[0].name) if layer.parts else layer
-        # a stack of three comes once, where its first layer was
+        # one layer may replace several of the sequence, and comes where the first of them was
         if owner is not None and id(owner) not in done:
             done.add(id(owner))
             yield owner._replace(line=layer.line)
@@ -153,9 +165,11 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
     shapes = {}
     for part in layer.parts:
         shape = tuple(variables[part.name].shape)
-        if part.rule is layouts.SAME:  # most are, and NumPy takes 10 us for a stand-in
+        # a shortcut for most parts, because NumPy takes 10 us for a stand-in
+        if part.rule is layouts.SAME:
             shapes[part.of[0]] = shape
             continue
+        # the rule is tried on an array of this shape that takes one byte of memory
         stand_in = np.broadcast_to(np.zeros((), "bool"), shape)
         for name, array in zip(part.of, part.rule.canonical(stand_in), strict=True):
             shapes[name] = array.shape
@@ -163,6 +177,7 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
 
 
 def parent_of(path: str) -> str:
+    """The path of the module around the one at `path`; "" for the model itself."""
     return path.rpartition(".")[0]
 
 
@@ -172,7 +187,7 @@ def name_in(path: str) -> str:
 
 
 def some_of(names: Iterable[str]) -> str:
-    """A text with the first of many names: "a, b, ... (20 in all)"; "none" for no names."""
+    """Returns a text with the first eight of the names: "a, b, ... (20 in all)"; "none" for no names."""
     every = list(names)
     more = f", ... ({len(every)} in all)" if len(every) > _SOME else ""
     return ", ".join(every[:_SOME]) + more or "none"
@@ -182,20 +197,22 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
-    """Reads a model. The kinds of layers that only names and shapes describe are those of `kinds`."""
+    """Reads a model of this backend. `kinds` are as in `convert_state`, and decide the kinds of layers that only names
+    and shapes describe. Raises `StateError` if a kind does not fit the shapes of a layer."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
         sequence = list(backend.operations(model, layers))
-    # a release of the framework that lacks a private name is an error, unlike a backend that lists no operations
+    # this is an `UnsupportedError` too, but says that this release of the framework lacks a private name that the
+    # adapter needs: it must not pass for a backend that lists no operations
     except AbsentNameError:
         raise
     except UnsupportedError:
-        # layers with parameters can be paired all the same; `differences` says that nothing is known of the others
+        # layers with parameters can be paired all the same; `differences` reports that the others were not compared
         sequence = None
     if kinds:
         paths = spelled_out(kinds, variables, sequence)
-        # what only names and shapes tell, the user knows better
+        # a kind that the user gives outranks one that was guessed from names and shapes
         layers = [
             one
             for one in layers
@@ -207,7 +224,8 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
-    """Reads the argument `like=`; raises `NotATensorError` if it is not a model of the target."""
+    """Reads the argument `like=`, with `kinds` by the paths of `like`. Raises `NotATensorError` if it is not a model of
+    the backend `target`."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
@@ -221,14 +239,14 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
 
 
 def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
-    """The twin with the kind that the other model has at the same path, for those of its layers whose kind was only
-    guessed from names and shapes, if their parameters fit that kind too. `names` maps paths of the twin to those of
-    the other."""
-    there = other.by_path
+    """Returns the twin with some layers read as another kind: the kind that the other model has at the same path.
+    Only layers whose kind was guessed from names and shapes are changed, and only if their parameters fit that kind
+    too. `names` gives paths of the other model by paths of the twin, where they differ."""
+    other_layers = other.by_path
     ways = ways_of(twin.backend)
     layers = []
     for layer in twin.layers:
-        counterpart = there.get(names.get(layer.path, layer.path))
+        counterpart = other_layers.get(names.get(layer.path, layer.path))
         if counterpart is None or counterpart.kind == layer.kind or not is_unread(layer):
             layers.append(layer)
             continue
@@ -237,7 +255,7 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
             new = declared_layer(ways, layer.path, counterpart.kind, own)
         except StateError:
             new = None
-        # a parameter that the new kind does not have would be lost
+        # otherwise a parameter that the new kind does not have would be lost
         is_whole = new is not None and {part.name for part in new.parts} == own.keys()
         layers.append(
             new
@@ -248,6 +266,7 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
 
 
 def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
+    """Whether a layer has the shapes of its counterpart in the other model, for the parameters that both have."""
     ours, theirs = twin.shapes(layer), other.shapes(counterpart)
     return all(theirs.get(name, shape) == shape for name, shape in ours.items())
 
@@ -263,11 +282,11 @@ def is_unread(layer: Layer) -> bool:
 
 
 def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, Any]:
-    """The variables that belong to none of `layers`. A variable that has several names is listed under its first
-    name."""
+    """Returns the variables that belong to none of `layers`, by name. A variable that has several names is listed under
+    its first name."""
     owned = {id(variables[part.name]) for layer in layers for part in layer.parts}
     rest = {}
-    # a tied weight comes under each of its names, as one object
+    # a tied weight is one object under several names
     for name, value in variables.items():
         if id(value) not in owned:
             owned.add(id(value))
@@ -276,24 +295,25 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
 
 
 def single(name: str, value: Any) -> Layer:
-    """A variable as a layer of its own, in which axes of length 1 do not count."""
+    """Returns a variable as a layer of the kind "same". Its shape there has no axes of length 1."""
     return Layer(
         with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {}
     )
 
 
 def with_dots(path: str) -> str:
+    """Returns a path or name with dots in place of slashes, which Keras uses."""
     return path.replace("/", ".")
 
 
 def module_of(name: str) -> str:
-    """The path of the module that a variable of this name is in; "" if it is the model itself."""
+    """The path of the module that contains the variable or module of this name; "" for the model itself."""
     # Keras separates the names in a path with slashes, all other frameworks with dots
     return name[: max(name.rfind("."), name.rfind("/"), 0)]
 
 
 def paths_in(name: str) -> Iterator[str]:
-    """A name, and the paths of the modules around it, the innermost first."""
+    """Yields a name, and the paths of the modules around it, the innermost first."""
     while name:
         yield name
         name = module_of(name)
@@ -324,7 +344,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             for layer in twin.layers
             if _is_meant(layer.path, classes_of(twin.sequence), with_dots(place))
         ]
-        # in one of the two is enough: the other may be a class that is known anyway
+        # one of the two models is enough: the layer of the other may have a known class
         if any(own == kind for _, own in of_classes):
             continue
         if of_classes:
@@ -334,8 +354,8 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             )
         left = [name for twin, _ in places for name in twin.single_names]
         raise StateError(
-            f"kinds says {kind} of {shown(path)}, where there are no parameters of a layer that is not known by its "
-            f"class; it can be said of {some_of(left)}"
+            f"kinds says that {shown(path)} is a {kind}, but no layer of an unknown class has parameters there; the "
+            f"parameters of such layers are {some_of(left)}"
         )
 
 
@@ -346,12 +366,13 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
-    """The layers that `kinds=` makes of parameters in no known layer."""
+    """Returns the layers that `kinds=` describes and that consist of parameters in none of `layers`. Raises
+    `StateError` if the shapes of one do not fit its kind."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
     kinds = {
         path: kind
-        # a pattern may also match layers whose class is known
+        # a pattern may also match layers that the adapter has read
         for path, kind in spelled_out(kinds, rest, sequence).items()
         if with_dots(path) not in paths
     }
@@ -364,26 +385,28 @@ def _declared(
 def spelled_out(
     kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None
 ) -> dict[str, str]:
-    """`kinds` with each pattern and each name of a class replaced by the paths that it matches: those of modules, or of
-    tensors if the kind is "same". `names` are the names of the variables that are in no known layer."""
+    """Returns `kinds` with each pattern and each name of a class replaced by the paths that it matches: paths of
+    modules, or names of tensors if the kind is "same". `names` are the names of the variables that are in no known
+    layer, and `sequence` is that of a `Twin`, which has the classes."""
     kind_of: dict[str, str] = {}
     classes = classes_of(sequence)
     owners = dict.fromkeys(map(module_of, names))
     for key, kind in kinds.items():
-        # only "same" is said of a tensor; every other kind is said of the module around it
+        # the kind "same" is that of a tensor, any other kind that of a module with tensors
         paths = names if kind == "same" else owners
-        meant = [
+        matches = [
             path
             for path in paths
             if path and _is_meant(with_dots(path), classes, with_dots(key))
         ]
         # a key that matches nothing stays, so that the error about it can name it
-        kind_of |= dict.fromkeys(meant or [key], kind)
+        kind_of |= dict.fromkeys(matches or [key], kind)
     return kind_of
 
 
 def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
-    """The classes of the modules whose code is not read, by their paths."""
+    """The names of the classes of those modules whose code is not read, by their paths. `sequence` is that of a
+    `Twin`."""
     return {
         layer.path: layer.settings["type"]
         for layer in sequence or ()
@@ -392,19 +415,20 @@ def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
 
 
 def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
+    """Whether a key of `kinds=` matches a path: it is the path, a pattern with `*`, or the class of that module."""
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 
 def ways_of(backend: Backend) -> list[PartsOf]:
-    """The ways in which parameters of a backend may be named and laid out."""
+    """The ways in which parameters of a backend may be named and laid out: its own first, then its dialects."""
     return [backend.parts, *(DIALECTS[name] for name in backend.dialects)]
 
 
 def declared_layer(
     ways: Iterable[PartsOf], path: str, kind: str, variables: Variables
 ) -> Layer | None:
-    """The layer of a kind at a path, laid out in the way for which it has the most parameters; None if `variables` has
-    none of its parameters, or not all weights of a kind that has several.
+    """Returns the layer of a kind at a path, laid out in the one of `ways` for which `variables` has the most
+    parameters. None if `variables` has none of its parameters, or lacks a weight of a recurrent or attention layer.
 
     Raises:
         StateError: the shapes do not fit the kind.
@@ -414,14 +438,14 @@ def declared_layer(
     ]
     if not every:
         return None
-    # several dialects share the bias's name, so the weights decide among those with equally many parameters
+    # several dialects have the same name for a bias, so the weights decide among layers with equally many parameters
     layer = max(every, key=lambda one: (len(one.parts), len(_weights(one.parts))))
     return settled(layer, variables)
 
 
 def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """The layer of a kind at a path, laid out in one way, with the settings for which it has the most parameters; None
-    if `variables` has none of its parameters, or not all weights of a kind that has several."""
+    """Returns the layer of a kind at a path, laid out in one way, with the settings for which `variables` has the most
+    parameters. None if `variables` has none of its parameters, or lacks a weight of a recurrent or attention layer."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     every = []
     # Keras writes paths with slashes
@@ -430,7 +454,7 @@ def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer 
         for settings in _possible_settings(kind, start, variables):
             own = _with_norm(way(kind, settings), start, variables)
             if kind in layouts.RECURRENT and any(part.rule.refusal for part in own):
-                continue  # it has no such layer
+                continue  # the framework has no recurrent layer with these settings
             parts = _parts_at(own, path, separator)
             present = tuple(part for part in parts if part.name in variables)
             # a bias alone does not tell how many layers and directions there are
@@ -440,8 +464,9 @@ def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer 
 
 
 def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
-    """The parts of a layer, with the part `weight` replaced where `variables`, at `start`, has it in another form: as a
-    weight norm, as a spectral norm, or as the kernel of a depthwise convolution of Keras. Otherwise unchanged."""
+    """Returns the parts of a layer, with the part `weight` replaced if `variables` has it in another form: as a weight
+    norm, as a spectral norm, or as the kernel of a depthwise convolution of Keras. The names of the layer's variables
+    begin with `start`."""
     if start + DEPTHWISE in variables:
         rule = layouts.depthwise(int(variables[start + DEPTHWISE].shape[-1]))
         return [
@@ -451,7 +476,7 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
     for g, v in layouts.NORM_NAMES:
         if start + g in variables and start + v in variables:
             stored, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
-            # a flat g does not tell along which dim the norm was taken: it is read as one number for each row
+            # a g with fewer axes does not tell along which axis the norm was taken; PyTorch's default is the first
             shape = (*stored, *(1,) * (axes - len(stored)))
             return layouts.normed(parts, (g, v), shape, stored)
     for names in layouts.SPECTRAL_NAMES:
@@ -461,7 +486,8 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
 
 
 def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, ...]:
-    """The parts with names as in a whole model: "weight" at "block.fc" becomes "block.fc.weight"."""
+    """Returns the parts with their names in the whole model: "weight" at "block.fc" becomes "block.fc.weight".
+    `separator` is "." or "/"; a part without a name gets the path itself."""
     prefix = path + separator if path else ""
     return tuple(
         part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
@@ -470,13 +496,13 @@ def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, .
 
 
 def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[Settings]:
-    """The settings that a layer of the kind may have been made with, those with the fewest parameters first. Its
-    variables have names that begin with `start`."""
+    """Yields the settings that a layer of the kind may have been made with, those with the fewest parameters first. The
+    names of its variables begin with `start`."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}
         yield {"packed": False}
     elif kind in layouts.RECURRENT:
-        # no shape says how many layers there are: only the numbers in the names of the parameters do
+        # no shape says how many levels there are: only the numbers in the names of the parameters do
         for number in range(1, _MOST_LAYERS + 1):
             yield {"layers": number, "bidirectional": False}
             yield {"layers": number, "bidirectional": True}
@@ -488,17 +514,18 @@ def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[
 
 
 def _weights(parts: Iterable[Part]) -> list[str]:
+    """The names of the parts that are not biases."""
     return [part.name for part in parts if "bias" not in part.name]
 
 
 def settled(layer: Layer, variables: Variables) -> Layer:
-    """The layer with the settings that follow from its shapes.
+    """Returns the layer with the settings that follow from the shapes of its variables.
 
     Raises:
         StateError: the shapes do not fit its kind.
     """
     check_shapes(layer, variables)
-    # only here shapes decide a setting; `laid_out` has found those of other kinds by the names of the parameters
+    # only an attention has a setting that shapes decide; `laid_out` has found the settings of other kinds by names
     if layer.kind != layouts.ATTENTION:
         return layer
     return layer._replace(
@@ -528,7 +555,8 @@ def check_shapes(layer: Layer, variables: Variables) -> None:
 
 
 def check_skip(skip: Any) -> tuple[str, ...]:
-    """The paths that `skip=` gives, with dots. Raises `ArgumentError` for anything but a list of texts."""
+    """Returns the paths that `skip=` gives, with dots in place of slashes. Raises `ArgumentError` if `skip` is a text,
+    or has an item that is not a text."""
     # a text is iterable too, and each of its characters would be taken for a path
     if isinstance(skip, str) or not all(isinstance(path, str) for path in skip):
         raise ArgumentError(f'skip= takes a list of paths, such as ["fc"], not {shown(skip)}')
@@ -536,15 +564,16 @@ def check_skip(skip: Any) -> tuple[str, ...]:
 
 
 def is_skipped(name: str, skip: Sequence[str]) -> bool:
-    """Whether a name or a path is one of the paths of `skip=`, or below it."""
+    """Whether a name or a path is one of the paths of `skip=`, or is inside a module at one of them."""
     whole = with_dots(name)
     return any(whole == path or whole.startswith(f"{path}.") for path in skip)
 
 
 def without(twin: Twin, skip: Sequence[str]) -> Twin:
-    """The twin without the layers and parameters at the paths of `skip`."""
+    """Returns the twin without the layers and single tensors that have a parameter at one of the paths of `skip`."""
 
     def kept(layers: Iterable[Layer]) -> list[Layer]:
+        """Returns the layers without a parameter at one of the paths."""
         return [
             layer
             for layer in layers
@@ -555,7 +584,7 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
 
 
 def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
-    """Raises `StateError` for a path of `skip=` where none of the models has parameters."""
+    """Raises `StateError` for a path of `skip=` at which none of the models has parameters."""
     names = [name for twin in twins for name in twin.variables]
     for path in skip:
         if not any(is_skipped(name, (path,)) for name in names):

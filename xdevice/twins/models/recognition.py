@@ -1,5 +1,5 @@
-"""Recognizes tensors in a file or a dict without a module: their names and shapes show which program wrote them, and
-which kinds the layers have.
+"""Recognizes tensors in a file or a dict without a module: their names and shapes show which framework or library wrote
+them, and which kinds the layers have.
 
 One program wrote all of them, so one layer whose weight is not square shows how all are laid out. If several dialects
 or kinds fit equally well, the error asks for the right one, in a line that can be pasted.
@@ -40,7 +40,7 @@ _ALONE: Final = (
     "linear", "conv", "conv_transpose", "batch_norm", "embedding", "layer_norm", "rms_norm", "group_norm",
     "instance_norm", "prelu", *layouts.RECURRENT,
 )  # fmt: skip
-"""Kinds in the order in which they are guessed, where several fit."""
+"""The kinds of layers that are one module, in the order in which they are guessed if several fit."""
 _HINTS: Final = (
     ("conv_transpose", r"deconv|transpose|upconv"),
     ("embedding", r"emb|wte|wpe|token|vocab|lookup"),
@@ -50,13 +50,14 @@ _HINTS: Final = (
     ("prelu", r"prelu|act"),
     ("layer_norm", r"layer_?norm|ln"),
 )
-"""Words in the name of a layer that make a kind the better guess."""
+"""Patterns of words in the name of a layer that make a kind the better guess."""
+# kinds whose parameters have one axis
 _VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "prelu")
 
 
 def dialects_of(origin: str, layout: str | None) -> dict[str, PartsOf]:
-    """The dialects that tensors of the backend `origin` may be in, or the one that the user names; all if neither is
-    known."""
+    """Returns the dialects, by name, that tensors of the backend `origin` may be in: only `layout` if the user gives
+    it, and all if `origin` is not known. Raises `ArgumentError` if `layout` is not a dialect."""
     if layout is not None:
         if layout not in DIALECTS:
             raise ArgumentError(
@@ -71,9 +72,11 @@ class Reading(NamedTuple):
     """The layers of a state, read in one dialect."""
 
     dialect: str
+    """The name of the dialect."""
     layers: list[Layer]
+    """The layers whose kinds are given, in the order of `kinds`, then those that names and shapes tell."""
     lacking: list[str]
-    """Paths for which a kind was given, but which have no parameters of that kind."""
+    """Paths for which a kind was given, but at which the state has no parameters of that kind."""
     doubts: dict[str, list[str]]
     """The possible kinds of a layer, by its path, if there are several."""
     misfits: int
@@ -85,6 +88,7 @@ class Reading(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, int]:
+        """A value to compare readings with: larger is better."""
         return -self.misfits, self.wanted, self.explained
 
 
@@ -95,8 +99,9 @@ def readings(
     wanted: Twin | None,
     names: Names,
 ) -> list[Reading]:
-    """The state read in each dialect. Only the best readings are left: those with the fewest contradicting shapes, the
-    most layers that the target has, and the most tensors in layers."""
+    """Reads the state in each dialect, and returns the best readings: those with the fewest contradicting shapes, then
+    the most layers that the target has, then the most tensors in layers. `kinds` gives a kind by path, `wanted` is the
+    target's model or None, and `names` gives paths of the state by paths of the target."""
     every = [
         _read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()
     ]
@@ -106,26 +111,28 @@ def readings(
 
 
 def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
-    """The one of equally good readings to continue with. If it makes no difference, that is the first.
-    `is_torch_assumed` says that PyTorch's layout is meant if it is the first one that fits.
+    """Returns one of the readings, which are equally good: the first. With `is_torch_assumed`, PyTorch's layout is
+    taken without a question if it is the first one that fits.
 
     Raises:
-        StateError: two dialects fit that lay out a weight differently.
+        StateError: two readings lay out a parameter differently, so the choice would matter.
     """
     first = every[0]
+    # without a question, because most dicts of arrays are laid out as in PyTorch
     if is_torch_assumed and first.dialect == "torch":
         return first
     for other in every[1:]:
         for one, two in zip(first.layers, other.layers, strict=False):
             if one.path == two.path and _rules(one) != _rules(two):
                 raise StateError(
-                    f"the framework of these tensors is unknown, and {one.parts[0].name} is laid out otherwise in "
-                    f"{first.dialect} than in {other.dialect}: say layout={first.dialect!r} or layout={other.dialect!r}"
+                    f"the framework of these tensors is unknown, and {one.parts[0].name} is laid out differently in "
+                    f"{first.dialect} and {other.dialect}: say layout={first.dialect!r} or layout={other.dialect!r}"
                 )
     return first
 
 
 def _rules(layer: Layer) -> list[object]:
+    """The rules of a layer's parts, in order: two layers with the same rules are laid out in the same way."""
     return [part.rule for part in layer.parts]
 
 
@@ -137,13 +144,15 @@ def _read(
     wanted: Twin | None,
     names: Names,
 ) -> Reading:
-    """Reads a state in one dialect. `names` maps paths of the target to those of the state."""
+    """Reads a state in one dialect, whose layouts are `way`. The other arguments are those of `readings`."""
     layers, lacking, misfits = [], [], 0
+    # the target's layers, by the path at which the state has their counterparts
     wanted_at = (
         {}
         if wanted is None
         else {names.get(layer.path, layer.path): layer for layer in wanted.layers}
     )
+    # first the layers whose kinds are given, then those that names and shapes tell
     for path, kind in kinds.items():
         layer = _as_in_target(dialect, wanted_at.get(path), variables, wanted) or laid_out(
             way, path, kind, variables
@@ -177,14 +186,16 @@ def _read(
 def _signatures(
     layers: Iterable[Layer], variables: Variables, wanted: Twin | None
 ) -> list[Signature]:
-    """The kinds and shapes of layers of a state, to compare with those of the target; empty without a target."""
+    """Returns the signatures of layers of a state, to compare with those of the target; empty without a target."""
+    # a method of `Twin` computes them, given the variables of the state in place of the target's
     return [] if wanted is None else wanted._replace(variables=variables).signatures(layers)
 
 
 def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, wanted: Twin | None
 ) -> Layer | None:
-    """A layer of the target, unchanged, if the state is of its framework and has all its names and shapes."""
+    """Returns a layer of the target with only its shaping settings, if the state is of the target's framework and has
+    all of the layer's names and shapes; otherwise None."""
     if (
         counterpart is None
         or wanted is None
@@ -206,27 +217,27 @@ def _as_in_target(
 def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether a parameter of the layer has a different shape than `expected`, which may lack parameters."""
+    """Whether a parameter of the layer has a different shape than in `expected`, which need not have all parameters."""
     shapes = shapes_of(variables, layer)
     return any(expected.get(name, shape) != shape for name, shape in shapes.items())
 
 
 def _fits(layer: Layer, variables: Variables) -> bool:
-    """Whether the shapes of a layer are those of its kind, and a bias has a number for each output."""
+    """Whether the shapes of a layer fit its kind, and a bias has a number for each output."""
     try:
         check_shapes(layer, variables)
         shapes = shapes_of(variables, layer)
     except (StateError, ValueError, IndexError):
         return False
-    # a weight with two axes also has the parameter names of a norm, but is the weight of a linear layer
+    # a linear layer has the same parameter names as a norm, but its weight has two axes
     if layer.kind in _VECTORS and any(len(shape) != 1 for shape in shapes.values()):
         return False
     weight, bias = shapes.get("weight"), shapes.get("bias")
     if weight is None or bias is None:
         return True
-    # the number of groups is unknown, and only the bias has the outputs of all groups
-    groups = layer.kind == "conv_transpose"
-    return bias[0] % weight[1] == 0 if groups else bias[:1] == weight[:1]
+    # a transposed convolution with an unknown number of groups: only the bias has the outputs of all groups
+    is_transposed = layer.kind == "conv_transpose"
+    return bias[0] % weight[1] == 0 if is_transposed else bias[:1] == weight[:1]
 
 
 # kinds by names and shapes
@@ -235,16 +246,18 @@ def _fits(layer: Layer, variables: Variables) -> bool:
 def _by_names(
     way: PartsOf, variables: Variables, wanted: Twin | None
 ) -> tuple[list[Layer], dict[str, list[str]]]:
-    """The layers that follow from the names and shapes of tensors; and those that may be of several kinds, with the
-    kinds, the first of which is the guess."""
+    """Returns the layers that follow from the names and shapes of tensors; and the possible kinds of each layer that
+    may be of several, by its path. The first of these kinds is the guess, and the layer has it."""
+    # the tensors of each module
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
         groups.setdefault(module_of(name), {})[name] = x
     layers: list[Layer] = []
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
-    # the outermost first
+    # the modules around each group, the outermost first, because an attention or cell may contain others
     around = [["", *reversed(list(paths_in(group)))] for group in groups]
+    # first attentions and recurrent layers, which consist of several modules
     for path in dict.fromkeys(chain.from_iterable(around)):
         below = {
             name: x
@@ -258,8 +271,9 @@ def _by_names(
                 layers.append(layer)
                 used |= {part.name for part in layer.parts}
     signatures = () if wanted is None else wanted.signatures()
+    # then the layers that are one module
     for path, own in groups.items():
-        # for example the linear layers inside an attention, which are not layers by themselves
+        # the tensors are in a layer already, as those of the linear layers inside an attention
         if used & own.keys():
             continue
         possible = [
@@ -269,7 +283,7 @@ def _by_names(
             continue
         possible = _likely_first(possible)
         if wanted is not None:
-            # a kind that the target does not have at this shape cannot be meant
+            # a kind that the target does not have with this shape is not the right one
             own_signatures = _signatures(possible, variables, wanted)
             in_target = [
                 layer
@@ -284,7 +298,8 @@ def _by_names(
 
 
 def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
-    """An attention layer that packed weights or an axis of heads distinguish from four linear layers, or None."""
+    """Returns the attention at a path, if its packed weights or an axis of heads distinguish it from four linear
+    layers; otherwise None."""
     layer = laid_out(way, path, layouts.ATTENTION, variables)
     if layer is None:
         return None
@@ -295,9 +310,9 @@ def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
 
 
 def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
-    """The layer of a kind that has all of these tensors, including a weight; None if there is none."""
+    """Returns the layer of a kind that has exactly the tensors `own`, including a weight; None if there is none."""
     layer = laid_out(way, path, kind, own)
-    # a tensor that the kind does not have speaks against it
+    # a tensor that layers of this kind do not have shows that the kind is wrong
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
         return None
     names = {name for part in layer.parts for name in part.of}
@@ -313,7 +328,7 @@ def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
 
 
 def _likely_first(possible: list[Layer]) -> list[Layer]:
-    """The possible layers of one path, with those first whose kind the path suggests."""
+    """Returns the possible layers of one path, with those first whose kind the last name in the path suggests."""
     word = with_dots(possible[0].path).rpartition(".")[2].lower()
     meant = [kind for kind, pattern in _HINTS if re.search(pattern, word)]
     return sorted(possible, key=lambda layer: layer.kind not in meant)
@@ -323,7 +338,8 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
-    """A line for `kinds=` that says what the unknown tensors are, as far as names and shapes show it."""
+    """Returns a guess for `kinds=`, as a text, that gives the kinds of the tensors named `unknown`: the kinds that the
+    reading has for them, and "same" for the rest. A long guess is cut."""
     names = list(unknown)
     kinds = {
         layer.path: layer.kind
@@ -333,6 +349,7 @@ def question(unknown: Iterable[str], reading: Reading) -> str:
     owned = {part.name for layer in reading.layers for part in layer.parts}
     kinds |= {with_dots(name): "same" for name in names if name not in owned}
     short = dict(_with_patterns(kinds))
+    # at most 12 entries if the whole guess would make the message unreadable
     return (
         f"kinds={short}"
         if len(str(short)) < 1000
@@ -341,10 +358,11 @@ def question(unknown: Iterable[str], reading: Reading) -> str:
 
 
 def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The kinds with a `*` for the numbers in paths, where all such paths are of one kind."""
+    """Yields the items of `kinds`, with one pattern in place of several paths that differ only in numbers, if all of
+    these are of the same kind. The pattern has `*` for each number."""
     groups: dict[str, dict[str, str]] = {}
     for path, kind in kinds.items():
-        # only names that are nothing but a number, as those of blocks: fc1 and fc2 may be anything
+        # only a name that is nothing but a number, such as that of a block: fc1 and fc2 may have different kinds
         groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), {})[path] = kind
     for pattern, own in groups.items():
         same = set(own.values())

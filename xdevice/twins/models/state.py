@@ -1,8 +1,8 @@
-"""`State`, named tensors of one framework; the `Writer`, which fills one with the parameters of another framework's
-model; and `write_named`, which writes them into a model.
+"""Three things: `State`, named tensors of one framework; `Writer`, which fills a `State` with the parameters of another
+framework's model; and `write_named`, which writes named tensors into a model.
 
 All parameters are converted through PyTorch's layout: each parameter of the source is converted into the parameters
-that a layer of PyTorch would have, and these into the parameters of the target.
+that a PyTorch layer would have, and these are converted into the parameters of the target.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .reading import Array, Request, Twin
 
 LIKE: Final = "like"
-"""In place of a dtype: the dtypes of the target's variables."""
+"""The argument `dtype=` that means the dtypes of the target's variables."""
 _MOST: Final = 12
-"""How many reasons an error names."""
+"""How many reasons an error lists."""
 
 
 class State(dict[str, Any]):
@@ -81,6 +81,7 @@ class State(dict[str, Any]):
             str
         ] = []  # those of `settings` of which both models tell the value
         self.pairs: dict[str, str] = {}
+        # by name, how the shape of a tensor changed, for `print`
         self._forms: dict[str, str] = {}
         self.done: list[str] = []
         self.skipped: list[str] = []
@@ -118,6 +119,7 @@ class State(dict[str, Any]):
             del self.unmapped[name]
 
     def __str__(self) -> str:
+        """The tensors with their sources, then the steps, the unmapped names and the differences."""
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
         lines = [f"{count}:" if self else count]
@@ -137,23 +139,25 @@ class State(dict[str, Any]):
         return "\n".join(lines)
 
 
-_name_of = cache(dtypes.dtype_name)  # a model has few
+_name_of = cache(dtypes.dtype_name)  # called for each tensor, of few dtypes
 
 
 # writing the parameters of one model
 
 
 class _Value(NamedTuple):
-    """A parameter in PyTorch's layout, and the source's variable that it was made from: its name and its device."""
+    """A parameter in PyTorch's layout, and the source's variable that it was made from."""
 
     array: Array
     origin: str
+    """The name of the source's variable."""
     place: Device
+    """The device of the source's variable."""
 
 
 class Writer:
-    """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped. `like` is the target's
-    model, if there is one."""
+    """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped. `source` is the model that
+    is converted, `target` the backend to convert to, and `like` the target's model, or None."""
 
     def __init__(
         self,
@@ -169,21 +173,22 @@ class Writer:
         # a run of `xdevice parity` that asks for float64, or for jitter
         self._changes_floats = bool(floats.setting())
         self._possible: set[tuple[Device, str]] = set()
-        """The devices and dtypes that the target has."""
+        """The pairs of a device and a dtype that were checked: the target has them."""
         self._casts: dict[tuple[str, str], list[str]] = {}
         """The names of the tensors that have another dtype in the target, by the two dtypes."""
         self._first_names: dict[int, str] = {}
-        """The names of the target's variables that have received their values, by the `id` of the variable."""
+        """The name under which each variable of the target got its value first, by the `id` of the variable."""
         self._uses: dict[int, list[tuple[int, str, str]]] = {}
-        """The use of each variable of the source, by its `id`: the `id` of the target's variable, its name, and the
-        path of the source's layer."""
+        """The variables of the target that were made from each variable of the source, by the `id` of the latter: the
+        `id` of the target's variable, its name, and the path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
-        """Writes a layer under its own names, as the target lays it out."""
+        """Writes a layer under the source's names, in the target's layout. There is no model of the target."""
         parts = [
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
         ]
+        # a layer behind a flattened image may count its pixels in another order than the target
         layer, lines = pixel_order.reordered(
             layer, None, partial(pixel_order.puts_channels_last, self._target)
         )
@@ -191,7 +196,8 @@ class Writer:
         self._fill(layer, parts)
 
     def put(self, layer: Layer, other: Layer, like: Twin) -> None:
-        """Writes a layer into its counterpart, `other`. Both are listed as unmapped if their shapes cannot agree."""
+        """Writes a layer into its counterpart `other`, a layer of the target's model `like`. Lists both as unmapped if
+        their shapes cannot agree."""
         why = self._shapes_apart(layer, other) or self._norms_apart(layer, other, like)
         if why:
             self.leave([layer, other], why)
@@ -201,6 +207,7 @@ class Writer:
             one, lines = pixel_order.reordered(
                 layer, other, partial(pixel_order.has_channels_last, like)
             )
+            # against `one`, in which parameters may be refused now
             other, more = pixel_order.reordered(
                 other, one, partial(pixel_order.has_channels_last, self._source)
             )
@@ -209,19 +216,19 @@ class Writer:
         self._fill(layer, other.parts)
 
     def finish(self) -> None:
-        """Lists the tensors whose dtype differs in the target."""
+        """Lists the tensors whose dtype differs in the target. Called after all layers have been written."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; dtype='like' casts before loading"
             )
 
     def _list(self, difference: str) -> None:
-        """Lists a difference from the target's model, if there is one."""
+        """Lists a line about a difference from the target's model; does nothing if there is no such model."""
         if self._like is not None:
             self._state.differences.append(difference)
 
     def leave(self, layers: Iterable[Layer], why: str) -> None:
-        """Lists all parameters of these layers as unmapped."""
+        """Lists all parameters of these layers as unmapped, for the reason `why`."""
         for layer in layers:
             for part in layer.parts:
                 self._state.unmapped[part.name] = why
@@ -229,7 +236,8 @@ class Writer:
     # mismatches
 
     def _shapes_apart(self, layer: Layer, other: Layer) -> str:
-        """Why two layers cannot have the same shapes: settings that differ, as a text; "" if there are none."""
+        """Returns why two layers cannot have the same shapes: a text with the settings that differ; "" if no setting
+        that shapes parameters differs."""
         ours, theirs = layer.settings, other.settings
         return "; ".join(
             f"{name} is {ours[name]} in {self._source.name}, {theirs[name]} in {self._target.name}"
@@ -238,7 +246,9 @@ class Writer:
         )
 
     def _norms_apart(self, layer: Layer, other: Layer, like: Twin) -> str:
-        """Why the weight norms of two layers cannot be converted; "" if they can."""
+        """Returns why the weight norms of two layers cannot be converted: they are over different axes. "" if they can,
+        or if not both layers have one."""
+        # the shape of g tells the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
             return ""
@@ -247,15 +257,16 @@ class Writer:
             return ""
         return (
             f"the weight norms are over other axes: in PyTorch's layout, {g} is {ours} in {self._source.name}, "
-            f"{theirs} in {self._target.name}; build one with another dim"
+            f"{theirs} in {self._target.name}; build one of them with another dim"
         )
 
     # one layer
 
     def _fill(self, layer: Layer, parts: Sequence[Part]) -> None:
-        """Writes the parameters of a layer into `parts`, those of its counterpart, and lists what one of the two
-        lacks."""
+        """Writes the parameters of a layer into `parts`, the parts of its counterpart, and lists the parameters that
+        only one of the two has."""
         values = self._read(layer)
+        # these change `values`, so that they have the parameters that `parts` need
         self._fit_norm(layer, values, parts)
         self._fit_biases(values, parts)
         for part in parts:
@@ -272,23 +283,25 @@ class Writer:
                 self._list_unused(layer, name, value)
 
     def _read(self, layer: Layer) -> dict[str, _Value]:
-        """A layer's parameters in PyTorch's layout, by PyTorch's names."""
+        """Returns a layer's parameters in PyTorch's layout, by PyTorch's names. Lists those that cannot be converted as
+        unmapped, and leaves them out."""
         values = {}
         for part in layer.parts:
             if part.rule.refusal is not None:
                 self._state.unmapped[part.name] = part.rule.refusal
                 continue
             own, place = self._values_of(part.name)
-            # most are laid out as PyTorch's
+            # a shortcut: most parameters are laid out as in PyTorch
             arrays = (own,) if part.rule is layouts.SAME else part.rule.canonical(own)
             for name, array in zip(part.of, arrays, strict=True):
                 values[name] = _Value(array, part.name, place)
         return values
 
     def _values_of(self, name: str) -> tuple[Array, Device]:
-        """The values of a variable of the source, and its device. On meta it has no values: then an array of its shape
-        that takes no memory."""
+        """Returns the values of a variable of the source, and its device. A variable on meta has no values: its array
+        has its shape and dtype, and takes almost no memory."""
         value, backend = self._source.variables[name], self._source.backend
+        # a tensor of a file is read when it is needed, so that only one is in memory
         if isinstance(value, FileTensor):
             return value.read(), devices.CPU
         place = backend.device_of(value)
@@ -299,11 +312,12 @@ class Writer:
         return backend.peek(value), place
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """Merges the two parameters of a weight norm into one weight, or splits one weight into two parameters, where
-        only one of the two layers has a weight norm. Then the outputs are equal, but training is not."""
+        """Changes `values` if only one of the two layers has a weight norm: merges the two parameters of the norm into
+        one weight, or splits one weight into two parameters. The outputs are then equal, but training differs."""
         self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
         is_wanted = _has(g, parts)
+        # both layers have a weight norm, or neither
         if is_wanted == (g in values):
             return
         if g in values:
@@ -322,11 +336,12 @@ class Writer:
     def _fit_spectral(
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
     ) -> None:
-        """Makes one weight from a spectral norm's parameters, where the target has no such norm. The reverse is
-        impossible: u and v are learned together with the weight."""
+        """Replaces a spectral norm's parameters in `values` by one weight, if the target has no such norm. The reverse
+        is impossible, because u and v are learned together with the weight."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
+        # without this setting, as for a state, `of_spectral` finds the axis
         axis = layer.settings.get(layouts.SPECTRAL_AXIS)
         array = layouts.of_spectral(
             original.array, u.array, v.array, axis if isinstance(axis, int) else None
@@ -337,8 +352,8 @@ class Writer:
         )
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """Adds zeros for a bias that the source lacks where the target has it in one array with others: some
-        attentions have no bias for their keys, which does not change a softmax."""
+        """Adds zeros to `values` for a bias that the source lacks, if the target has this bias in one array with others
+        that the source has. Some attentions have no bias for their keys, which would not change the softmax."""
         for part in parts:
             lacking = [
                 name for name in part.of if name not in values and name.endswith(".bias")
@@ -353,13 +368,15 @@ class Writer:
                     array=np.zeros_like(weight, shape=weight.shape[:1])
                 )
                 self._state.differences.append(
-                    f"{part.name}: {self._source.name} has no {name}, and zeros are in its place"
+                    f"{part.name}: {self._source.name} has no {name}, so zeros are in its place"
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
-        """Lists a part of the target for which the source has not all parameters (`missing`)."""
+        """Lists a part of the target for which the source lacks the parameters `missing`."""
         if part.of == (layouts.COUNTER,):
-            self._list(f"{part.name}: {self._source.name} does not count batches; it stays")
+            self._list(
+                f"{part.name}: {self._source.name} does not count batches; it is unchanged"
+            )
         # without `like` the target's layer may be built without the part, such as a bias
         elif self._like is not None or len(missing) < len(part.of):
             self._state.unmapped[part.name] = (
@@ -373,7 +390,7 @@ class Writer:
             state.differences.append(
                 f"{origin}: left out, because {self._target.name} does not count batches"
             )
-        # a bias of zeros changes nothing; on meta there are no values to tell
+        # a bias of zeros changes nothing, so it is not listed; on meta it is not known whether a bias is zeros
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
         # another part of the same variable may have found its place
@@ -383,7 +400,8 @@ class Writer:
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
-        """Writes one tensor of the target, made of the `values` of the source that its part names."""
+        """Writes one tensor of the target, made from `values`, the values of PyTorch's parameters in `part.of`. Lists
+        it as unmapped if they do not fit the target's layout."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -392,7 +410,7 @@ class Writer:
             return
         if self._changes_floats:
             array = floats.take(array)
-        # one variable of the source may hold several of PyTorch's parameters
+        # one variable of the source may hold several of PyTorch's parameters, and is then named once
         names = tuple(dict.fromkeys([value.origin for value in values]))
         first = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
@@ -406,9 +424,9 @@ class Writer:
         if variable is not None:
             self._check_ties(layer, part.name, id(variable), id(first), array)
         place = self._place(values[0].place, variable)
-        # once for each device and dtype, of which a model has few
+        # checked once for each device and dtype
         if (place, came) not in self._possible:
-            # a device with a variable of the target exists; meta comes from the source, and the target may lack it
+            # the device of one of the target's variables exists, but meta comes from the source, and may not exist here
             if variable is None or place.kind == "meta":
                 self._target.require(place)
             require_dtype(self._target, came, part.name, "cast the model first", place=place)
@@ -420,9 +438,9 @@ class Writer:
         )
 
     def _place(self, place: Device, variable: Any) -> Device:
-        """The device for the value of a target's variable, which is made from a variable of the source at `place`. A
-        variable on meta in the source stays there, because it has no values; and values do not go to meta unless
-        `device=` says so."""
+        """Returns the device for a value that comes from a variable of the source on `place`. `variable` is the
+        target's variable, or None. A variable that is on meta in the source stays on meta, because it has no values.
+        Other values go to meta only if `device=` says so."""
         if place.kind == "meta":
             return place
         if self._device is not None:
@@ -432,20 +450,21 @@ class Writer:
         return devices.CPU if place.kind == "meta" else place
 
     def _tensor(self, array: Array, place: Device) -> Any:
-        """The array as a tensor of the target's framework on the device `place`."""
+        """Returns the array as a tensor of the target's framework on the device `place`."""
         if place.kind == "meta":
             return self._target.full(array.shape, 0, place, array.dtype.name)
         # an empty array has no memory that could be taken over
         if place is not devices.CPU or not array.size:
             return self._target.from_numpy(array, place)
-        # the tensor takes the memory over, so nobody else may have it
+        # the tensor takes over the memory, so no other array may share it
         return self._target.from_buffer(owned(array))
 
     def _check_ties(
         self, layer: Layer, name: str, variable: int, first: int, array: Array
     ) -> None:
         """Raises `StateError` if one variable of the target would get two values. Lists, as a difference, a variable of
-        the source that becomes two variables of the target."""
+        the source that becomes two variables of the target. `variable` and `first` are the `id`s of the target's
+        variable, named `name`, and of the source's."""
         before = self._first_names.setdefault(variable, name)
         if before != name:
             values = self._state[before]
@@ -472,11 +491,13 @@ class Writer:
 
 
 def _has(name: str, parts: Iterable[Part]) -> bool:
+    """Whether one of the parts becomes PyTorch's parameter `name`."""
     return any(name in part.of for part in parts)
 
 
 def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
-    """Names the change to an array of this shape, other than exchanging its axes."""
+    """Returns how a tensor of this shape was changed into one of the shape `own`, as a text to append to its line; ""
+    if its axes were exchanged at most."""
     size, own_size = math.prod(shape), math.prod(own)
     if size == own_size:
         return "" if sorted(shape) == sorted(own) else ", reshaped"
@@ -487,10 +508,14 @@ def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
 
 
 def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
-    """Writes named tensors into the variables of a model, in place: what `load(state, into=model)` does.
+    """Writes named tensors into the variables of a model, in place, for `load(state, into=model)`.
 
-    A variable with several names is given by one of them, or by all with one value. PyTorch's `num_batches_tracked`
-    may always be missing. The `differences` of a `State` are not errors.
+    A variable with several names is given under one of them, or under several with the same value. PyTorch's
+    `num_batches_tracked` may always be missing. The `differences` of a `State` are not errors.
+
+    Raises:
+        StateError: tensors do not fit; with `strict`, also if a variable is missing. Nothing was written then.
+        NotATensorError: `model` is not a model.
     """
     backend = owners.backend_of_model(model)
     if backend is None:
@@ -498,7 +523,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     if strict:
-        # layers in a plain list are in no variable, and would keep their values
+        # layers in a plain list are not among the model's variables, and would keep their values without notice
         unlisted.refuse(backend, model, "loading into")
     variables = dict(backend.variables(model))
     wrong = []
@@ -507,7 +532,8 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         wrong.append(
             f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"
         )
-        # then each name is unknown, and each variable missing, for one reason
+        # a state that was converted without like= has other names: one line says that, in place of one for each
+        # variable
         has_other_names = isinstance(state, State) and not state.pairs
     if has_other_names:
         wrong.append(
@@ -531,14 +557,15 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
 def write_variables(
     backend: Backend, model: Any, variables: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
-    """Writes values into `variables` of a model, which `values` names. Each has the dtype and the shape of its
-    variable."""
+    """Writes `values` into those of a model's `variables` that have the same names. Each value has the dtype and the
+    shape of its variable, and may be on another device."""
 
     def there(name: str) -> Any:
+        """Returns the value on the device of its variable."""
         place, value = backend.device_of(variables[name]), values[name]
         return value if backend.device_of(value) is place else backend.move(value, place)
 
-    # JAX's arrays are immutable, so its modules get new ones
+    # JAX arrays are immutable, so the modules get new arrays
     if backend.has_layers(model):
         backend.write_layers(model, {name: there(name) for name in values})
         return
@@ -549,7 +576,9 @@ def write_variables(
 def _misfits(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each tensor that cannot be written into the variable of its name."""
+    """Yields a line for each tensor that cannot be written into the variable of its name, but one line for all tensors
+    whose dtypes differ in the same way."""
+    # the first name under which each variable is given, by the `id` of the variable
     written: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
@@ -560,11 +589,11 @@ def _misfits(
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
             yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
             continue
-        there, here = _form(variable), _form(value)
-        if there != here and tuple(variable.shape) == tuple(value.shape):
+        expected, actual = _form(variable), _form(value)
+        if expected != actual and tuple(variable.shape) == tuple(value.shape):
             casts.setdefault((_name_of(value.dtype), _name_of(variable.dtype)), []).append(name)
-        elif there != here:
-            yield f"{name}: got {here}, expected {there}"
+        elif expected != actual:
+            yield f"{name}: got {actual}, expected {expected}"
         elif not (backend.has_layers(model) or _is_writable(backend, variable)):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
@@ -572,11 +601,11 @@ def _misfits(
         elif backend.device_of(value).kind == "meta":
             yield f"{name}: it is on meta, where it has no values"
         first = written.setdefault(id(variable), name)
-        # the same value twice is how a checkpoint writes a tied weight
-        if first != name and there == here and not _equal(backend, value, state[first]):
+        # checkpoints have a tied weight under each of its names, with the same value
+        if first != name and expected == actual and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"
-    for (came, expected), names in casts.items():
-        yield f"{_tensors_are(names)} {came}, expected {expected}; dtype='like' of convert_state casts"
+    for (came, wanted), names in casts.items():
+        yield f"{_tensors_are(names)} {came}, expected {wanted}; dtype='like' of convert_state casts"
 
 
 def _missing(
@@ -591,7 +620,7 @@ def _missing(
         name for name, variable in variables.items()
         if id(variable) not in present and name not in unmapped and name not in skipped
     ]  # fmt: skip
-    # reading the layers takes time, and only tells which of the missing variables are counters
+    # the layers are read only if necessary, to find out which of the missing variables are counters
     parts = (part for layer in backend.layers(model) for part in layer.parts) if missing else ()
     counters = {part.name for part in parts if part.of == (layouts.COUNTER,)}
     yield from (
@@ -605,17 +634,22 @@ def _missing(
 
 
 def _tensors_are(names: list[str]) -> str:
+    """The beginning of a line about one tensor, with its name, or about several, with their number."""
     return f"{names[0]}: it is" if len(names) == 1 else f"{len(names)} tensors are"
 
 
 def _form(x: Any) -> str:
+    """The dtype and the shape of a tensor, as a text."""
     return f"{_name_of(x.dtype)} {tuple(x.shape)}"
 
 
 def _is_writable(backend: Backend, variable: Any) -> bool:
+    """Whether values can be written into a variable: one that has a tensor inside always can."""
     return backend.tensor_of(variable) is not None or backend.can_write(variable)
 
 
 def _equal(backend: Backend, one: Any, other: Any) -> bool:
-    # bytes, because NaN is unequal to itself, and a tied weight that has one is still tied
-    return backend.to_numpy(one).tobytes() == backend.to_numpy(other).tobytes()
+    """Whether two tensors have the same values, also on different devices. NaN counts as equal to
+    NaN."""
+    # a NaN is unequal to itself, and a tied weight that has one is still tied
+    return np.array_equal(backend.to_numpy(one), backend.to_numpy(other), equal_nan=True)

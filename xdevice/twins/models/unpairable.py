@@ -1,5 +1,5 @@
-"""The messages of the errors about layers that cannot be paired: they say what to do, and name only a few of many
-layers."""
+"""The messages of the errors about layers that cannot be paired. They say what to do, and name only a few layers if
+there are many."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 1500
 """How many characters an error message may have."""
+# how many of each a message lists: breaks in the order, layers of one model at a break, layers whose parameters it
+# names, and pairs in the guess for names=
 _BREAKS: Final = 6
 _A_SIDE: Final = 4
 _NAMED: Final = 3
@@ -32,36 +34,44 @@ class Unpaired(NamedTuple):
     name: str
     """The name of the twin's backend."""
     signed: list[tuple[Layer, Signature]]
+    """The layers in their order, each with its signature."""
 
     @property
     def layers(self) -> list[Layer]:
+        """The layers, in order."""
         return [layer for layer, _ in self.signed]
 
     @property
     def paths(self) -> list[str]:
+        """The paths of the layers, in order."""
         return [layer.path for layer, _ in self.signed]
 
     @property
     def signatures(self) -> list[Signature]:
+        """The signatures of the layers, in order."""
         return [signature for _, signature in self.signed]
 
     def only(self, signatures: Container[Signature]) -> Unpaired:
-        """The layers that have one of these signatures."""
+        """Returns the layers that have one of these signatures."""
         return self._replace(signed=[pair for pair in self.signed if pair[1] in signatures])
 
 
 class _Break(NamedTuple):
-    """A place where the layers of two models stop coming in the same order: the last layer before that place, and the
-    layers that each model has there."""
+    """A place where the layers of two models stop coming in the same order."""
 
     before: str
+    """The path, in the source, of the last layer before that place; "" at the beginning."""
     ours: list[str]
+    """The layers that the source has there, as texts."""
     theirs: list[str]
+    """The layers that the target has there, as texts."""
     paths: list[str]
+    """The paths of the layers that the source has there."""
 
 
 def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names) -> str:
-    """The error message for layers of one kind and shape whose names contradict their order."""
+    """Returns the error message for layers of one kind and shape whose names contradict their order. `places` are the
+    indices of these layers in both models, and `likely` is a guess for `names=`."""
     head = (
         f"these parameters of {ours.name} fit more than one of {theirs.name}, and the names contradict their order: "
         f"{_some_parameters(ours, places)} may be {_some_parameters(theirs, places)}"
@@ -70,29 +80,30 @@ def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Na
 
 
 def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
-    """The error message for several layers of one kind and shape, which have one of these signatures, in models whose
-    layers come in different orders."""
-    here, there = ours.name, theirs.name
+    """Returns the error message for models whose layers come in different orders, so it is not clear which layer is
+    which. `signatures` are the kinds and shapes of which there are several layers."""
+    source_name, target_name = ours.name, theirs.name
     common, breaks = _breaks(ours, theirs)
     head = (
-        f"these parameters of {here} fit more than one of {there}: {_some_parameters(ours.only(signatures))} may be "
-        f"{_some_parameters(theirs.only(signatures))}. {common} of {len(ours.signed)} layers of {here} and "
-        f"{len(theirs.signed)} of {there} come in one order, with {len(breaks)} "
+        f"these parameters of {source_name} fit more than one of {target_name}: "
+        f"{_some_parameters(ours.only(signatures))} may be {_some_parameters(theirs.only(signatures))}. {common} of "
+        f"{len(ours.signed)} layers of {source_name} and {len(theirs.signed)} of {target_name} come in the same order, "
+        f"with {len(breaks)} "
         f"{'break' if len(breaks) == 1 else 'breaks'}"
     )
-    lines = [_line(one, here, there) for one in breaks[:_BREAKS]]
+    lines = [_line(one, source_name, target_name) for one in breaks[:_BREAKS]]
     if len(breaks) > _BREAKS:
         lines.append(f"and {len(breaks) - _BREAKS} more")
+    # models with different numbers of layers of a kind cannot be paired completely, so no guess is given
     if lacking := _lacking(ours, theirs):
-        end = (
-            "names= cannot make them one, and inputs= only if what is left over is never called"
-        )
+        end = "names= cannot pair them all, and inputs= can only if the layers left over are never called"
         end += "".join(f"; but {text}" for text in _rows_left(ours, theirs))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
+    # names are compared only within one kind and shape
     likely: dict[str, str] = {}
     for signature in signatures:
         likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
-    # these come first: names= must say what they are
+    # layers at a break come first in the guess, because names= must have them
     at_breaks = {name for one in breaks for name in one.paths}
     return _cut(
         head,
@@ -102,7 +113,8 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
 
 
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
-    """How to pair two embeddings that have no counterparts, of which one has more rows."""
+    """Yields advice about embeddings that have no counterpart because one model has more rows: see `of_rows`."""
+    # of each model, the embeddings whose shape the other does not have
     left, right = (
         {
             layer.path: (layer, signature[-1])
@@ -111,13 +123,14 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
         }
         for twin, other in ((ours, theirs), (theirs, ours))
     )
-    for here, there in guess(list(left), list(right)).items():
-        if text := of_rows(*left[here], *right[there]):
+    for source_path, target_path in guess(list(left), list(right)).items():
+        if text := of_rows(*left[source_path], *right[target_path]):
             yield text
 
 
 def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
-    """How to pair two embeddings of equal width, of which one has more rows; "" for other layers."""
+    """Returns advice on how to pair two embeddings of equal width, one of which has more rows; "" for other layers.
+    `ours` and `theirs` are the shapes of the layers `one` and `other`."""
     if (
         one.kind != "embedding"
         or other.kind != "embedding"
@@ -127,20 +140,23 @@ def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
         return ""
     # the surplus rows are assumed to come first, as the two unused positions of BART and OPT do
     more = ours[0] - theirs[0]
+    # the paths of the source and the target
     here, there = one.path, other.path
     here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
     return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
 
 
 def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
-    """Counts the layers that come in the same order in both models, and finds the places where the orders differ."""
+    """Returns the number of layers that come in the same order in both models, and the places where the orders
+    differ."""
+    # a number for each signature, because `SequenceMatcher` compares hashable items quickly
     numbers: dict[Signature, int] = {}
     one, other = (
         [numbers.setdefault(form, len(numbers)) for form in twin.signatures]
         for twin in (ours, theirs)
     )
     common, breaks = 0, []
-    # autojunk skips what is frequent in a long sequence, as the layers of a deep model are
+    # without autojunk, which ignores frequent items of a long sequence, such as the repeated layers of a deep model
     for how, start, end, first, last in SequenceMatcher(
         None, one, other, autojunk=False
     ).get_opcodes():
@@ -159,24 +175,28 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
     return common, breaks
 
 
-def _texts(signed: Iterable[tuple[Layer, Signature]]) -> list[str]:
-    return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in signed]
+def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
+    """The path, kind and shape of each layer, as a text for a message."""
+    return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in layers]
 
 
-def _line(one: _Break, here: str, there: str) -> str:
-    """A line of an error message about one break in the order."""
+def _line(one: _Break, source_name: str, target_name: str) -> str:
+    """Returns a line of an error message about one break in the order. `source_name` and `target_name` are the names of
+    the backends."""
     where = f"behind {one.before}" if one.before else "at the beginning"
     sides = [
         f"{name} has {listed(own, _A_SIDE)}"
-        for name, own in ((here, one.ours), (there, one.theirs))
+        for name, own in ((source_name, one.ours), (target_name, one.theirs))
         if own
     ]
     return f"{where}, {'; '.join(sides)}"
 
 
 def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
-    """Which kinds of layers each model lacks: "jax lacks 2 linear of torch"; "" if both have the same."""
+    """Returns a text with the kinds of layers that each model lacks: "jax lacks 2 linear of torch"; "" if both models
+    have the same layers."""
     texts = []
+    # in both directions, because each model may have layers that the other lacks
     for twin, other in ((ours, theirs), (theirs, ours)):
         extra = Counter(twin.signatures) - Counter(other.signatures)
         kinds = Counter(str(signature[0]) for signature in extra.elements())
@@ -187,7 +207,8 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
 
 
 def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str:
-    """The names of the first parameters of a twin's layers, or of those at `places`."""
+    """Returns a text with the names of the first two parameters of a few layers: of all layers in `twin`, or of those
+    at the indices `places`."""
     layers = twin.layers if places is None else [twin.layers[place] for place in places]
     return listed(
         (", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED
@@ -195,20 +216,22 @@ def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str
 
 
 def _ways_out(likely: Names) -> str:
-    """The advice to give `names=`, with a guess for it, or `inputs=`."""
+    """Returns the advice to give `names=`, with the beginning of the guess `likely`, or `inputs=`."""
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
     return (
-        f"Say which layer is which: names={{{guesses}{more}}} (a guess by their names; the error's `pairs` is all of "
-        "it, a dict for names=), or give one batch as inputs="
+        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's `pairs` has all "
+        "of it, a dict for names=), or give one batch as inputs="
     )
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
     """Joins `head`, `end` (what to do) and as many of the lines as fit into `MOST` characters."""
+    # 2 less, for the full stop and the space between
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
         # the lines come last, because a message that lacks some of them still says what to do
+        # 3 more, for the line break and the indent
         if len(text) + len(line) + 3 > MOST:
             break
         text += f"\n  {line}"
@@ -216,4 +239,5 @@ def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
 
 
 def _at_most(text: str, most: int) -> str:
+    """Returns the text, cut to `most` characters, the last of which are then dots."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."

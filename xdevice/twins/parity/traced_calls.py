@@ -215,6 +215,6 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
     # an infinite error: another shape, or NaN or an infinity on one side only
     off = place.error if math.isfinite(place.error) else None
     return Comparison(
-        False, "shape" if off is None else "values", place.path,
+        False, "shape" if place.is_of_shapes else "values", place.path,
         abs=off, rel=off, allowed=allowed, excess=place.error / allowed, off=1, total=total, text=place.text,
     )  # fmt: skip

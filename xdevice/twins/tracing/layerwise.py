@@ -38,6 +38,8 @@ _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _LISTED: Final = 6
 """How many calls in a gap a message names."""
+_OF_SHAPE: Final = "of the shape"
+"""The words in the text of a difference whose shapes differ."""
 
 
 class TracedRun(NamedTuple):
@@ -58,7 +60,13 @@ class FirstDifference(NamedTuple):
     text: str
     """The place and the difference in words."""
     error: float
-    """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
+    """How far off the values are, as a share of the largest expected value; infinite if the shapes differ, or if NaN,
+    an infinity or a whole number does."""
+
+    @property
+    def is_of_shapes(self) -> bool:
+        """Whether the shapes differ, so that no values were compared."""
+        return _OF_SHAPE in self.text
 
 
 class CallPair(NamedTuple):
@@ -371,10 +379,11 @@ def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
-    if len(set(shapes)) == 1:
+    # the same axes in another order were compared
+    if len({tuple(sorted(shape)) for shape in shapes}) == 1:
         return "different: NaN, an infinity or a whole number differs"
     return (
-        f"of the shape {shapes[0]}, expected {shapes[1]}"
+        f"{_OF_SHAPE} {shapes[0]}, expected {shapes[1]}"
         if len(shapes) == 2
         else "something else"
     )

@@ -176,12 +176,13 @@ class LogWriter:
             result = go()
         finally:
             self._is_inside = False
-        outputs = self._keys(result)
+        keys = self._all_keys(result)
+        outputs = tuple(filter(None, keys))
         # a call that returns no tensor, but a shape, for example, is no operation
         if not outputs:
             return result
         self._add(Operation(name, program_line(), inputs, outputs, is_backward))
-        return result if follow is None else self._followed(result, follow)
+        return result if follow is None else self._followed(result, follow, keys)
 
     def name_all(self, names: Iterable[tuple[str, Any]]) -> None:
         """Sets the names that tensors have in a model, from pairs of a name and a tensor."""
@@ -216,44 +217,48 @@ class LogWriter:
             self._users.setdefault(key, []).append(len(self._log.operations))
         self._log.add(operation)
 
-    def _followed(self, result: Any, follow: Any) -> Any:
+    def _followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
         """Returns the result of the last operation as `follow` gives it. A gradient that reaches one of its outputs is
-        kept as an operation of its own."""
+        kept as an operation of its own. `keys` are those of all tensors in the result (`_all_keys`)."""
         last = len(self._log.operations) - 1
         operation = self._log.operations[last]
 
         def put(number: int, gradient: Any) -> None:
-            # `number` counts all outputs, and `operation.outputs` only those with numbers
-            if self._log.is_full or number >= len(operation.outputs):
+            # an output without numbers has no key, and its users are not known
+            if self._log.is_full or not keys[number]:
                 return
             # an output's gradient is computed from the gradients of the operations that took the output
-            users = self._users.get(operation.outputs[number], [])
+            users = self._users.get(keys[number], [])
             inputs = tuple(key for user in users for key in self._gradients.get(user, []))
-            keys = self._keys(gradient)
-            self._gradients.setdefault(last, []).extend(keys)
-            self._log.add(operation._replace(inputs=inputs, outputs=keys, is_backward=True))
+            outputs = self._keys(gradient)
+            self._gradients.setdefault(last, []).extend(outputs)
+            self._log.add(operation._replace(inputs=inputs, outputs=outputs, is_backward=True))
 
         return follow(result, put)
 
     def _keys(self, value: Any) -> tuple[str, ...]:
         """Keeps the tensors in a value that have numbers, and returns their keys."""
+        return tuple(filter(None, self._all_keys(value)))
+
+    def _all_keys(self, value: Any) -> list[str]:
+        """Keeps the tensors in a value that have numbers, and returns the keys of all its tensors: "" for one without
+        numbers."""
         # reading a tensor runs operations of the framework, which are not the program's
         self._is_inside, before = True, self._is_inside
         try:
-            tensors = list(layer_calls.tensors(self._backend, value))
-            return tuple(map(self._log.key, self._read(tensors)))
+            return list(self._read(layer_calls.tensors(self._backend, value)))
         finally:
             self._is_inside = before
 
-    def _read(self, tensors: Iterable[Any]) -> Iterator[Array]:
-        """Yields the tensors as NumPy arrays, without those that have no numbers."""
+    def _read(self, tensors: Iterable[Any]) -> Iterator[str]:
+        """Keeps the tensors as NumPy arrays, and yields their keys: "" for one without numbers."""
         for x in tensors:
-            if isinstance(x, numpy.ndarray):
-                yield x
-                continue
             # such as handles of variables and sparse tensors, which cannot be read
+            key = ""
             with suppress(UnsupportedError):
-                yield numpy.asarray(self._backend.to_numpy(x))
+                array = x if isinstance(x, numpy.ndarray) else self._backend.to_numpy(x)
+                key = self._log.key(numpy.asarray(array))
+            yield key
 
 
 def program_line() -> str:

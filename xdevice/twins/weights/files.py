@@ -435,9 +435,10 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
-        # one variable under two names, with an entry each. Bytes are compared, because NaN is unequal to
-        # itself
-        if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
+        # one variable under two names, with an entry each; a tied weight that has NaN is still tied
+        if other.entry is not entry and not np.array_equal(
+            other.entry.read(), entry.read(), equal_nan=True
+        ):
             raise StateError(
                 f"{other.name} and {name} are one variable here, and two with different values in {where}"
             )

@@ -82,14 +82,16 @@ def state_in(saved: Any, where: str) -> Found:
     is_mixed = len(states) + len(direct) < len(names)
     # a tensor without axes may be a count or a loss, so only one with axes belongs to a state
     has_direct_weights = any(len(getattr(value, "shape", ())) for value in direct.values())
-    # a training program's dict: its only state is under one key, and the other keys are no weights
-    if len(states) == 1 and not has_direct_weights:
-        ((key, state),) = states.items()
-        return Found(state, key, _others(names, [key]))
+    # a training program's dict: its only state is under one key, and the other keys are no weights, or hold
+    # nothing, as {"ema": None}
+    filled = {key: state for key, state in states.items() if state}
+    if len(filled) == 1 and not has_direct_weights:
+        (key,) = filled
+        return Found(filled[key], key, _others(names, [key]))
     # two states with the same names, such as a model and its moving average
-    if is_mixed and len({frozenset(state) for state in states.values()}) < len(states):
+    if is_mixed and len({frozenset(state) for state in filled.values()}) < len(filled):
         raise StateError(
-            f"{where} holds several states, {listed(map(repr, states), 8)}: give one of them"
+            f"{where} holds several states, {listed(map(repr, filled), 8)}: give one of them"
         )
     # anything else is one state as a whole, with the keys as the beginnings of the names
     state = direct | {

@@ -23,18 +23,21 @@ LACKS: Final = {
     "no_x64": (*_WIDE_FLOATS, "int64", "uint64"),
     "no_float8": SHORT_FLOATS,
 }
-"""The dtypes that a device of this character lacks. complex128 goes with float64, because it consists of two."""
+"""The dtypes that a device lacks, by the word that describes it. complex128 goes with float64,
+because a complex128 number consists of two float64 numbers."""
 
 SETS: Final = {
-    # https://github.com/pytorch/pytorch/issues/122602 (float64); PyTorch's MPS has no 8-bit floats
+    # Apple's GPUs: no float64 (https://github.com/pytorch/pytorch/issues/122602), and no 8-bit
+    # floats in PyTorch
     "mps": "no_float64,no_float8,float32_default",
-    # https://github.com/huggingface/diffusers/pull/10123 (Ascend)
+    # Ascend: no float64 (https://github.com/huggingface/diffusers/pull/10123)
     "npu": "no_float64,float32_default",
-    # https://github.com/jax-ml/jax/issues/10158 (no float64 in hardware, no complex128); one chip of TPU v5e has 16 GB:
-    # https://docs.cloud.google.com/tpu/docs/v5e
+    # no float64 in hardware, and no complex128 (https://github.com/jax-ml/jax/issues/10158); one
+    # chip of TPU v5e has 16 GB (https://docs.cloud.google.com/tpu/docs/v5e)
     "tpu": "no_float64,float32_default,memory=16GB",
 }
-"""Characters of devices that exist."""
+"""Kinds of hardware, each with the words that describe it. A kind may be written in the place
+of its words."""
 
 _UNITS: Final = {
     "KB": 10**3,
@@ -44,21 +47,28 @@ _UNITS: Final = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
+# re.ASCII, because \d would also match the digits of other scripts
 _MEMORY: Final = re.compile(r"memory=(\d+)([A-Za-z]+)", re.ASCII)
 _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
+"""A number of virtual GPUs, and their words if they have any: "2", or
+"2:no_float64,memory=256MB"."""
 
 
 class Character(NamedTuple):
-    """How one virtual GPU differs from others: in its dtypes, its memory and its default floats."""
+    """The limits of one virtual GPU: the dtypes that it lacks, its memory, and its default
+    float."""
 
     lacks: frozenset[str] = frozenset()
-    """The dtypes that no tensor can have there."""
+    """The dtypes that no tensor can have on it."""
     memory: int | None = None
-    """Bytes; None if there is no limit."""
+    """The size of its memory in bytes; None if there is no limit."""
     is_float32_default: bool = False
-    """Whether floats are float32 there unless a dtype is named, whatever XDEVICE_FLOATS says."""
+    """Whether floats are float32 on it unless a dtype is named, whatever XDEVICE_FLOATS
+    says."""
 
     def __bool__(self) -> bool:
+        """Whether the virtual GPU has any limit, so that `any(characters)` tells whether one of
+        several has."""
         return self != _PLAIN
 
 
@@ -66,10 +76,11 @@ _PLAIN: Final = Character()
 
 
 def parse(text: str) -> tuple[Character, ...]:
-    """Returns the character of each virtual GPU that a text describes.
+    """Returns the character of each virtual GPU that a text such as "2" or "1+1:mps" describes.
 
     Raises:
-        ValueError: a text that describes none; the message says which part is wrong, and what is expected.
+        ValueError: the text does not describe virtual GPUs. The message says which part is
+            wrong, and what is expected.
 
     Example:
         >>> from xdevice.virtual.contract import characters
@@ -81,21 +92,23 @@ def parse(text: str) -> tuple[Character, ...]:
         match = _GROUP.fullmatch(group.strip())
         if match is None:
             raise ValueError(
-                f"{group!r} is not a number, or a number and words, as 2:no_float64"
+                f"{group!r} is neither a number nor a number with words, such as 2:no_float64"
             )
         described += [_character(match[2] or "")] * int(match[1])
     return tuple(described)
 
 
 def _character(words: str) -> Character:
-    """The character that the words after a colon describe. Raises `ValueError` for an unknown word."""
+    """Returns the character that the words after a colon describe, such as
+    "no_float64,memory=256MB"; for "", a plain one. Raises `ValueError` for an unknown word."""
     lacks: set[str] = set()
     memory = None
     is_float32_default = False
     for word in _expanded(words):
-        size = _MEMORY.fullmatch(word)
-        if size is not None and size[2] in _UNITS:
-            memory = int(size[1]) * _UNITS[size[2]]
+        match = _MEMORY.fullmatch(word)
+        # with an unknown unit the word is refused below, where the message lists the units
+        if match is not None and match[2] in _UNITS:
+            memory = int(match[1]) * _UNITS[match[2]]
         elif word in LACKS:
             lacks.update(LACKS[word])
         elif word == "float32_default":
@@ -109,8 +122,11 @@ def _character(words: str) -> Character:
 
 
 def _expanded(words: str) -> list[str]:
-    """The single words of a description, with the name of a set replaced by the words of the set. A later word wins."""
-    single: list[str] = []
+    """Returns the individual words of a description, with each name in `SETS` replaced by the
+    words of that set. The order is kept, so that in "tpu,memory=8GB" the memory replaces that
+    of the set."""
+    individual: list[str] = []
+    # `filter` drops the empty words of "no_float64," and " "
     for word in filter(None, map(str.strip, words.split(","))):
-        single += SETS[word].split(",") if word in SETS else [word]
-    return single
+        individual += SETS[word].split(",") if word in SETS else [word]
+    return individual

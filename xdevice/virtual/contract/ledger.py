@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """The bytes that each virtual GPU has allocated, their peak, and its limit. Methods may be called in any thread.
+    """Counts the bytes that are allocated on each virtual GPU, keeps their peak, and raises an
+    error at its limit. Methods may be called in any thread. GPUs are given by their index.
 
     Args:
-        limits: the bytes that each GPU has; None for no limit.
-        error: makes the framework's own error for a lack of memory from a text.
+        limits: the size of each GPU's memory in bytes; None for no limit.
+        error: returns the framework's own out-of-memory error with the text that it is called
+            with.
     """
 
     def __init__(self, limits: Sequence[int | None], error: Callable[[str], Exception]) -> None:
@@ -26,27 +28,36 @@ class Ledger:
         self._error = error
         self._allocated = [0] * len(limits)
         self._peaks = [0] * len(limits)
+        # reentrant, because `hold` calls `take`
         self._lock = forks.renewed(threading.RLock())
-        # memory is given back by finalizers, which may interrupt a method anywhere
+        # a finalizer may run in the middle of any method, in the thread that has the lock:
+        # finalizers only append to these, which is atomic, and `_settle` subtracts later
         self._given_back: deque[tuple[int, int]] = deque()
         self._dropped: deque[Any] = deque()
         self._blocks: dict[Any, tuple[tuple[int, Any], int]] = {}
-        """For each tensor, by its key: the index and the address of its memory, and the bytes."""
+        """For each tensor, by its key: the index and the address of its memory, and its size in
+        bytes."""
         self._users: dict[tuple[int, Any], int] = {}
+        """How many tensors share the memory at an address, by the index of the GPU and the
+        address."""
 
     def take(self, index: int, nbytes: int) -> None:
-        """Counts memory that is allocated on a GPU. Raises the framework's error if the GPU has too little."""
+        """Counts `nbytes` that are allocated on a GPU. Raises the framework's error if fewer
+        are free."""
         with self._lock:
             self._settle()
             self._set(index, self._allocated[index] + nbytes, nbytes)
 
     def give_back(self, index: int, nbytes: int) -> None:
-        """Counts memory that is free again. Finalizers may call it."""
+        """Notes that `nbytes` on a GPU are free again. Finalizers may call it."""
         self._given_back.append((index, nbytes))
 
     def hold(self, key: Any, index: int, address: Any, nbytes: int) -> None:
-        """Counts the memory of a tensor until `drop(key)`. Tensors at one address share their memory."""
+        """Counts the memory of a tensor until `drop(key)`. Tensors at one address share their
+        memory, which is counted once. Raises the framework's error if the GPU has too little
+        memory."""
         with self._lock:
+            # first, because a new tensor may have the key or the address of one that is gone
             self._settle()
             place = index, address
             if place not in self._users:
@@ -55,16 +66,19 @@ class Ledger:
             self._blocks[key] = place, nbytes
 
     def drop(self, key: Any) -> None:
-        """Notes that the tensor `key` is gone. Finalizers may call it, also for tensors that are not held."""
+        """Notes that the tensor `key` is gone. Finalizers may call it, even for a tensor that
+        `hold` did not count."""
         self._dropped.append(key)
 
     def see(self, index: int, allocated: int) -> None:
-        """Notes how many bytes a GPU has allocated, for a framework that knows. Raises as `take` does."""
+        """Sets the bytes that are allocated on a GPU now, for an adapter that adds them up
+        itself. Raises the framework's error if the GPU has fewer."""
         with self._lock:
             self._set(index, allocated, allocated - self._allocated[index])
 
     def memory(self, index: int) -> Memory:
-        """Returns what is known of the memory of a GPU."""
+        """Returns the size of a GPU's memory, its free and allocated bytes, and their peak.
+        Without a limit, the size and the free bytes are None."""
         with self._lock:
             self._settle()
             total, used = self._limits[index], self._allocated[index]
@@ -79,6 +93,9 @@ class Ledger:
             self._peaks[index] = self._allocated[index]
 
     def _set(self, index: int, allocated: int, more: int) -> None:
+        """Sets the bytes that are allocated on a GPU, and raises the peak to them. If they
+        exceed the limit, it changes nothing, and raises the framework's error, which says that
+        `more` bytes were requested."""
         limit = self._limits[index]
         if limit is not None and allocated > limit:
             raise self._error(out_of_memory(index, more, limit, self._allocated[index]))
@@ -86,6 +103,8 @@ class Ledger:
         self._peaks[index] = max(self._peaks[index], allocated)
 
     def _settle(self) -> None:
+        """Subtracts what finalizers have noted as free. Callers have the lock."""
+        # before the other queue, because `_forget` adds to that
         while self._dropped:
             self._forget(self._dropped.popleft())
         while self._given_back:
@@ -93,18 +112,22 @@ class Ledger:
             self._allocated[index] -= nbytes
 
     def _forget(self, key: Any) -> None:
+        """Removes a tensor that is gone, and gives its memory back if no other tensor shares
+        it. Ignores a key that `hold` did not count."""
         if key not in self._blocks:
             return
         place, nbytes = self._blocks.pop(key)
         self._users[place] -= 1
+        # a view may have outlived the tensor whose memory it shares
         if not self._users[place]:
             del self._users[place]
             self.give_back(place[0], nbytes)
 
 
 def out_of_memory(index: int, more: int, limit: int, used: int) -> str:
-    """The text of an error for a lack of memory."""
+    """Returns the text of an out-of-memory error: a GPU with `limit` bytes, of which `used` are
+    allocated, cannot allocate `more`."""
     return (
-        f"out of memory on the virtual gpu:{index}: tried to allocate {more:,} bytes, and of its {limit:,} "
-        f"{limit - used:,} are free; XDEVICE_VIRTUAL_GPUS says how many it has"
+        f"out of memory on the virtual gpu:{index}: tried to allocate {more:,} bytes, and {limit - used:,} of its "
+        f"{limit:,} bytes are free; XDEVICE_VIRTUAL_GPUS sets its memory"
     )

@@ -1,4 +1,5 @@
-"""How a character changes what a backend reports: written once, for the virtual GPUs of every framework."""
+"""Changes what a backend reports about its virtual GPUs by their characters: written once, for
+every framework."""
 
 from __future__ import annotations
 
@@ -20,18 +21,21 @@ class LimitedGpus(Primitives):
     """Virtual GPUs that may lack dtypes and have little memory. An adapter makes its framework refuse what they lack
     (`limit`), with the framework's own errors (`lack_error` and `memory_error`)."""
 
+    # its methods come before those of the adapter's class, and call them by `super()`
     precedes: ClassVar[bool] = True
     characters: tuple[Character, ...] = ()
     ledger: Ledger | None = None
-    """The counter of the memory, if the framework does not count it."""
+    """Counts the memory, if the framework itself does not."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
         self.characters = characters
+        # second, because the adapter's `limit` reads the characters
         self.limit()
 
     def limit(self) -> None:
-        """Makes the framework refuse what the virtual GPUs lack, and count their memory, until the process ends. Called
-        for plain virtual GPUs too."""
+        """Makes the framework refuse dtypes that the virtual GPUs lack, and count their memory,
+        until the process ends. It is called for virtual GPUs without limits too. By default it
+        does nothing."""
 
     def lack_error(self, text: str) -> Exception:
         """Returns the error that the framework raises for a dtype that a device lacks."""
@@ -42,26 +46,29 @@ class LimitedGpus(Primitives):
         return MemoryError(text)
 
     def is_limited(self) -> bool:
-        """Whether a virtual GPU has a limit to its memory."""
+        """Whether the memory of at least one virtual GPU is limited."""
         return any(one.memory is not None for one in self.characters)
 
     def count_memory(self) -> Ledger:
-        """Returns the ledger, which this makes, of the memory of the virtual GPUs."""
+        """Makes the ledger that counts the memory of the virtual GPUs, and returns it."""
         self.ledger = Ledger([one.memory for one in self.characters], self.memory_error)
         return self.ledger
 
     def refuse_lacking(self, index: int, dtypes: Iterable[str]) -> None:
-        """Raises the framework's error if a virtual GPU lacks one of these dtypes."""
+        """Raises the framework's error if the virtual GPU with this index lacks one of these
+        dtypes, which are given by their names."""
         for dtype in dtypes:
             if dtype in self.characters[index].lacks:
                 raise self.lack_error(
-                    f"the virtual gpu:{index} does not have {dtype}, by XDEVICE_VIRTUAL_GPUS; use "
+                    f"the virtual gpu:{index} does not have {dtype}, as XDEVICE_VIRTUAL_GPUS says; use "
                     f"{NARROWER.get(dtype, 'float32')}, or stay on the CPU"
                 )
 
-    # what every backend answers
+    # hooks of the device layer
 
     def lacks(self, device: Device) -> frozenset[str]:
+        # without virtual GPUs there are no characters, and the adapter answers for its real
+        # GPUs
         if not self.characters or device.kind != "gpu":
             return super().lacks(device)
         return self.characters[device.index].lacks
@@ -75,10 +82,12 @@ class LimitedGpus(Primitives):
             return super().memory(device)
         if self.ledger is not None:
             return self.ledger.memory(device.index)
+        # without a ledger the framework counts the bytes itself, but does not have the limit
         total, usage = self.characters[device.index].memory, super().memory(device)
         if total is None:
             return usage
-        # the framework had counted memory that was then refused
+        # its peak may be beyond the limit: it counts a tensor before xdevice refuses it. A peak
+        # of None stays None
         peak = usage.peak and min(usage.peak, total)
         return usage._replace(total=total, free=total - (usage.allocated or 0), peak=peak)
 

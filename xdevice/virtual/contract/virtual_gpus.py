@@ -29,14 +29,18 @@ class VirtualGpus(Primitives):
         return "its adapter does not have make_virtual_gpus()"
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Makes `n` further devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
-        only CPU. Real GPUs are hidden from then on. A second instance of the adapter may ask again for the same
-        number."""
+        """Makes `n` additional devices of the framework in host memory, which become its gpu:0
+        to gpu:{n-1}. The only CPU is then cpu:0, and real GPUs are hidden. A second instance of
+        the adapter may call this again with the same number. The default raises
+        `UnsupportedError`."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Called after `make_virtual_gpus`, with the character of each virtual GPU. `LimitedGpus` does the part that is
-        the same for every framework."""
+        """Receives the character of each virtual GPU, after `make_virtual_gpus`. `LimitedGpus`
+        has the part that is the same for every framework. The default raises `UnsupportedError`
+        if a virtual GPU has limits."""
+        # a `Character` is true if it has limits; for a plain number of virtual GPUs there is
+        # nothing to do
         if any(characters):
             raise self.unsupported(
                 "characters of virtual GPUs", "ask for a number only: XDEVICE_VIRTUAL_GPUS=2"
@@ -46,9 +50,11 @@ class VirtualGpus(Primitives):
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
-        """Makes the framework take the name "cuda" for `device`, one of its virtual GPUs, until the process ends.
-        Returns whether it can: False where programs do not ask the framework for "cuda".
+        """Makes the name "cuda" mean `device`, one of the framework's virtual GPUs, until the
+        process ends. Returns False, and changes nothing, if programs do not ask this framework
+        for "cuda", as by default.
 
-        With `has_default`, a default device that the program sets holds only for calls from frames for which
-        `has_default` returns True, if the framework makes these frames visible."""
+        With `has_default`, a default device that the program sets applies only to calls from
+        frames for which `has_default` returns True, if the adapter can find the calling
+        frame."""
         return False

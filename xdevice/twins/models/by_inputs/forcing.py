@@ -2,14 +2,14 @@
 of the source's layers.
 
 The source runs once, and each layer's inputs and outputs are kept. The target then runs with these outputs in place of
-those of its own layers: so every layer of the target gets the input that it should have, whatever its weights are, and
-a difference between two layers does not reach the layers after them. The counterpart of a layer of the target is the
-layer of the source with the same kind, shape and input.
+the outputs of its own layers. Every layer of the target thus gets the input that it should have, whatever its weights
+are, and a difference between two layers does not reach the layers after them. The counterpart of a layer of the target
+is the layer of the source with the same kind, shape and input.
 
-These facts make it harder:
+Two facts make the search harder:
 - images may have their channels first on one side and last on the other, so that a flattened image has another order;
-- layers of one kind, shape and input, as query and key, can be distinguished only by the inputs of the layers after
-  them.
+- layers of one kind, shape and input, such as query and key, can be distinguished only by the inputs of the layers
+  after them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""If two inputs are more similar than this, they count as the same input, made different only by a setting, such as a
-pool's padding."""
+"""If two inputs are more similar than this, they may be the same input except for a setting of an earlier layer, such
+as a pool's padding."""
+# how often one search may run the target
 _MOST_RUNS: Final = 24
+# groups of more layers are not tried in all their orders
 _MOST_EXCHANGED: Final = 4
 
 
@@ -52,8 +54,10 @@ class _SourceCall(NamedTuple):
 
 
 def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
-    """Finds the counterpart in the source of each layer of the target. `guess` and `fixed` give the source's path
-    by the target's: `guess` holds unless the inputs of the two layers contradict it, `fixed` in any case."""
+    """Finds the counterpart in the source of each layer of the target, and returns the best run of the target.
+    `guess` and `fixed` give paths of the source by paths of the target: a pair in `guess` is used unless the inputs of
+    the two layers contradict it, a pair in `fixed` always. Raises `StateError` if the target cannot run with the
+    outputs of the source's layers."""
     search = _Search(runs, guess, fixed)
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
@@ -63,7 +67,8 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
             break
         best = again
     best = search.untie(best)
-    while best.open and search.may_go_on:  # among few candidates, likeness tells more
+    # with fewer layers free, the similarity of inputs may decide
+    while best.open and search.may_go_on:
         again = search.force(best.chosen)
         if again.faults >= best.faults:
             break
@@ -72,7 +77,7 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 
 
 class _Search:
-    """The forced runs of one search, and how many there were."""
+    """Makes the forced runs of one search, and counts them."""
 
     def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
         self._runs, self._guess, self._fixed = runs, guess, fixed
@@ -85,16 +90,18 @@ class _Search:
 
     @property
     def may_go_on(self) -> bool:
+        """Whether the search may run the target once more."""
         return self._count < _MOST_RUNS
 
     def force(self, chosen: Names) -> ForcedRun:
+        """Runs the target with these counterparts fixed: paths of the source by paths of the target."""
         self._count += 1
         # names= comes last, so that what the user says outranks what the inputs suggest
         return ForcedRun(self._runs, self._calls, self._guess, {**chosen, **self._fixed})
 
     def untie(self, best: ForcedRun) -> ForcedRun:
-        """Exchanges the counterparts of layers of one kind and input, group by group, as long as that leaves fewer
-        layers apart: each right exchange reveals the ties after it."""
+        """Exchanges the counterparts of layers of one kind and input, group by group, and returns the run with the
+        fewest faults. Each right exchange gives later layers their right inputs, which reveals the ties among them."""
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
@@ -108,9 +115,12 @@ class _Search:
             if group is None:
                 break
             done.add(frozenset(group))
+            # the counterparts of all tied layers stay, except in the group whose orders are tried
             chosen = {path: best.chosen[path] for path in chain.from_iterable(groups)}
             for order in permutations([best.chosen[path] for path in group]):
                 exchanged = dict(zip(group, order, strict=True))
+                # the order of `best` itself needs no run
+                # nor is any needed once all layers agree, or allowed once there were too many
                 if (
                     not best.apart
                     or not self.may_go_on
@@ -119,22 +129,23 @@ class _Search:
                     continue
                 tried = self.force({**chosen, **exchanged})
                 if tried.faults < best.faults:
+                    # layers whose counterparts were given in this run have no ties in it
                     tried.ties = best.ties | tried.ties
                     best = tried
         return best
 
 
 class ForcedRun:
-    """One run of the target in which each layer's output is replaced by that of its counterpart in the source; and what
-    it tells about which layers correspond.
+    """One run of the target in which each layer's output is replaced by the output of its counterpart in the source,
+    and the correspondence of layers that it shows.
 
     Attributes:
         chosen: the path of each layer's counterpart in the source, by the layer's path in the target.
         sure: the entries of `chosen` that are certain: `fixed` has them, or only one layer of the source has that
             input.
         open: layers of the target for which no counterpart was found.
-        ties: layers of the target, each with the layers of the source that have the same input, and that no other layer
-            of the target had taken before.
+        ties: layers of the target, each with the layers of the source that have the same input and were not yet the
+            counterpart of another layer.
         apart: layers of the target that got a different input than their counterpart in the source, each with the layer
             that was called before it; "" in place of a layer means the outputs of the model.
         run: the run itself.
@@ -150,6 +161,7 @@ class ForcedRun:
         self.apart: list[tuple[str, str]] = []
         self._runs, self._guess, self._fixed, self._calls = runs, guess, fixed, calls
         self._ours, self._theirs = runs.source.by_path, runs.target.by_path
+        # only layers that the source has called can be counterparts
         self._source_signatures = {
             path: runs.source.signature(layer)
             for path, layer in self._ours.items()
@@ -168,8 +180,8 @@ class ForcedRun:
             self.run = runs.run(self._give)
         except ArgumentError as error:
             raise StateError(
-                f"{runs.target.name} cannot run with what the layers of {runs.source.name} give, behind "
-                f"{self._previous or 'the beginning'}, so that inputs= decides nothing: "
+                f"{runs.target.name} cannot run with the outputs of the layers of {runs.source.name}, behind "
+                f"{self._previous or 'the beginning'}, so inputs= decides nothing: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error
         if runs.outputs_apart(self.run) > runs.limit:
@@ -177,26 +189,28 @@ class ForcedRun:
 
     @property
     def faults(self) -> int:
+        """How many layers got another input than their counterpart, or have none: fewer is better."""
         return len(self.apart) + len(self.open)
 
     def _give(self, call: Call, result: Any) -> Any:
-        """The values with which the target continues, in place of a layer's result."""
+        """Returns the values with which the target continues, in place of a layer's result: the outputs of the layer's
+        counterpart, laid out as the result; the result itself if they cannot replace it."""
         # only layers with parameters have counterparts
         if call.path not in self._target_signatures:
             return result
         backend = self._runs.target.backend
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
-        # the answers of the call before were about another input
+        # the cached answers are about the input of the previous call
         self._had_input_by_id.clear()
-        own = self._choose(call.path, own_input, _size(call.outputs))
-        expected = self._next_call(call.path, own, own_input)
+        source_path = self._choose(call.path, own_input, _size(call.outputs))
+        expected = self._next_call(call.path, source_path, own_input)
         if expected is None:
             return result
         if not self._has(expected, own_input):
             self.apart.append((call.path, self._previous))
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
-        # such as a state that only one framework returns
+        # some layers return a state in one framework only: each output that is recorded must be replaced
         if not len(expected.outputs) >= len(call.outputs) == len(tensors):
             return result
         kind = self._theirs[call.path].kind
@@ -205,19 +219,21 @@ class ForcedRun:
             expected.outputs, [backend.to_numpy(y) for y in call.outputs], strict=False
         ):
             x = _laid_out(x, y, kind, self._runs.ends)
-            if self._counts_time_otherwise(own, call.path):
+            if self._counts_time_otherwise(source_path, call.path):
                 x = _time_exchanged(x, y)
             if kind not in model_runs.IMAGES and x.shape != y.shape:
                 return result  # for example a recurrent layer that gives one step only, or the sum of both directions
+            # a copy in C order, because `x` may be a transposed view of the source's recorded output
             outputs.append(np.array(x.astype(y.dtype), order="C"))
-        stand_ins = [self._as_tensor(x, own) for x, own in zip(outputs, tensors, strict=True)]
+        stand_ins = [self._as_tensor(x, y) for x, y in zip(outputs, tensors, strict=True)]
         return layer_calls.replaced(backend, result, iter(stand_ins))
 
-    def _counts_time_otherwise(self, own: str, path: str) -> bool:
-        """Whether one of the two layers (the source's at `own`, the target's at `path`) takes the time axis first, and
-        the other the batch axis. Only recurrent and attention layers do."""
+    def _counts_time_otherwise(self, source_path: str, path: str) -> bool:
+        """Whether one of the two layers (the source's at `source_path`, the target's at `path`) takes the time axis
+        first, and the other the batch axis. Only recurrent and attention layers have that setting."""
         ours, theirs = (
-            layer.settings.get("batch_first") for layer in (self._ours[own], self._theirs[path])
+            layer.settings.get("batch_first")
+            for layer in (self._ours[source_path], self._theirs[path])
         )
         return None not in (ours, theirs) and ours != theirs
 
@@ -228,87 +244,101 @@ class ForcedRun:
         return self._had_input_by_id[id(call)]
 
     def _next_call(
-        self, path: str, own: str, own_input: LayerInput | None
+        self, path: str, source_path: str, own_input: LayerInput | None
     ) -> _SourceCall | None:
-        """Takes the call of the source's layer `own` that corresponds to a call of the target's layer at `path`: the
-        one with the same input, since two models may call a shared layer in different orders, else the next one. None
-        if no call is left."""
-        left = self._remaining_calls.setdefault(
-            path, list(self._calls.get(own, ()) if own else ())
+        """Returns the call of the source's layer at `source_path` that corresponds to a call of the target's layer at
+        `path`, and does not return it again. It is the call with the same input, because two models may call a shared
+        layer in different orders; otherwise the next call. None if no call is left, or if `source_path` is ""."""
+        remaining = self._remaining_calls.setdefault(
+            path, list(self._calls.get(source_path, ()) if source_path else ())
         )
-        place = next((n for n, call in enumerate(left) if self._has(call, own_input)), 0)
-        return left.pop(place) if left else None
+        place = next((n for n, call in enumerate(remaining) if self._has(call, own_input)), 0)
+        return remaining.pop(place) if remaining else None
 
-    def _as_tensor(self, x: Array, own: Any) -> Any:
-        """The array `x` as a tensor of the target's framework, of the same class as `own` if the framework has several
-        classes of tensors."""
+    def _as_tensor(self, x: Array, replaced: Any) -> Any:
+        """Returns the array `x` as a tensor of the target's framework, to be used in place of the tensor `replaced`: on
+        its device, and of the same class if it has the same shape and can be written to, because some frameworks have
+        several classes of tensors."""
         backend = self._runs.target.backend
-        place = backend.device_of(own)
+        place = backend.device_of(replaced)
         new = backend.from_numpy(x, place)
-        if x.shape != tuple(own.shape) or not backend.can_write(own):
+        if x.shape != tuple(replaced.shape) or not backend.can_write(replaced):
             return new
-        copy = backend.copy(own, place)
+        copy = backend.copy(replaced, place)
         backend.write(copy, new)
         return copy
 
     # which layer it is
 
     def _choose(self, path: str, own_input: LayerInput | None, size: int) -> str:
-        """The path of the source's layer that is the counterpart of the target's layer at `path`, which was called with
-        this input and gave an output of this size; "" if it cannot be determined."""
+        """Returns the path of the source's layer that is the counterpart of the target's layer at `path`; "" if it
+        cannot be determined. The target's layer was called with `own_input`, and its output has `size` numbers."""
+        # a layer that is called twice keeps its counterpart
         if path in self.chosen:
             return self.chosen[path]
         if path in self._fixed:
-            own = self.sure[path] = self._fixed[path]
+            source_path = self.sure[path] = self._fixed[path]
         else:
-            own = self._pick(path, own_input, size)
-        if own:
-            self.chosen[path] = own
+            source_path = self._pick(path, own_input, size)
+        if source_path:
+            self.chosen[path] = source_path
         else:
             self.open.append(path)
-        return own
+        return source_path
 
     def _pick(self, path: str, own_input: LayerInput | None, size: int) -> str:
-        """Chooses among the layers of the source with the kind and shape of the target's layer at `path`: by input,
-        then by the guess, then by likeness."""
-        alike = [
-            own
-            for own, signature in self._source_signatures.items()
+        """Chooses among the layers of the source with the kind and shape of the target's layer at `path`: by the input,
+        then by the guess, then by the similarity of the inputs. Returns the path; "" if none is clearly the best."""
+        fitting = [
+            source
+            for source, signature in self._source_signatures.items()
             if signature == self._target_signatures[path]
         ]
-        # a shortcut may have the kind, the shape and the input of the layer that it bypasses, but not its stride
-        alike = [own for own in alike if _size(self._calls[own][0].outputs) == size] or alike
-        same = [
-            own for own in alike if any(self._has(call, own_input) for call in self._calls[own])
+        # and with an output of the same size: a shortcut may have the kind, the shape and the input of the layer that
+        # it bypasses, but not its stride
+        fitting = [
+            source for source in fitting if _size(self._calls[source][0].outputs) == size
+        ] or fitting
+        with_input = [
+            source
+            for source in fitting
+            if any(self._has(call, own_input) for call in self._calls[source])
         ]
-        # a layer of the source is the counterpart of one layer of the target only
+        # a layer of the source can be the counterpart of only one layer of the target
         taken = {*self.chosen.values(), *self._fixed.values()}
-        free, close = ([own for own in owns if own not in taken] for owns in (alike, same))
+        free, free_with_input = (
+            [source for source in owns if source not in taken] for owns in (fitting, with_input)
+        )
         guess = self._guess.get(path, "")
-        self.ties[path] = frozenset(close)
-        # the only one, and still free: whatever the other layers turn out to be
-        if len(same) == len(close) == 1:
-            self.sure[path] = close[0]
-        if close and guess not in close:
-            near = [own for own in self._called_next(same) if own in close]
-            return max(near or close, key=lambda own: likeness(own, path))
-        if guess in free:  # or in close, which is a part of it
+        self.ties[path] = frozenset(free_with_input)
+        # the only layer with this input, and still free, is sure, whatever the other layers turn out to be
+        if len(with_input) == len(free_with_input) == 1:
+            self.sure[path] = free_with_input[0]
+        if free_with_input and guess not in free_with_input:
+            nearby = [
+                source for source in self._called_next(with_input) if source in free_with_input
+            ]
+            return max(nearby or free_with_input, key=lambda source: likeness(source, path))
+        # no free layer has the input, or the guess is one of those that have it
+        if guess in free:
             return guess
         if len(free) < 2:
             return free[0] if free else ""
         ranked = sorted(
-            ((similarity(self._calls[own][0].input, own_input), own) for own in free),
+            ((similarity(self._calls[source][0].input, own_input), source) for source in free),
             reverse=True,
         )
         (first, best), (second, _) = ranked[:2]
+        # the best must lead by more than half of what it lacks to 1, or the second might be the right one
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
-        """Those of the source's layers `same` that the source calls next to the counterpart of the layer that was
-        called last. In a U-Net, for example, each block has a layer that takes the same embedding of the time."""
+        """Returns those of the source's layers `same` that the source calls next to the counterpart of the layer that
+        was called last. In a U-Net, for example, each block has a layer that takes the same embedding of the time."""
         order, last = list(self._calls), self.chosen.get(self._previous)
         if last not in self._calls:
             return []
+        # in both directions, because that counterpart may be one of `same` and need not be the first of them
         first = end = order.index(last) + 1
         while end < len(order) and order[end] in same:
             end += 1
@@ -318,8 +348,8 @@ class ForcedRun:
 
 
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
-    """Groups of the target's layers whose counterparts may be exchanged within a group, because the layers have the
-    same kind and input."""
+    """Returns groups of the target's layers, each of two or more. The counterparts of a group's layers may be
+    exchanged, because they have the same kind and input. `ties` is as in `ForcedRun`."""
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, close in ties.items():
         group = next((paths for paths, inputs in groups if close & inputs), None)
@@ -335,27 +365,30 @@ def _size(outputs: Sequence[Any]) -> int:
     return math.prod(outputs[0].shape) if outputs else 0
 
 
-def _time_exchanged(x: Array, there: Array) -> Array:
+def _time_exchanged(x: Array, output: Array) -> Array:
+    """Returns `x` with its first two axes (batch and time) exchanged, if it then has the shape of `there`; otherwise
+    unchanged."""
     exchanged = x.swapaxes(0, 1) if x.ndim > 2 else x
-    return exchanged if exchanged.shape == there.shape else x
+    return exchanged if exchanged.shape == output.shape else x
 
 
 def _laid_out(
-    x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]
+    x: Array, output: Array, kind: str, ends: tuple[bool | None, bool | None]
 ) -> Array:
-    """The source's output `x` in the layout of the target's output `there`. `ends` says, first for the source and then
-    for the target, whether channels are last."""
-    here, last = ends
+    """Returns the source's output `x` in the layout of the target's output `there`, as far as that can be told. `ends`
+    says, first for the source and then for the target, whether channels are last, or is None if that is not known."""
+    ours, theirs = ends
     is_image = kind in model_runs.IMAGES
-    if is_image and x.ndim != there.ndim:
-        return next(distances.regrouped(x, there.shape), x)
-    if kind == "linear" and x.size == there.size and x.ndim != there.ndim:
-        return x.reshape(there.shape)  # with an axis for heads, or a pooled image's
-    if not is_image and x.shape != there.shape:
-        return next((way for way in distances.layouts(x) if way.shape == there.shape), x)
-    if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
+    if is_image and x.ndim != output.ndim:
+        return next(distances.regrouped(x, output.shape), x)
+    if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
+        return x.reshape(output.shape)  # with an axis for heads, or a pooled image's
+    if not is_image and x.shape != output.shape:
+        return next((way for way in distances.layouts(x) if way.shape == output.shape), x)
+    if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x
-    moved = distances.moved(x, last)
+    moved = distances.moved(x, theirs)
+    # an image is moved unless only the unmoved one fits, anything else only if only the moved one fits
     if is_image:
-        return x if x.shape == there.shape != moved.shape else moved
-    return moved if moved.shape == there.shape != x.shape else x
+        return x if x.shape == output.shape != moved.shape else moved
+    return moved if moved.shape == output.shape != x.shape else x

@@ -29,35 +29,36 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """The run of the source on the inputs, and methods that run the target on them."""
+    """Runs the source on the inputs once, when it is made, and has methods that run the target on them."""
 
     def __init__(self, source: Twin, target: Twin, inputs: object) -> None:
         self.source, self.target = source, target
         self.arrays = model_runs.arrays_of(inputs)
         self.expected = model_runs.run(source.model, self.arrays)
+        # the target may take images with their channels on another axis
         self._taken = model_runs.taken_by(target.model, self.arrays, self.expected)
         self.ends = (
             self.expected.has_channels_last,
             target.backend.has_channels_last(target.model),
         )
-        """Whether channels are last, for the source and for the target."""
+        """Whether channels are last, for the source and for the target; None if that is not known."""
         self.limit = distances.limit(
             [x for call in self.expected.trace.calls for x in call.outputs[:1]]
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target. It continues with the values that `give` returns in place of each layer's result."""
+        """Runs the target. With `give`, it continues with `give(call, result)` in place of each layer's result."""
         return model_runs.run(self.target.model, self._taken, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
-        """Runs the target with these values of its variables."""
+        """Runs the target with these values of its variables, by name. It has its own values again afterwards."""
         with self.lending(values):
             return self.run()
 
     @contextmanager
     def lending(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """Inside the block the target has the `values` that fit its variables in name, dtype and shape; afterwards it
-        has its own values again."""
+        """While the block is open, the target has the `values` that fit its variables in name, dtype and shape;
+        afterwards it has its own values again."""
         backend, variables = self.target.backend, self.target.variables
         # a wrong pairing is tried too, and may give values that do not fit
         fitting = {
@@ -81,7 +82,8 @@ class Runs:
     # the outputs
 
     def outputs_apart(self, computed: ModelRun) -> float:
-        """How far apart the outputs are. If one model returns more outputs than the other, the rest is not compared."""
+        """Returns how far apart the outputs of the two models are, infinite if only one of them has outputs. `computed`
+        is a run of the target. If one model returns more outputs than the other, the rest is not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
@@ -90,21 +92,23 @@ class Runs:
     def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
         """The outputs of a run of the target, at most as many as the source has, with the channels on the same axis as
         in the source."""
+        # the target first, whose outputs are rearranged
         ends = self.ends[1], self.ends[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
         return [distances.aligned(x, y, ends) for x, y in pairs]
 
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
-        """A line that says how many outputs were compared, if one model returns more than the other."""
+        """Yields a line that says how many outputs were compared, if one model returns more than the other."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
-        # such as a state that only one framework returns
+        # for example a state that only one framework returns
         if ours != theirs:
             few = min(ours, theirs)
-            yield f"not compared: outputs behind the first {few}; the models return {ours} and {theirs}"
+            yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs}"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
-        """A text that names the layer whose output is the first to differ from the source's in `computed`, a run of the
-        target with the source's weights."""
+        """Returns a text that names the first layer whose output differs from the source's in `computed`, a run of the
+        target with the source's weights. `pairs` says which layers correspond."""
+        # the target's run is the one that is judged, so it comes first
         runs = TwoRuns(
             TracedRun(
                 self.target.name,
@@ -130,13 +134,14 @@ class Runs:
         except ArgumentError:
             return False
         apart = map(distances.apart, blank.outputs, self.expected.outputs)
-        # a tenth, so that an honest model with a small answer is not called blind
+        # a tenth, because the outputs of some models depend only little on their inputs
         return max(apart, default=math.inf) < self.limit / 10
 
     def gelu_in_doubt(self) -> Iterator[str]:
-        """A line if, on this batch, gelu in place of its tanh form would change the source's outputs by no more than
-        rounding does; none for any other batch, and for a model without layers that widen their input. The source runs
-        once more."""
+        """Yields a line if, on this batch, gelu in place of its tanh form would change the source's outputs by no more
+        than rounding does. Yields nothing for a model without layers that widen their input. The source runs once
+        more."""
+        # the function may be a call in the code of the model, so any layer that may precede a gelu counts
         paths = set(self._widening())
         if not paths:
             return
@@ -144,6 +149,7 @@ class Runs:
 
         def give(call: Call, result: Any) -> Any:
             """Changes the output of a widening layer as the other form of gelu would."""
+            # a linear layer has one output
             if call.path not in paths or len(call.outputs) != 1:
                 return result
             (output,) = call.outputs
@@ -164,9 +170,10 @@ class Runs:
             )
 
     def _widening(self) -> Iterator[str]:
-        """The linear layers of the source that return more numbers than they take, and pass them to the linear layer
-        called next."""
+        """Yields the paths of the linear layers of the source that return more numbers than they take, and pass them
+        to the linear layer called next, as the first layer of an MLP in a Transformer does."""
         linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
+        # the linear layer that was called before
         before = None
         for call in self.expected.trace.calls:
             if call.path not in linear or not call.inputs or not call.outputs:
@@ -179,7 +186,7 @@ class Runs:
 
 
 def _off_by_gelu(x: Array) -> Array:
-    """`x`, plus the difference between gelu and its tanh form at `x`."""
+    """Returns `x` plus the difference between gelu and its tanh form at `x`."""
     # in float64, because the two forms share most of their digits
     wide = x.astype("float64")
     # NumPy has no error function

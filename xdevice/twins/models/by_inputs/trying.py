@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     """A function that returns the values of the target's variables that follow from a pairing of the layers."""
 
 _NEAR: Final = 0.3
-"""Outputs of a wrong pairing are about as far apart as those of two images. With the right pairing, but another eps in
-34 norms, they were 0.13 of that apart."""
+"""If the outputs are closer than this, the pairing counts as right although they do not agree. Outputs of a wrong
+pairing are about as far apart as the outputs for two different images. With the right pairing, but another eps in 34
+norms, they were 0.13 of that apart."""
 
 
 class ByInputs(NamedTuple):
@@ -38,15 +39,16 @@ class ByInputs(NamedTuple):
     with_values: ModelRun | None = None
     """The run of the target with the values that these pairs give it, if there was one."""
     number: int = 0
-    """The index of the `values` that were used: the first, unless others made the outputs agree."""
+    """The index in `values` of the function that was used: the first, unless another one made the outputs agree."""
     doubt: str = ""
-    """The questions that the inputs left open, if the pairing without them had to be kept."""
+    """A line about the questions that the inputs left open; "" if there are none."""
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
-    """Pairs the layers of two models. A pairing without inputs is kept if the outputs then agree. Otherwise layers of
-    the same kind, shape and input are paired; if several have the same, their paths or their order decide. Each of
-    `values` uses another pairing of the tensors that are in no layer.
+    """Pairs the layers of two models. A pairing that was found without inputs is kept if the outputs then agree.
+    Otherwise layers of the same kind, shape and input are paired; if several layers have the same, their paths or their
+    order decide. `names` is as in `convert_state`, and each of `values` uses another pairing of the tensors that are in
+    no layer.
 
     Raises:
         StateError: it cannot be determined which layer of the source is the counterpart of a layer of the target.
@@ -57,16 +59,16 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     try:
         guesses = [pair_layers(source, target, names)]
     except StateError as error:
-        # otherwise the refusal would blame the layers that names= does not mention
+        # an error in names= itself is raised first: the refusal is about the layers that names= does not mention
         if names:
-            by_name(source, target, names)  # raises if names= itself is wrong
+            by_name(source, target, names)
         refusal = error
         ours, theirs = source.by_path, target.by_path
         guesses = [
             [
-                (ours[here], theirs[there])
-                for here, there in paths.items()
-                if here in ours and there in theirs
+                (ours[source_path], theirs[target_path])
+                for source_path, target_path in paths.items()
+                if source_path in ours and target_path in theirs
             ]
             for paths in (error.pairs, pairs_in_order(source, target, names))
         ]
@@ -89,28 +91,27 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     except StateError as error:
         if refusal is None:
             return first._replace(
-                doubt=f"inputs= settles nothing, so that layers are paired as without: {error}"
+                doubt=f"inputs= settles nothing, so the layers are paired as without it: {error}"
             )
         apart, closest = min(tried, key=lambda one: one[0])
-        # a setting that differs, such as an eps, keeps even the right pairing from the limit
+        # with a setting that differs, such as an eps, even the outputs of the right pairing exceed the limit
         if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
             why = str(error).partition(". ")[0]
-            doubt = (
-                f"not compared: which layer is which; the outputs come closest so, but {why}"
-            )
+            doubt = f"not compared: which layer is which; the outputs are closest like this, but {why}"
             return closest._replace(doubt=doubt)
         error.pairs = {one.path: other.path for one, other in likely}
         raise
-    # the pairing by order stands unless the forced one is better: inputs alike may have misled it
+    # there is no other pairing than a guess
     if refusal is not None:
         return forced
+    # the first pairing is kept unless the forced one is better: layers with equal inputs may have misled the latter
     now_apart, computed = _try(runs, forced.pairs, values[0])
     return first if now_apart >= apart else forced._replace(with_values=computed)
 
 
 def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
-    """How far the outputs are apart if the target has the values that this pairing gives it, and the target's run with
-    them."""
+    """Runs the target with the values that this pairing gives it. Returns how far apart its outputs are from the
+    source's, and the run."""
     computed = runs.run_with(values(pairs))
     return runs.outputs_apart(computed), computed
 
@@ -118,13 +119,18 @@ def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
 def _by_forcing(
     runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values
 ) -> ByInputs:
-    """Pairs the layers by one or more forced runs. `likely` is a pairing to fall back on, and `refusal` the error that
-    says why it is only a guess."""
+    """Pairs the layers by one or more forced runs. `likely` is a pairing to fall back on. `refusal` is the error that
+    says why it is only a guess, None if it is more than that. Raises `StateError` if the runs leave a layer open."""
     source, target = runs.source, runs.target
+    # a mere guess must not outrank the inputs
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
-    # a search goes from the target to the source
-    fixed = {there: here for here, there in names.items()}
-    if all(here == there for there, here in guess.items() if there not in fixed):
+    # by the target's paths, because a search looks for the counterpart of each layer of the target
+    fixed = {target_path: source_path for source_path, target_path in names.items()}
+    if all(
+        source_path == target_path
+        for target_path, source_path in guess.items()
+        if target_path not in fixed
+    ):
         # where both models have the same paths, these say which layer is which
         fixed = {**guess, **fixed}
     try:
@@ -136,13 +142,14 @@ def _by_forcing(
         ) from error
     chosen = {**fixed, **forced.chosen}
 
-    def choose(there: str, here: str) -> None:
-        if there not in chosen and here not in chosen.values():
-            chosen[there] = here
+    def choose(target_path: str, source_path: str) -> None:
+        """Adds a pair, the target's path first, unless one of the two layers has a counterpart already."""
+        if target_path not in chosen and source_path not in chosen.values():
+            chosen[target_path] = source_path
 
     # what the forced runs decided comes first; the guess fills only what they left open
-    for there, here in guess.items():
-        choose(there, here)
+    for target_path, source_path in guess.items():
+        choose(target_path, source_path)
     for one, other in likely:
         # attentions that were put together from linear layers are not called
         if other.path not in forced.open or one.settings.get(layouts.ASSEMBLED):
@@ -151,9 +158,9 @@ def _by_forcing(
         _require_all(runs, forced, chosen, refusal)
     ours = source.by_path
     pairs = [
-        (ours[chosen[there]], layer)
-        for there, layer in target.by_path.items()
-        if chosen.get(there) in ours
+        (ours[chosen[target_path]], layer)
+        for target_path, layer in target.by_path.items()
+        if chosen.get(target_path) in ours
     ]
     for one, other in pairs:
         check_pair(source, one, target, other)
@@ -191,10 +198,10 @@ def _require_all(
         where = ""
         if forced.apart:
             _, last_alike = forced.apart[0]
-            where = f"; the models come apart behind {last_alike or 'the beginning'}"
+            where = f"; the values differ behind {last_alike or 'the beginning'}"
         # the refusal is from pairing without inputs=; whoever gives them needs no advice to do so
         text = (
-            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
+            f"inputs= identifies {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
             f"{str(refusal).replace(', or give one batch as inputs=', '')}"
         )
         raise StateError(text[:MOST]) from refusal

@@ -1,2 +1,2 @@
-"""Rewrites the layers of two models, before they are paired, where the models express the same computation in two
+"""Rewrites the layers of two models, before they are paired, if the models express the same computation in two
 forms."""

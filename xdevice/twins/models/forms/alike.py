@@ -1,8 +1,8 @@
-"""Rewrites the lists of layers of two models, before they are paired, where the frameworks divide layers differently.
+"""Rewrites the lists of layers of two models, before they are paired, because frameworks divide layers differently.
 
-An LSTM of three layers is three LSTMs in Keras. Several layers become one `Layer` with all of their parts, where the
-other model has one layer for them. `attention` does this for linear layers, `single_tensors` for parameters that belong
-to no known layer.
+An LSTM of three layers, for example, is three LSTMs in Keras. Several layers become one `Layer` with all of their parts
+if the other model has one layer for them. `attention` does this for linear layers, `single_tensors` for parameters that
+belong to no known layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
-    """Both models, with their layers rewritten to be of the same kinds as far as possible."""
+    """Returns both models, with their layers rewritten to be of the same kinds as far as possible."""
     ways = (
         _without_ties,
         _with_channels,
@@ -32,7 +32,7 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
         single_tensors.with_biases,
         single_tensors.with_kinds,
     )
-    # in this order, because each counts what those before it have left
+    # in this order, because each compares how many layers of a kind the others have left in both models
     for way in ways:
         source, target = way(source, target), way(target, source)
     return attention.alike(source, target)
@@ -42,34 +42,37 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 
 
 def _without_ties(twin: Twin, other: Twin) -> Twin:
-    """Drops layers that only reuse variables of earlier layers, if the other model has fewer layers of that kind and
-    shape: the head of a language model may be a layer in one model, and a product with the embedding's weight in the
-    other."""
+    """Returns the twin without the layers that only reuse variables of earlier layers, as far as the other model has
+    fewer layers of that kind and shape. The head of a language model may be a layer in one model, and a product with
+    the embedding's weight in the other."""
     forms = twin.forms(twin.layers)
+    # how many more layers of each form this model has
     more = Counter(forms)
     more.subtract(other.forms(other.layers))
+    # the `id`s of the variables of the layers before
     earlier: set[int] = set()
-    kept = []
+    remaining = []
     for layer, form in zip(twin.layers, forms, strict=True):
         variables = {id(twin.variables[part.name]) for part in layer.parts}
-        # what is tied in both models stays in both
+        # a layer that is tied in both models stays in both
         if variables <= earlier and more[form] > 0:
             more[form] -= 1
         else:
-            kept.append(layer)
+            remaining.append(layer)
         earlier |= variables
-    return twin.with_layers(kept)
+    return twin.with_layers(remaining)
 
 
 # group norms
 
 
 def without_channels(twin: Twin) -> Twin:
-    """Refuses the values of group norms that do not know their number of channels, and have no counterpart that
-    does."""
-    why = "it has one number for each group, and does not say how many channels there are; give like=, a model"
+    """Returns the twin with the values of some group norms refused: those that do not say how many channels they have,
+    and got no number from the other model."""
+    why = "it has one number for each group, and does not say how many channels there are; give a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
+        """Returns the rule for shapes only."""
         return layouts.refused(rule, why)
 
     return twin.with_layers(
@@ -81,9 +84,9 @@ def without_channels(twin: Twin) -> Twin:
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
-    """Gives the group norms that do not know their number of channels the numbers of the other model's group norms: in
-    their order if there are equally many, else the number that all of those share. Changes nothing if they have
-    different numbers."""
+    """Returns the twin with numbers of channels for the group norms that do not say them. The numbers come from the
+    other model's group norms: in their order if both models have equally many, otherwise the one number that all of
+    these share. Returns the twin unchanged if they do not share one."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -106,38 +109,43 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 
 def _spread(layer: Layer, channels: int) -> Layer:
-    """A group norm with one number for each group, read as a group norm with one number for each of its `channels`."""
+    """Returns a group norm whose parameters have one number for each group with a rule that gives PyTorch one for each
+    of the `channels`. Returns the layer unchanged if the channels cannot be divided into its groups."""
     groups = layer.settings["num_groups"]
-    # then the number of channels is that of some other norm
+    # an uneven division means that the number belongs to another norm
     if not isinstance(groups, int) or channels % groups:
         return layer
     return _with_rules(layer, lambda _: layouts.per_group(groups, channels))
 
 
 def _with_rules(layer: Layer, change: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
-    """The layer with the rule of each of its parameters changed by `change`."""
+    """Returns the layer with `change(rule)` in place of the rule of each of its parameters."""
     return layer._replace(
         parts=tuple(part._replace(rule=change(part.rule)) for part in layer.parts)
     )
 
 
 def _lacks_channels(layer: Layer) -> bool:
+    """Whether a layer is a group norm that does not say its number of channels: its rule is then lossy, see
+    `layouts.per_group`."""
     return layer.kind == "group_norm" and any(part.rule.is_lossy for part in layer.parts)
 
 
 def _width(twin: Twin, layer: Layer) -> int:
+    """The number of channels of a group norm: how many numbers its first parameter has in PyTorch's layout."""
     return next(iter(twin.shapes(layer).values()))[0]
 
 
 def _with_instances(twin: Twin, other: Twin) -> Twin:
-    """Turns group norms with one group per channel into instance norms, where the other model has instance norms."""
+    """Returns the twin with instance norms in place of its group norms with one group per channel, if the other model
+    has instance norms."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return twin
     return twin.with_layers([_as_instances(twin, layer) for layer in twin.layers])
 
 
 def _as_instances(twin: Twin, layer: Layer) -> Layer:
-    """The layer as an instance norm, if it is a group norm with one group per channel; otherwise unchanged."""
+    """Returns a group norm with one group per channel as an instance norm, and any other layer unchanged."""
     if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(twin, layer):
         return layer
     # a group norm has no running statistics, and so neither has the instance norm that equals it
@@ -150,7 +158,8 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
-    """Joins recurrent layers that are one layer of several levels in the other model."""
+    """Returns the twin with recurrent layers joined that are one recurrent layer of several levels in the other
+    model."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (
@@ -161,9 +170,9 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """Divides recurrent layers into groups, each of which is one layer of a depth in `depths` in the other model;
-    returns the groups of more than one layer. Empty if the depths do not add up, or if the layers of a group do not
-    feed one another."""
+    """Divides recurrent layers into groups, in order. Each group corresponds to one layer of the other model, and
+    `depths` says how many levels each of those has. Returns the groups of more than one layer; none if the depths do
+    not add up, or if the layers of a group do not feed one another."""
     stacks = []
     for depth in depths:
         # either one layer that is itself this deep, or as many layers of depth 1
@@ -172,10 +181,13 @@ def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Lay
         if sum(map(_depth, stack)) != depth or not _feed_one_another(twin, stack):
             return []
         stacks.append(stack)
+    # layers that are left over have no counterpart, so the division was wrong
     return [] if layers else [stack for stack in stacks if len(stack) > 1]
 
 
 def _depth(layer: Layer) -> int:
+    """How many levels a recurrent layer has."""
+    # `str` is for type checkers only, which know a setting as an `object`
     return int(str(layer.settings.get("layers", 1)))
 
 
@@ -194,13 +206,14 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
 
 
 def _as_one_layer(stack: Sequence[Layer]) -> Layer:
-    """The recurrent layers of a stack as one layer of that depth: in the names of their parts, `_l0` gets the number of
-    each layer, and a setting in which they differ becomes a tuple."""
+    """Returns the recurrent layers of a stack, each of one level, as one layer. In PyTorch's names of their parts,
+    `_l0` gets the number of each layer; a setting in which they differ becomes a tuple with one value for each."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)
         for part in layer.parts
     ]
+    # the layers may differ in a setting, such as dropout, although the other model has one value for all
     settings: dict[str, object] = {}
     for name in [name for layer in stack for name in layer.settings]:
         values = tuple(layer.settings.get(name) for layer in stack)

@@ -1,7 +1,7 @@
 """Joins the linear layers of an attention into one layer, where the other model has attentions in another form.
 
-An attention is one layer; or four linear layers, as in the package transformers; or three, of which one has the rows of
-key and value; or two, of which the first has the rows of query, key and value; or two whose biases are
+An attention has one of these forms: one layer; four linear layers, as in the package transformers; three, one of which
+has the rows of key and value; two, the first of which has the rows of query, key and value; or two whose biases are
 tensors of their own, as in timm.
 """
 
@@ -31,6 +31,7 @@ _WORDS: Final = {
 }
 """The words in the name of a linear layer that tell its role. The first role that fits counts, so q_proj is a query and
 not an output."""
+# in the name of a linear layer for query, key and value
 _FUSED_WORDS: Final = frozenset({"qkv", "attn", "wqkv", "pack", "kqv"})
 _SEPARATE: Final = ("q", "k", "v")
 _HALF_FUSED: Final = ("q", "kv")
@@ -40,7 +41,8 @@ _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
-    """Joins linear layers into attentions where both models have equally many attentions in different forms."""
+    """Returns both models with linear layers joined into attentions, if the models have equally many attentions. An
+    attention that has the same form in both is left as it is."""
     # the fused form (query, key and value in one layer, and the output) comes last: any two linear layers that follow
     # one another look like it
     for with_fused in (False, True):
@@ -53,16 +55,18 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
-    """Joins the groups of linear layers of each pair of attentions that have different forms."""
+    """Returns both models with the linear layers of each attention joined, if its counterpart has another form. `ours`
+    and `theirs` are the attentions of the two models in their order, equally many."""
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
         # layers of equal forms are paired one by one later, and keep their names
         if _form(source, one) == _form(target, other):
             continue
+        # one of the two may not tell how its rows are divided
         rows = _rows(source, one) or _rows(target, other)
         for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
-            # then the first layer is not query, key and value, but something of its own
+            # the first layer is not query, key and value: these two are no attention, and neither may the others be
             if len(group) == 2 and sum(rows) != _height(twin, group[0]):
                 return source, target
             if len(group) > 1:
@@ -71,7 +75,8 @@ def _joined(
 
 
 def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
-    """The twin with groups of layers joined into attentions, whose biases are no longer tensors of their own."""
+    """Returns the twin with each group of layers replaced by its attention. Tensors that are now biases of an attention
+    are no longer listed as single tensors."""
     twin = twin.joined(joins)
     owned = {part.name for layer in twin.layers for part in layer.parts}
     return twin._replace(
@@ -80,8 +85,8 @@ def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
 
 
 def _form(twin: Twin, group: Group) -> object:
-    """The form of an attention: the order in which the model defines its layers, and whether biases are tensors of
-    their own. Two attentions of the same form can be paired layer by layer."""
+    """Returns a value that is equal for two attentions that can be paired layer by layer: the order in which the model
+    defines the layers, and the roles of the biases that are tensors of their own."""
     places = _places(twin)
     # key before query is another form, though the names are the same
     in_order = sorted(range(len(group)), key=lambda number: places[id(group[number])])
@@ -89,6 +94,7 @@ def _form(twin: Twin, group: Group) -> object:
 
 
 def _places(twin: Twin) -> dict[int, int]:
+    """The index of each layer in the model's list of layers, by the layer's `id`."""
     return {id(layer): place for place, layer in enumerate(twin.layers)}
 
 
@@ -96,8 +102,8 @@ def _places(twin: Twin) -> dict[int, int]:
 
 
 def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
-    """The attentions of a model in their order: each a layer; or linear layers for query, key, value and output; or, if
-    `with_fused`, two, for the first three together and the output."""
+    """Returns the attentions of a model in their order. Each is one layer, or a group of linear layers that the names
+    tell. With `with_fused`, it may also be two linear layers: one for query, key and value, and one for the output."""
     groups: list[Group] = [[layer] for layer in twin.layers if layer.kind == layouts.ATTENTION]
     linear = [layer for layer in twin.layers if layer.kind == "linear"]
     groups += _by_names(linear)
@@ -107,10 +113,11 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 
 
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
-    """Groups of linear layers: those with the same parent module whose names mean query, key and value, or query and a
-    joint key and value; and the output layer, which is the layer with such a name in the same module, or the next
-    linear layer of the block."""
+    """Yields groups of linear layers by their names. A group has the layers of one parent module whose names mean
+    query, key and value, or query and a joint key and value, and then the output layer. This is the layer of that
+    module whose name means output, or the next linear layer of the block."""
     for layer in linear:
+        # each attention is looked for where its query is
         if _role(layer) != "q":
             continue
         parent = parent_of(layer.path)
@@ -118,7 +125,7 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
         for other in linear:
             if parent_of(other.path) == parent:
                 by_role.setdefault(_role(other), []).append(other)
-        # of two queries in one module, as with two attentions, it is unclear which belongs to which key
+        # if one module has two queries, as for two attentions, it is unclear which belongs to which key
         only = {role: layers[0] for role, layers in by_role.items() if len(layers) == 1}
         roles = next(
             (roles for roles in (_SEPARATE, _HALF_FUSED) if only.keys() >= set(roles)), ()
@@ -134,9 +141,10 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
 
 
 def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
-    """Pairs of linear layers of one block, the first of which may have the rows of query, key and value by its shape,
-    or by its shape and name."""
+    """Yields pairs of linear layers of one block that follow one another. By its shape, or its shape and name, the
+    first may have the rows of query, key and value; the second is the output."""
     for first, output in pairwise(linear):
+        # outputs and inputs of both: the width of the model goes in and comes out, and `inner` is that of all heads
         (rows, width), (wide, inner) = (
             twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output)
         )
@@ -147,13 +155,14 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
 
 
 def _is_in_block(layer: Layer, query: Layer) -> bool:
-    """Whether a layer is in the block of an attention: the module around the parent module of its layer `query`."""
+    """Whether a layer is in the block of an attention: in the module around the one that contains the layer `query`."""
     block = parent_of(parent_of(query.path))
     return layer.path.startswith(f"{block}." if block else "")
 
 
 def _role(layer: Layer) -> str:
-    """The role of a linear layer in an attention by the last name in its path: "q" for "q_proj"; "" if it has none."""
+    """The role of a linear layer in an attention, a key of `_WORDS`, by the last name in its path: "q" for "q_proj". ""
+    if the name means no role."""
     words = _words(layer)
     return next(
         (role for role, synonyms in _WORDS.items() if not words.isdisjoint(synonyms)), ""
@@ -161,6 +170,7 @@ def _role(layer: Layer) -> str:
 
 
 def _words(layer: Layer) -> set[str]:
+    """The words in the last name of the layer's path, in lowercase."""
     return set(name_in(layer.path).lower().split("_"))
 
 
@@ -168,8 +178,9 @@ def _words(layer: Layer) -> set[str]:
 
 
 def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
-    """Each bias of query, key or value, by its role, that is a tensor of its own, because the linear layers have
-    none."""
+    """The biases of query, key and value that are tensors of their own, by their roles "q", "k" and "v"; empty if the
+    linear layers themselves have biases."""
+    # a layer with more than one part has a bias; the last layer gives the output
     if all(len(layer.parts) > 1 for layer in group[:-1]):
         return {}
     parent = parent_of(group[0].path)
@@ -184,8 +195,8 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
 
 
 def _rows(twin: Twin, group: Group) -> list[int]:
-    """How many rows the weights of query, key and value have. Empty for two linear layers, which do not tell without
-    biases of their own."""
+    """How many rows the weights of query, key and value have, in this order. Empty if that is not known: two linear
+    layers tell it only if the biases of query and value are tensors of their own."""
     if len(group) == 1:
         shapes = twin.shapes(group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]
@@ -193,7 +204,7 @@ def _rows(twin: Twin, group: Group) -> list[int]:
     if len(heights) == 3:
         return heights
     if len(heights) == 2:
-        # one layer has the rows of key and value, which are equally many
+        # the second layer has the rows of key and value, equally many of each
         return [heights[0], heights[1] // 2, heights[1] // 2]
     sizes = {
         role: twin.variables[layer.parts[0].name].shape[0]
@@ -207,11 +218,13 @@ def _rows(twin: Twin, group: Group) -> list[int]:
 
 
 def _height(twin: Twin, layer: Layer) -> int:
+    """How many rows the weight of a linear layer has in PyTorch's layout."""
     return twin.shapes(layer)["weight"][0]
 
 
 def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
-    """The attention that some linear layers form; `rows` are the numbers of rows of query, key and value."""
+    """Returns the attention that a group of linear layers forms. `rows` are the numbers of rows of query, key and
+    value."""
     *inputs, output = group
     parts = []
     for layer, roles in zip(inputs, _ROLES[len(inputs)], strict=True):
@@ -225,6 +238,7 @@ def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
     ]
     for role, bias in _lone_biases(twin, group).items():
         parts.append(Part(bias.parts[0].name, (f"{role}_proj.bias",), layouts.SAME))
+    # the path of the attention is the path of the innermost module around all of its layers
     levels = zip(*(parent_of(layer.path).split(".") for layer in group), strict=False)
     shared = takewhile(lambda names: len(set(names)) == 1, levels)
     layer = Layer(".".join(names[0] for names in shared), layouts.ATTENTION, tuple(parts), {})

@@ -1,5 +1,5 @@
 """The order in which two models count the pixels of a flattened image: with the channels first or last, as in their
-images. If a model tells the order, the rule of a parameter has it (`layouts.by_pixels`)."""
+images. If it is known that a parameter has the channels last, the `order` of its rule says so (`layouts.by_pixels`)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ if TYPE_CHECKING:
 
 
 def has_channels_last(twin: Twin) -> bool:
-    """Whether the images of a model have their channels last. A dict counts as PyTorch's."""
+    """Whether the images of a model have their channels last. A dict counts as one of PyTorch: its channels are not
+    last."""
     return twin.model is not None and bool(twin.backend.has_channels_last(twin.model))
 
 
 def puts_channels_last(target: Backend) -> bool:
-    """Whether a framework's models have their channels last unless they say otherwise: true of frameworks whose kernels
-    have the window axes first."""
+    """Whether the models of a framework usually have their channels last. That is so for frameworks whose kernels have
+    the window axes first, as in Keras and Flax."""
     return any(part.rule is layouts.KERNEL_FIRST for part in target.parts("conv", {}))
 
 
 def reordered(
     layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
-    """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `counterpart`. If
-    that model has its channels last, it may count pixels as this one does: then a parameter of `counterpart` that is
-    not known to do so is refused."""
+    """Returns `layer`, and a line for each of its parameters that is reordered for the other model. `counterpart` is
+    the layer of the other model, None if there is no such model. If `is_last()`, the other model has its channels last,
+    and may count the pixels of a flattened image as this one does. A parameter is then refused unless that is known of
+    the counterpart too."""
+    # the parameters of the counterpart that are known to count pixels with the channels last
     names = (
         {name for part in counterpart.parts if part.rule.order for name in part.of}
         if counterpart is not None
@@ -54,15 +57,15 @@ def reordered(
 
 def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
     """Yields a line for each layer that may follow a flattened image, if only one of source and target has its channels
-    last: the first linear layer after a convolution, if it takes several numbers for each channel."""
-    # both count pixels in one order
+    last. Such a layer is the first linear layer after a convolution, if it takes several numbers for each channel."""
+    # both models count pixels in the same order
     if has_channels_last(source) == puts_channels_last(target):
         return
+    # of the last layer with an image; 0 if the next linear layer does not follow one
     channels = 0
     for layer in source.layers:
         shape: Any = source.shapes(layer).get("weight", ())
         if layer.kind in ("conv", "batch_norm") and shape:
-            # what is flattened may have as many channels as the last layer with an image
             channels = shape[0]
         elif layer.kind == "linear" and shape:
             part = next(part for part in layer.parts if "weight" in part.of)

@@ -15,22 +15,28 @@ if TYPE_CHECKING:
     from xdevice.twins.models.reading import Names, Twin
 
     Slices = Mapping[str, slice]
-    """Which rows are asked for, by the path of the layer."""
+    """The rows that `names=` asks for, by the path of the layer."""
 
+# "wpe[2:]": the path, and the first and the last number of a slice, each of which may be missing or negative
 _PATH_AND_ROWS: Final = re.compile(r"(.*)\[(-?\d*):(-?\d*)\]")
 _KINDS: Final = ("embedding", "linear", "same")
+"""The kinds of layers whose rows `names=` can ask for."""
 
 
 def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
-    """`names` without the rows, and the rows that are asked for of the source and of the target."""
+    """Returns three things: `names` without the rows, the rows that they ask for in the source, and those in the
+    target."""
     ours: dict[str, slice] = {}
     theirs: dict[str, slice] = {}
-    plain = {_split(here, ours): _split(there, theirs) for here, there in names.items()}
+    plain = {
+        _split(source_name, ours): _split(target_name, theirs)
+        for source_name, target_name in names.items()
+    }
     return plain, ours, theirs
 
 
 def _split(name: str, slices: dict[str, slice]) -> str:
-    """The path in `name`. Adds to `slices` the rows that `name` asks for: slice(2, None) for "wpe[2:]"."""
+    """Returns the path in `name`. If `name` asks for rows, adds them to `slices`: slice(2, None) for "wpe[2:]"."""
     match = _PATH_AND_ROWS.fullmatch(name)
     if match is None:
         return name
@@ -40,10 +46,11 @@ def _split(name: str, slices: dict[str, slice]) -> str:
 
 
 def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
-    """The twin with only the rows that are asked for of each layer. `done` gets a line for each.
+    """Returns the twin with only the rows in `slices` of each layer that they mention. Appends a line about each to
+    `done`, in which `is_target` says that the other rows become zeros.
 
     Raises:
-        StateError: there is no such layer, its kind does not have rows, or it does not have these.
+        StateError: there is no such layer, its kind is not one of `_KINDS`, or it does not have these rows.
     """
     with_rows = {layer.path for layer in (*twin.layers, *twin.singles) if layer.kind in _KINDS}
     lacking = [path for path in slices if path not in with_rows]
@@ -54,6 +61,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
+        """Returns the layers, with those in `slices` cut."""
         return [_cut(twin, layer, slices[layer.path], done, is_target) if layer.path in slices else layer
                 for layer in layers]  # fmt: skip
 
@@ -61,14 +69,14 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
-    """The layer with only these rows."""
+    """Returns the layer with only these rows, and appends a line about it to `done`, see `cut`."""
     # the first parameter is the weight, which has its rows on the first axis in PyTorch's layout
     total = next(iter(twin.shapes(layer).values()))[0]
     # as Python's slices do, so that [2:] and [:-1] mean what they say
     first, last, _ = rows.indices(total)
     if first >= last:
         raise StateError(
-            f"names= asks for rows {first} to {last} of {layer.path}, which has {total}"
+            f"names= asks for rows {first} to {last} of {layer.path}, which has {total} rows"
         )
     rest = "the others are zeros" if is_target else "the others are left out"
     done.append(

@@ -2,9 +2,9 @@
 linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a linear layer, an
 embedding in place of a plain tensor.
 
-Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done only
-if the counts of such layers in both models match, and if the shapes fit. The code around them is not read, as a line of
-`not_compared` says.
+Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. It is rewritten
+only if the counts of such layers in both models match, and if the shapes fit. The code around them is not read, and the
+differences of the `State` say so.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from xdevice.twins.models.reading import Names, Pairs, Twin
 
 _OWN: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
-"""Kinds that a module of an unknown class is taken for, if it has the parameters of that kind and no more."""
+"""The kinds that a module of an unknown class may have, if it has the parameters of that kind and no more."""
 
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
-    """Takes modules of unknown classes for norms and linear layers, where the other model has exactly that many more
-    with their shapes and parameters. For linear layers, the other model's modules of unknown classes count, too."""
+    """Returns the twin with some modules of unknown classes read as norms or linear layers: those of which the other
+    model has exactly that many more with their shapes and parameters. For linear layers, the other model's modules of
+    unknown classes count too."""
     for kind in _OWN:
         lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
@@ -39,7 +40,7 @@ def with_own_classes(twin: Twin, other: Twin) -> Twin:
             twin = _with_layers(
                 twin, _rectangular(twin, _fitting(twin, candidates, lacking + both))
             )
-            # some write `x @ weight`, with a weight of (I, O)
+            # the classes of some programs compute `x @ weight`, with a weight of (I, O)
             lacking = _forms(other, kind) - _forms(twin, kind)
             turned = [_transposed(layer) for layer in _candidates(twin, kind)]
             candidates = _rectangular(twin, _fitting(twin, turned, lacking))
@@ -50,7 +51,8 @@ def with_own_classes(twin: Twin, other: Twin) -> Twin:
 
 
 def _candidates(twin: Twin, kind: str) -> list[Layer]:
-    """The modules of unknown classes as layers of this kind, if they have its parameters and no more."""
+    """The modules of unknown classes, as layers of this kind, that have the parameters of the kind and no more."""
+    # the variables of each module, by the module's path and the variable's name
     modules: dict[str, dict[str, Any]] = {}
     for layer, name in zip(twin.singles, twin.single_names, strict=True):
         modules.setdefault(parent_of(layer.path), {})[name] = twin.variables[name]
@@ -61,7 +63,7 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
     for path, variables in modules.items():
         try:
             new = declared_layer(ways, path, kind, variables)
-        except StateError:  # the shapes do not fit
+        except StateError:  # the shapes do not fit this kind
             continue
         names = {part.of[0]: part.name for part in new.parts} if new is not None else {}
         if new is not None and "weight" in names and {*names.values()} == variables.keys():
@@ -70,7 +72,7 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
 
 
 def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[Layer]:
-    """The layers of each form (kind, shape, parameters) of which the other model has exactly that many more."""
+    """The layers whose form (`_form`) the other model has exactly that many times more, as `lacking` says by form."""
     counts = Counter(_form(twin, layer) for layer in layers)
     # one more or one less would be a guess
     return [
@@ -79,8 +81,8 @@ def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[
 
 
 def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
-    """The linear layers whose inputs' axis is known from a shape: their own, or that of another layer of their
-    class."""
+    """The linear layers whose weight tells by its shape which axis is that of the inputs: a weight that is not square,
+    or a square one if another layer of the same class has one that is not."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
     # a square weight looks the same transposed, so another layer of its class must decide
@@ -93,9 +95,11 @@ def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
 
 
 def _transposed(layer: Layer) -> Layer:
-    """A linear layer with its weight read in the other of the two orders, (inputs, outputs) or (outputs, inputs)."""
+    """Returns a linear layer with its weight read in the other of the two orders (inputs, outputs) and (outputs,
+    inputs)."""
 
     def turned(rule: layouts.Rule) -> layouts.Rule:
+        """Returns the rule for the other order."""
         return layouts.TRANSPOSED if rule is layouts.SAME else layouts.SAME
 
     parts = [
@@ -106,27 +110,29 @@ def _transposed(layer: Layer) -> Layer:
 
 
 def _forms(twin: Twin, kind: str) -> Counter[object]:
+    """How many layers of this kind the model has, by their form."""
     return Counter(_form(twin, layer) for layer in twin.layers if layer.kind == kind)
 
 
 def _form(twin: Twin, layer: Layer) -> object:
-    """The kind and shape of a layer, and the names of its parameters, in PyTorch's terms."""
+    """A value that is equal for two layers with the same kind, shape and parameters, in PyTorch's terms."""
     names = {name for part in layer.parts for name in part.of} - {layouts.COUNTER}
-    # the code around a linear layer may add its bias
+    # without the bias of a linear layer, because the code around the layer may add it
     return twin.signature(layer), frozenset(
         names - {"bias"} if layer.kind == "linear" else names
     )
 
 
 def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
-    """The twin with the layers `new` among its own, each at the place of its first variable, and no longer among the
-    single tensors."""
+    """Returns the twin with the layers `new` among its own, each at the place of its first variable. Their variables
+    are no longer listed as single tensors."""
     if not new:
         return twin
     names = {part.name for layer in new for part in layer.parts}
     places = {name: place for place, name in enumerate(twin.variables)}
 
     def place(layer: Layer) -> int:
+        """The index of a layer's first variable among the variables of the model."""
         return places[layer.parts[0].name]
 
     layers = [*twin.layers, *new]
@@ -140,9 +146,9 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
 
 
 def with_biases(twin: Twin, other: Twin) -> Twin:
-    """Gives each layer without a bias a neighbouring tensor outside all layers that fits as one, where the other model
-    has exactly that many more layers of that shape with a bias. A graph convolution adds its bias after the sum over
-    the neighbours."""
+    """Returns the twin with some tensors outside all layers read as biases of layers that have none. Tensor and layer
+    must be in the same module and fit each other, and the other model must have exactly that many more layers of that
+    shape with a bias. A graph convolution, for example, adds its bias after the sum over the neighbours."""
     lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
     lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
     biases: dict[object, list[Layer]] = {}
@@ -150,6 +156,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
         biases.setdefault((parent_of(single.path), twin.signature(single)[1]), []).append(
             single
         )
+    # by the module that they are in, and the number of their rows, which is the shape of a bias
     owners: dict[object, list[Layer]] = {}
     for layer in twin.layers:
         if layer.kind in _BIASED and not _has_bias(layer):
@@ -181,13 +188,14 @@ _BIASED: Final = ("linear", "conv")
 
 
 def _has_bias(layer: Layer) -> bool:
+    """Whether a layer is linear or a convolution, and has a bias."""
     return layer.kind in _BIASED and any(part.of == ("bias",) for part in layer.parts)
 
 
 def with_kinds(twin: Twin, other: Twin) -> Twin:
-    """Takes convolutions that may cover the whole image, as 1x1 on a pooled one, for linear layers, and embeddings for
-    plain tensors, where the other model has exactly that many more of these, and no convolution or embedding of that
-    shape."""
+    """Returns the twin with some layers read as another kind: convolutions that may cover the whole image (such as 1x1
+    on a pooled image) as linear layers, and embeddings as tensors in no layer. The other model must have exactly that
+    many more of the new kind, and no layer of the old kind with that shape."""
     for way in (_as_linear, _as_single):
         ours, theirs = (
             Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other)
@@ -196,6 +204,7 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
         for layer in twin.layers:
             new = way(twin, layer)
             own, form = twin.signature(layer), twin.signature(new or layer)
+            # any other count would leave open which of the layers to rewrite
             if new is None or theirs[own] or ours[own] != theirs[form] - ours[form]:
                 layers.append(layer)
             elif new.kind == "same":
@@ -207,8 +216,9 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
 
 
 def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
-    """A convolution as the linear layer that it equals on an image of its kernel's size; None if it equals none."""
-    # groups mix only some of the channels, which no linear layer does
+    """Returns a convolution as the linear layer that it equals on an image of the size of its kernel. None for any
+    other layer, and for a convolution with groups, a stride or a padding."""
+    # with groups, an output depends on some of the channels only, unlike that of a linear layer
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
     shape: Any = twin.signature(layer)[-1]
@@ -224,7 +234,7 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
         else part
         for part in layer.parts
     )
-    # without settings, nobody has read what the layer is set to, and that is listed
+    # a layer without settings must stay without, because it is then listed as a layer whose settings are not known
     settings: dict[str, object] = (
         {"activation": layer.settings.get("activation")} if layer.settings else {}
     )
@@ -234,14 +244,14 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
 
 
 def _is_each(setting: object, usual: int) -> bool:
-    """Whether a setting is `usual`, for each axis, or is not stated."""
+    """Whether a setting, a number or one for each axis, is `usual` everywhere or is not stated (None)."""
     return setting is None or set(
         setting if isinstance(setting, tuple | list) else [setting]
     ) <= {usual}
 
 
 def _as_single(twin: Twin, layer: Layer) -> Layer | None:
-    """An embedding as a tensor that is in no layer; None for any other layer."""
+    """Returns an embedding as a tensor that is in no layer; None for any other layer."""
     if layer.kind != "embedding":
         return None
     (part,) = layer.parts
@@ -254,19 +264,25 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
 
 
 def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
-    """Pairs the tensors that belong to no layer: by `names=`, by their paths, or else in their order among those of one
-    shape, if both models have equally many of that shape and the names do not contradict it. Returns these pairs, by
-    their paths. If tensors are left that fit, it also returns the pairs with the rest paired in order, and with the
-    rest paired by names."""
+    """Pairs the tensors that belong to no layer. They are paired by `names=`, by equal paths, or in their order among
+    the tensors of one shape, if both models have equally many of that shape and the names do not contradict the order.
+    Returns a list of pairings, each a dict of the target's paths by the source's. The first has the sure pairs. If
+    tensors are left that fit, the list also has the sure pairs with the rest paired in order, and with the rest paired
+    by names. Raises `StateError` if `names=` pairs two tensors of different shapes."""
     ours, theirs = (
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
         for twin in (source, target)
     )
-    sure = {here: there for here, there in names.items() if here in ours and there in theirs}
+    sure = {
+        source_path: target_path
+        for source_path, target_path in names.items()
+        if source_path in ours and target_path in theirs
+    }
+    # the paths of a tensor of the source and of one of the target
     for here, there in sure.items():
         if ours[here] != theirs[there]:
             raise StateError(
-                f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}"
+                f"names= pairs {here!r} with {there!r}, whose shapes are {ours[here]} and {theirs[there]}"
             )
     # names= may pair a tensor with one of another path although both models have a tensor at its own path
     taken = {*sure, *sure.values()}
@@ -275,14 +291,14 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
         for path, form in ours.items()
         if path not in taken and theirs.get(path) == form
     }
-    # whole shapes first, with the axes of length 1, which tell more
+    # first by their whole shapes, because the axes of length 1 distinguish more tensors
     _pair_alike(_whole_shapes(source), _whole_shapes(target), sure)
     in_order, likely = _pair_alike(ours, theirs, sure)
     return [sure, *(pairs for pairs in (sure | in_order, sure | likely) if pairs != sure)]
 
 
 def _whole_shapes(twin: Twin) -> dict[str, object]:
-    """The shapes of the tensors in no layer, by path, with their axes of length 1."""
+    """The shapes of the tensors in no layer, by path, including axes of length 1."""
     return {
         layer.path: tuple(twin.variables[layer.parts[0].name].shape) for layer in twin.singles
     }
@@ -291,24 +307,28 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
 def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Adds to `sure` the pairs of paths whose order is clear. Returns the pairs of the others, in order and by
-    names."""
+    """Adds to `sure` the pairs of paths whose order is clear. Returns two pairings of the remaining paths: in their
+    order, and by names. `ours` and `theirs` give the shape of each tensor by path."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
+    # only tensors of the same shape can be mistaken for one another
     for form in dict.fromkeys(ours.values()):
-        here = [path for path, own in ours.items() if own == form and path not in sure]
-        there = [
+        source_paths = [path for path, own in ours.items() if own == form and path not in sure]
+        target_paths = [
             path for path, own in theirs.items() if own == form and path not in sure.values()
         ]
-        pairs = dict(zip(here, there, strict=False))
-        if len(here) == len(there) and not crossings(here, there):
+        pairs = dict(zip(source_paths, target_paths, strict=False))
+        if len(source_paths) == len(target_paths) and not crossings(source_paths, target_paths):
             sure |= pairs
         else:
             in_order |= pairs
-            likely |= guess(here, there)
+            likely |= guess(source_paths, target_paths)
     return in_order, likely
 
 
 def pairs_of(source: Twin, target: Twin, paths: Mapping[str, str]) -> Pairs:
+    """Returns the pairs of single tensors, as layers, for a pairing of `pair_singles`."""
     ours, theirs = ({layer.path: layer for layer in twin.singles} for twin in (source, target))
-    return [(ours[here], theirs[there]) for here, there in paths.items()]
+    return [
+        (ours[source_path], theirs[target_path]) for source_path, target_path in paths.items()
+    ]
