@@ -27,6 +27,7 @@ def _waiting(call: Any) -> Any:
 
     def call_and_wait(*args: Any) -> int:
         """Calls the function, and waits if it has succeeded."""
+        # 0 means success, so `or` waits only then
         return int(call(*args) or wait_for_all())
 
     return call_and_wait
@@ -40,6 +41,7 @@ class MxnetBlocking(Blocking):
         """A block in which each operation of any thread returns when it is computed."""
         private.require("blocking")
         with Patches() as patches:
+            # MXNet looks the functions up in its library at each call
             for name in CALLS:
                 patches.replace(library, name, _waiting)
             yield

@@ -271,8 +271,8 @@ def _look_for_legacy_things() -> str | None:
             cls, type(mx.sym.var("x").as_np_ndarray())
         ):
             return "symbols of mx.sym"
-    # MXNDArrayFree frees an array, and ctypes keeps each function of a library that was called
-    # as an attribute: so this tells of arrays that were made and are gone
+    # MXNet calls MXNDArrayFree for an array that is gone, and ctypes keeps each function of a
+    # library that was called as an attribute: so the attribute exists if there were arrays
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None
 
 

@@ -35,6 +35,7 @@ _open: list[_Open] = []
 def scope(name: str) -> Iterator[None]:
     """A block in which the device that Paddle calls `name`, such as "gpu:1", is the current one
     of the process."""
+    # no other thread may change the device between reading and setting it
     with _lock:
         own = _Open(paddle.get_device())
         paddle.set_device(name)
@@ -53,6 +54,7 @@ def _leave(own: _Open) -> None:
     again; otherwise the scope entered after it takes over that device, to restore it later."""
     place = _open.index(own)
     del _open[place]
+    # true if no scope is open that was entered after this one
     if place == len(_open):
         paddle.set_device(own.before)
     else:

@@ -42,6 +42,7 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     read them."""
     if not _is_read(x):
         return None
+    # on the current stream, so that the copy comes after the work that computes `x`
     return staging.read(
         x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place))
     )
@@ -59,6 +60,7 @@ def put(
         or not values.flags.c_contiguous
     ):
         return None
+    # separate from the checks above, which are faster and exclude most arrays
     if values.dtype.name not in dtypes or not _is_possible():
         return None
     tensor = _empty(list(values.shape), getattr(paddle, values.dtype.name), place)
@@ -93,6 +95,7 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     if gpu is None:
         return _on_host(x) if is_host(place) else None
     copy = to_gpu(x, gpu)
+    # the copy goes on as work of the current stream, while the result may be used on any stream
     if copy is not None:
         wait(gpu)
     return copy
@@ -100,6 +103,7 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 def is_host(place: Any) -> bool:
     """Whether a place is that of the CPU, in either of Paddle's two classes of places."""
+    # programs make a `CPUPlace`, and `Tensor.place` returns an object of another class
     return isinstance(place, paddle.CPUPlace) or (
         hasattr(place, "is_cpu_place") and place.is_cpu_place()
     )

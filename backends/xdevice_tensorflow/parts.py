@@ -81,6 +81,7 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
     model is. The variables of metrics and optimizers count only if the model has no others,
     because `fit` makes them on the default device."""
     parts = built(model, without=_MADE_LATER)
+    # an optimizer or a metric itself, or a model without weights
     if not any(isinstance(part, tf.Variable) for part in parts):
         return variables(model)
     return _named(parts)
@@ -90,6 +91,7 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
     """Returns the tensors that a model holds besides its variables, as attributes or in lists,
     dicts and tuples. Each comes with the dict, list or tuple that holds it, and its key there:
     (holder, key, tensor). Strings and handles, which cannot move, are left out."""
+    # only types of eager tensors have a backing device
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -226,6 +228,7 @@ def _children(owner: Any) -> list[Any]:
     values = [value for name, value in vars(owner).items() if name not in TRACES]
     if not isinstance(owner, keras.optimizers.Optimizer):
         return values
+    # an optimizer's list of the model's variables is recognized by a variable that is not its own
     own_ids = set(map(id, owner.variables))
     return [
         value
@@ -249,6 +252,7 @@ def _require_built(model: Any, parts: list[Any]) -> None:
     if getattr(model, "built", False):
         return
     for part in parts:
+        # the layers in a layer are parts too, so a layer that only calls others is skipped
         if (
             isinstance(part, keras.Layer)
             and not part.built

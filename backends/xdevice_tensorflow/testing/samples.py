@@ -152,7 +152,7 @@ class TensorflowSamples(Samples):
             both = keras.Sequential([keras.Input((3,)), *parts])
 
         def is_tied(net: Any) -> bool:
-            # the copies of `parts`, each with its copy of `dense`
+            # `net` is `both` or a copy of it: the first layer of each of its two parts is `dense`
             first, second = (part.layers[0].kernel.value for part in net.layers)
             return first is second
 
