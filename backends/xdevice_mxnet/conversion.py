@@ -57,7 +57,7 @@ class MxnetConversion(Conversion):
             return mx.nd.to_dlpack_for_write(x.as_nd_ndarray())
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns an `mx.np` array in the memory that another framework lends."""
+        """Returns an `mx.np` array in the memory of another framework, which `lent` describes."""
         semantics.creating()
         with mx.util.np_shape(True):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()

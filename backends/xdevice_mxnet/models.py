@@ -41,7 +41,7 @@ state."""
 
 
 def _names_in_every_block() -> frozenset[str]:
-    """Returns the names of the attributes that a block has without layers and parameters."""
+    """Returns the names of the attributes that every block has, even one without layers."""
     # with a prefix, MXNet does not number these blocks, so the program's first block is still
     # number 0
     blocks = (Block(prefix=""), HybridBlock(prefix=""))

@@ -67,8 +67,7 @@ def _forget_failed_import(package: str) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of `package` as Python does, but lets them be loaded with an
-    `__import__` of their own."""
+    """Finds the modules of `package` as Python does, but gives each of them another `__import__`."""
 
     def __init__(self, package: str) -> None:
         self._package = package

@@ -172,7 +172,7 @@ def require() -> None:
 
 
 def chosen() -> None:
-    """Called when the program selects MXNet by xdevice. Switches NumPy's semantics on in this
+    """Called when the program selects MXNet through xdevice. Switches NumPy's semantics on in this
     thread, unless it is a legacy program, or the program or XDEVICE_MXNET_NP=0 has decided
     otherwise."""
     if (

@@ -95,7 +95,7 @@ class PaddleConversion(Conversion):
         return dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
-        """Returns a tensor in the memory that another framework lends."""
+        """Returns a tensor in the memory of another framework, which `lent` describes."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Whether this process has a context on a GPU; True if the driver cannot be asked, as on
-    ROCm."""
+    """Whether this process has a context on the GPU `index`. Also True if the driver cannot be
+    asked, as on ROCm."""
     driver = _driver()
     if driver is None:
         return True
@@ -63,7 +63,8 @@ def call(name: str, *arguments: Any) -> None:
 
 @contextmanager
 def on(index: int) -> Iterator[None]:
-    """While this block is open, a GPU is the current one of this thread for the CUDA driver."""
+    """While this block is open, the GPU `index` is the current one of this thread for the CUDA
+    driver."""
     call("cuCtxPushCurrent_v2", _context(index))
     try:
         yield

@@ -75,7 +75,7 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns a tensor in the memory that another framework lends."""
+        """Returns a tensor in the memory of another framework, which `lent` describes."""
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:

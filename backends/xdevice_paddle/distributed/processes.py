@@ -129,14 +129,14 @@ class PaddleEngine(Engine):
         return _from_bytes(sent, x)
 
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
-        """Returns the `x` of each rank, in the order of the ranks."""
+        """Returns the `x` of each rank as new tensors, in the order of the ranks."""
         received: list[paddle.Tensor] = []
         dist.all_gather(received, _bytes(x), group=self._members)
         self._wait()
         return [_from_bytes(item, x) for item in received]
 
     def send(self, x: paddle.Tensor, to: int) -> None:
-        """Sends `x` to the rank `to`."""
+        """Sends `x` to the rank `to`, which has to call `recv` for it."""
         pair = self._pair(self.rank, to)
         with _as_trainer(self.rank):
             dist.send(_bytes(x), dst=to, group=pair)

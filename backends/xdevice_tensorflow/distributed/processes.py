@@ -127,7 +127,7 @@ class TensorflowEngine(Engine):
         return self._broadcast_in(x, self.rank == root, _ALL, self.size)
 
     def all_gather(self, x: Any) -> list[Any]:
-        """Returns the `x` of each rank, in the order of the ranks."""
+        """Returns the `x` of each rank as new tensors, in the order of the ranks."""
         with tf.device(self._native):
             sent = _carried(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
@@ -138,7 +138,7 @@ class TensorflowEngine(Engine):
     # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
 
     def send(self, x: Any, to: int) -> None:
-        """Sends `x` to the rank `to`."""
+        """Sends `x` to the rank `to`, which has to call `recv` for it."""
         self._broadcast_in(x, True, self._pair(self.rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
