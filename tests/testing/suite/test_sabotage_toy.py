@@ -114,7 +114,7 @@ _CONTRACT = "".join(map(inspect.getsource, (Primitives, *CAPABILITIES)))
 
 
 def _place_in_the_contract(name):
-    return re.search(rf"^    (?:def )?{name}\b", _CONTRACT, re.MULTILINE).start()
+    return re.search(rf"^    (?:def {name}\(|{name}[:=] ?)", _CONTRACT, re.MULTILINE).start()
 
 
 def test_the_docs_have_the_list():
