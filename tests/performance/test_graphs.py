@@ -302,3 +302,16 @@ def test_a_compiled_function_stays_compiled(torch):
     with Inputs():
         compiled(torch.ones(3))
     assert counter.frame_count == 1
+
+
+def test_an_input_is_kept_also_if_it_has_the_key_of_memory_that_was_freed(torch):
+    from xdevice_torch.performance.graphs import Inputs
+
+    for _ in range(100):
+        x, inputs = torch.ones(4), Inputs()
+        with inputs:
+            made = torch.ones(4) + 1
+            # its storage is freed, and the next one may get its `id`
+            del made
+            x * 2
+        assert x.data_ptr() in [memory.data_ptr() for memory in inputs.memories.values()]

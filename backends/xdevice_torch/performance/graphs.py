@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -217,8 +218,9 @@ class Inputs(Mode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._results: set[Any] = set()
-        """The keys of the memory that operations of the task have made."""
+        # weak, because a key may be used again once its memory is freed
+        self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        """The memory that operations of the task have made, by its key."""
         self.memories: dict[Any, Any] = {}
         """The collected memory: for each key an object that keeps the memory alive."""
 
@@ -229,10 +231,10 @@ class Inputs(Mode):
         operation."""
         for x in _tensors((args, kwargs)):
             key, memory = _memory(x)
-            if key not in self._results:
+            if self._results.get(key) is not memory:
                 self.memories[key] = memory
         result = func(*args, **kwargs or {})
-        self._results.update(_memory(x)[0] for x in _tensors(result))
+        self._results.update(map(_memory, _tensors(result)))
         return result
 
 
@@ -241,7 +243,7 @@ def _tensors(x: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves(x) if isinstance(leaf, torch.Tensor)]
 
 
-def _memory(x: torch.Tensor) -> tuple[Any, Any]:
+def _memory(x: torch.Tensor) -> tuple[int, Any]:
     """Returns a key that identifies the memory of a tensor, and an object that keeps the memory
     alive."""
     # a sparse tensor has no storage
