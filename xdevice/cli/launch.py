@@ -44,7 +44,7 @@ _ONE_MACHINE = "127.0.0.1"
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="How many seconds a rank may be late; by default, 30.",
+    help="How many seconds to wait for a rank that is late; by default, 30.",
 )
 @click.option(
     "--host",
@@ -56,7 +56,7 @@ _ONE_MACHINE = "127.0.0.1"
 @click.option(
     "--port",
     type=click.IntRange(1, 65534),
-    help="The port on which rank 0 listens; by default, a free one. Several machines need it.",
+    help="The port on which rank 0 listens; by default, a free one. With several machines, you must name it.",
 )
 @click.option(
     "--nnodes",
@@ -82,7 +82,7 @@ _ONE_MACHINE = "127.0.0.1"
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also write the output of each rank into a file of this folder.",
+    help="Also write the output of each rank to a file in this folder.",
 )
 def launch(
     program: tuple[str, ...],
@@ -98,13 +98,15 @@ def launch(
     max_restarts: int,
     log_dir: Path | None,
 ) -> None:
-    """Runs a script as several processes on this machine; in the script, xdevice.distributed.processes() connects them.
+    """Runs a script as several processes on this machine. In the script, xdevice.distributed.processes() connects them.
 
-    Each line of output is prefixed by the process's rank, as in [2]. If a process fails, all are ended; the first one
-    to fail gives the exit status, and its traceback is shown last. Ctrl-C ends all processes, with the status 130.
+    Each line of output begins with the rank of its process, as in [2]. If a process fails, all processes are ended. The
+    exit status is that of the first process to fail, and its traceback is shown last. Ctrl-C ends all processes, with
+    the status 130.
 
-    On several machines, run the same command on each, with its own --node-rank, and with the same secret in
-    XDEVICE_TOKEN: --nnodes 2 --node-rank 0 --host 10.0.0.1 --port 29400, where --host is the machine of node 0.
+    To use several machines, run the same command on each of them, with a different --node-rank and the same secret in
+    XDEVICE_TOKEN, for example with --nnodes 2 --node-rank 0 --host 10.0.0.1 --port 29400. --host is the address of the
+    machine whose --node-rank is 0.
     """
     # imported here, so that `xdevice --help` does not wait for it
     from xdevice.distributed import spawning

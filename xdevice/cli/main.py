@@ -103,16 +103,16 @@ def main() -> None:
     """One device API for PyTorch, TensorFlow, MXNet, PaddlePaddle, JAX and NumPy."""
 
 
-@main.command(short_help="Show which backends and devices are here.")
+@main.command(short_help="Show the installed backends and their devices.")
 @click.argument("names", nargs=-1, metavar="[BACKEND]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(
-    "--timeout", default=120.0, show_default=True, help="Seconds that one backend may take."
+    "--timeout", default=120.0, show_default=True, help="How many seconds one backend may take."
 )
 def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
-    """Shows which backends are installed, whether they import, and which devices they see.
+    """Shows which backends are installed, whether they can be imported, and which devices they see.
 
-    Each backend is probed in a process of its own. The exit status is 0, or 1 if a BACKEND that is named fails.
+    Each backend is imported in a separate process. The exit status is 1 if you name a BACKEND and it fails, else 0.
     """
     # under another name, because this function is called `info`
     from . import info as info_module
@@ -134,12 +134,12 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--rtol",
             type=click.FloatRange(min=0),
-            help="The relative tolerance; by default, each dtype has its own.",
+            help="The relative tolerance; by default, it depends on the dtype.",
         ),
         click.option(
             "--atol",
             type=click.FloatRange(min=0),
-            help="The absolute tolerance; by default, each dtype has its own.",
+            help="The absolute tolerance; by default, it depends on the dtype.",
         ),
         click.option("--equal-nan", is_flag=True, help="Treat NaN as equal to NaN."),
         click.option("--any-dtype", is_flag=True, help="Do not require equal dtypes."),
@@ -148,13 +148,13 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "json_file",
             metavar="FILENAME",
             callback=_target,
-            help="Write the report as JSON; - is the standard output.",
+            help="Write the report as JSON to this file; - is the standard output.",
         ),
         click.option(
             "--html",
             metavar="FILENAME",
             callback=_target,
-            help="Write one page with plots of the errors.",
+            help="Write an HTML page with plots of the errors to this file.",
         ),
     ]
     # reversed, because the option that is applied last comes first in --help
@@ -163,7 +163,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@main.command(short_help="Run a script on each backend, and compare its values.")
+@main.command(short_help="Run a script on each backend, and compare the values.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
 @click.option(
@@ -182,14 +182,14 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "pythons",
     multiple=True,
     metavar="NAME=PATH",
-    help="A backend's own interpreter; repeatable.",
+    help="The Python interpreter for a backend; repeatable.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
     show_default=True,
-    help="Seconds that one backend may take.",
+    help="How many seconds one backend may take.",
 )
 @click.option(
     "--jobs",
@@ -210,12 +210,12 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--trace",
     "is_traced",
     is_flag=True,
-    help="Also compare the layer outputs of the script's models, and name the first one that differs.",
+    help="Also compare the outputs of the models' layers, and name the first layer that differs.",
 )
 @click.option(
     "--operations",
     is_flag=True,
-    help="Also name the first operation, forward and backward, that differs.",
+    help="Also name the first operation that differs, in the forward and the backward pass.",
 )
 @click.option(
     "--backward",
@@ -225,7 +225,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--float64",
     is_flag=True,
-    help="Run everything in float64, where rounding cannot hide a fault.",
+    help="Run everything in float64, so that rounding cannot hide a fault.",
 )
 @click.option(
     "--calibrate",
@@ -252,9 +252,9 @@ def parity(
 ) -> None:
     """Runs a script once on each backend, and compares the values that the script records.
 
-    The script calls xdevice.parity.log("loss", loss) for each value to compare; with --trace it need not record
-    anything. Each backend has a process of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all
-    backends agree, 1 if one diverges, and 2 if one did not run.
+    The script calls xdevice.parity.log("loss", loss) for each value to compare. With --trace it need not record
+    anything. The script runs in a separate process for each backend, with XDEVICE_BACKEND set to its name. The exit
+    status is 0 if all backends agree, 1 if a backend diverges, and 2 if a backend did not run.
     """
     from xdevice.cli.progress import show
     from xdevice.twins.parity import run_folders, script_runs
@@ -315,7 +315,7 @@ def parity(
     _publish(report, f"xdevice parity {script.name}", options)
 
 
-@main.command(short_help="Compare the recordings of two runs of parity.")
+@main.command(short_help="Compare the recordings of two parity runs.")
 @click.argument(
     "first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
@@ -326,9 +326,9 @@ def parity(
 def compare_runs(first: Path, second: Path, **options: Any) -> None:
     """Compares the recordings in the folder B with those in the folder A.
 
-    Each is the folder of a run (xdevice parity --save) or of one backend in it. A backend of B is compared with the
-    same backend of A, or if A lacks it, with A's reference. The exit status is 0 if all backends agree, 1 if one
-    diverges, and 2 if one did not run.
+    A and B are each the folder of a run (xdevice parity --save), or of one backend in a run. Each backend in B is
+    compared with the same backend in A or, if A lacks it, with the reference of A. The exit status is 0 if all backends
+    agree, 1 if a backend diverges, and 2 if a backend did not run.
     """
     from xdevice.twins.parity import run_folders
 

@@ -88,7 +88,7 @@ def _goal(command: Command) -> Command:
             metavar="VERSION",
             callback=_read_version,
             help="Write only names that this release of PyTorch has, such as 2.9. By default, port writes the newest "
-            "names, and reports the release that they need.",
+            "names, and reports which release they need.",
         ),
     ):
         function = decorate(function)
@@ -138,12 +138,12 @@ def _project(command: Command) -> Command:
             type=click.Choice(("proven", "safe", "likely")),
             default="proven",
             show_default=True,
-            help="How certain it must be that a rewrite keeps the meaning; proven is the strictest.",
+            help="How certain xdevice must be that a rewrite keeps the meaning of the code; proven is the strictest.",
         ),
         click.option(
             "--root",
             type=_FILE,
-            help="The folder in which imports start; by default, the one that all PATHS share.",
+            help="The folder from which imports are resolved; by default, the folder that contains all PATHS.",
         ),
         click.option(
             "--report",
@@ -151,14 +151,14 @@ def _project(command: Command) -> Command:
             type=_FILE,
             callback=_refuse_other_suffixes,
             metavar="FILENAME",
-            help="Write a report, with a summary first: a file that ends in .txt, .html (one page) or .json.",
+            help="Write a report, which begins with a summary, to a file that ends in .txt, .html (one page) or .json.",
         ),
     ):
         function = decorate(function)
     return function
 
 
-@click.command(short_help="Count device idioms, and how port would treat them.")
+@click.command(short_help="Count device code, by how port would treat it.")
 @_project
 @click.option(
     "--by",
@@ -168,11 +168,11 @@ def _project(command: Command) -> Command:
     help="How to group the rows of the table.",
 )
 def scan(examined: Examined, by: str) -> None:
-    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, grouped by
-    what port would do with them.
+    """Counts device code, such as x.cuda(), in scripts, notebooks and the texts of d2l.ai,
+    grouped by what port would do with it.
 
-    All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2
-    if a file cannot be read.
+    All PATHS are one project. If a PATH is -, a script is read from the standard input. The
+    exit status is 0, or 2 if a file cannot be read.
     """
     from .summary import head
 
@@ -181,10 +181,14 @@ def scan(examined: Examined, by: str) -> None:
     _end(examined, 0)
 
 
-@click.command(short_help="Rewrite device idioms as neutral words.")
+@click.command(short_help="Rewrite device code so that it is vendor-neutral.")
 @_project
 @click.option(
-    "--diff", "way", flag_value="diff", default=True, help="Print the changes: the default."
+    "--diff",
+    "way",
+    flag_value="diff",
+    default=True,
+    help="Print the changes, which is the default.",
 )
 @click.option("--write", "way", flag_value="write", help="Change the files.")
 @click.option(
@@ -198,17 +202,17 @@ def scan(examined: Examined, by: str) -> None:
     help="The argument of set_backend; by default, the one framework that a file uses.",
 )
 @click.option(
-    "-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are."
+    "-q", "--quiet", is_flag=True, help="Do not list the code that was not rewritten."
 )
 def port(examined: Examined, way: str, quiet: bool) -> None:
-    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as
-    PyTorch's own words.
+    """Rewrites device code of a framework, such as x.cuda(), with calls of xdevice or of
+    PyTorch's vendor-neutral API.
 
-    All PATHS are one project; - is a script on the standard input, which is rewritten to the
-    standard output. Idioms that it could not rewrite are listed on standard error, with the
-    reason, and then the files that still need one vendor's devices. The exit status is 0, or 2
-    if a file cannot be read. With --check it is 1 if a file would change, and 3 if none would
-    change but one still needs a vendor's devices.
+    All PATHS are one project. If a PATH is -, a script is read from the standard input, and
+    rewritten to the standard output. Code that could not be rewritten is listed on standard
+    error, with the reason, followed by the files that still need one vendor's devices. The
+    exit status is 0, or 2 if a file cannot be read. With --check it is 1 if a file would
+    change, and 3 if no file would change but a file still needs one vendor's devices.
     """
     from .sources import write
 
@@ -284,13 +288,14 @@ def lint(
 ) -> None:
     """Reports device code in scripts that is wrong, or bound to one vendor.
 
-    Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a
-    folder, or - for the standard input. Code that is only reached behind a test such as `if
-    torch.cuda.is_available():` is reported with the test. The comment `# xdevice:
-    ignore[XD202]` ignores a line; `# xdevice: off` and `# xdevice: on` ignore the lines between
-    them. You can set select, ignore and per-file-ignores in [tool.xdevice] of pyproject.toml.
-    The exit status is 0 if there are no findings, or none are left after --fix, and 1 if there
-    are some. It is 2 if a file cannot be read or an option is wrong.
+    Reads .py files, .ipynb files and the .md files of d2l.ai, without importing them. A PATH
+    may be a folder, or - for the standard input. If code runs only after a test such as `if
+    torch.cuda.is_available():`, the finding names the test. The comment `# xdevice:
+    ignore[XD202]` makes lint ignore this finding in its line; `# xdevice: off` and `# xdevice:
+    on` make it ignore the lines between them. You can set select, ignore and per-file-ignores
+    in [tool.xdevice] of pyproject.toml. The exit status is 0 if there are no findings, or if
+    none are left after --fix. It is 1 if there are findings, and 2 if a file cannot be read or
+    an option is wrong.
     """
     from . import lint as rules
     from .lint_formats import FORMATS
