@@ -26,13 +26,13 @@ from .planting import (
 
 swap(
     "computes_on",
-    "says that results are on the device of the scope",
+    "says that results are on the device of the enclosing scope",
     "results_are_where_the_adapter_says",
     lambda *_: "scope",
 )
 swap(
     "scope_reach",
-    "says that scopes are the process's",
+    "says that scopes belong to the process",
     "a_scope_holds_for_one_thread",
     lambda *_: "process",
 )
@@ -159,13 +159,13 @@ swap(
 )
 swap(
     "stage",
-    "goes through float32",
+    "converts through float32",
     _PREFETCHED,
     lambda stage, adapter: lambda x, device: through("float32")(stage(x, device)),
 )
 swap(
     "stage",
-    "makes all NaNs one",
+    "turns all NaNs into the same NaN",
     _PREFETCHED,
     lambda stage, adapter: lambda x, device: forget_nans(stage(x, device)),
 )
@@ -281,7 +281,7 @@ def blocking_ends_with_the_inner_block(adapter, patch, suite):
 
 swap(
     "blocking",
-    "is silent about errors",
+    "raises no errors",
     "blocking_raises_errors_at_their_line",
     lambda _, adapter: lambda: contextlib.nullcontext(),
     HOMES[:1],
@@ -393,7 +393,7 @@ swap(
 )
 swap(
     "memory",
-    "is that of another device",
+    "reports the memory of another device",
     _MEMORY,
     lambda memory, adapter: (
         lambda device: memory(devices.of("gpu", 1) if device.index == 0 else devices.CPU)
@@ -402,14 +402,19 @@ swap(
 )
 swap(
     "memory",
-    "has more free than there is",
+    "reports more free memory than exists",
     _MEMORY,
     _memory(lambda m: m._replace(free=m.total + 1)),
 )
-swap("memory", "has a peak below what is there", _MEMORY, _memory(lambda m: m._replace(peak=0)))
+swap(
+    "memory",
+    "reports a peak below the current use",
+    _MEMORY,
+    _memory(lambda m: m._replace(peak=0)),
+)
 
 
-@wrong("memory", "never forgets", _MEMORY)
+@wrong("memory", "never reports that memory was freed", _MEMORY)
 def memory_never_forgets(adapter, patch, suite):
     memory, seen = adapter.memory, defaultdict(int)
 

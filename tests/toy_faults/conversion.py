@@ -21,7 +21,7 @@ from .planting import (
 
 swap(
     "takes",
-    "says what no framework needs",
+    "describes memory that no framework needs",
     "memory_is_adopted_in_place",
     lambda _, adapter: lambda: Takes(strides="all"),
 )
@@ -35,7 +35,7 @@ swap(
 )
 swap(
     "shares",
-    "gives memory of virtual GPUs out as a GPU's",
+    "presents memory of virtual GPUs as memory of a real GPU",
     "memory_is_shared_only_where_others_can_see_it",
     lambda _, adapter: lambda device: True,
 )
@@ -55,7 +55,7 @@ swap(
 
 @wrong(
     "detached",
-    "takes the gradient off its source",
+    "removes the gradient from its source",
     "detached_is_the_same_memory_without_a_gradient",
 )
 def detached_takes_the_gradient_off_its_source(adapter, patch, suite):
@@ -68,7 +68,7 @@ def detached_takes_the_gradient_off_its_source(adapter, patch, suite):
 
 @wrong(
     "finish",
-    "waits for nothing, where `export` does not either",
+    "waits for nothing, although `export` does not wait either",
     "converting_reads_what_is_computed",
 )
 def finish_waits_for_nothing_where_export_does_not_either(adapter, patch, suite):
@@ -76,7 +76,7 @@ def finish_waits_for_nothing_where_export_does_not_either(adapter, patch, suite)
     patch.setattr(toy().ToyArray, "wait", lambda self: None)
 
 
-@wrong("lending", "never lets go", "lending_lets_go")
+@wrong("lending", "never releases the memory", "lending_lets_go")
 def lending_never_lets_go(adapter, patch, suite):
     lock = threading.RLock()
 
@@ -96,7 +96,7 @@ swap(
 )
 swap(
     "memory_layout",
-    "says that all is in C order",
+    "says that every tensor is in C order",
     "memory_is_described_as_it_is",
     lambda layout, adapter: lambda x: (layout(x)[0], True, True),
     HOMES[:1],
@@ -128,13 +128,13 @@ swap(
 )
 swap(
     "compact",
-    "gives the tensor itself",
+    "returns the tensor itself",
     "a_compact_copy_is_new_and_in_order",
     lambda _, adapter: lambda x: x,
 )
 swap(
     "compact",
-    "copies memory as it lies",
+    "copies the memory without its strides",
     "a_compact_copy_is_new_and_in_order",
     on_inputs(transpose_memory),
 )
@@ -147,7 +147,7 @@ swap(
 )
 swap(
     "compact",
-    "goes through float32",
+    "converts through float32",
     "a_compact_copy_is_new_and_in_order",
     on_inputs(through("float32")),
 )

@@ -41,36 +41,41 @@ def classify_takes_devices_for_models(adapter, patch, suite):
 
 
 @wrong(
-    "dtype_names", "gives a name that is none of its dtypes", "keeps_the_contract", HOMES[:1]
+    "dtype_names", "gives a name that is not among its dtypes", "keeps_the_contract", HOMES[:1]
 )
 def dtype_names_gives_a_name_that_is_none_of_its_dtypes(adapter, patch, suite):
     patch.setattr(type(adapter), "dtype_names", {np.dtype("float16"): "half"})
 
 
-@wrong("dtype_names", "takes one dtype for another", "dtypes_are_the_same_everywhere")
+@wrong("dtype_names", "confuses two dtypes", "dtypes_are_the_same_everywhere")
 def dtype_names_takes_one_dtype_for_another(adapter, patch, suite):
     dtype = np.dtype("int32")
     patch.setattr(dtypes, "_stated", {type(dtype): {dtype: "int64"}})
 
 
-@wrong("version", "gives a text that is not a version", "keeps_the_contract", HOMES[:1])
+@wrong("version", "returns a string that is not a version", "keeps_the_contract", HOMES[:1])
 def version_gives_a_text_that_is_not_a_version(adapter, patch, suite):
     patch.setattr(type(adapter), "version", property(lambda self: "newest"))
 
 
-@wrong("framework", "gives another module", "keeps_the_contract", HOMES[:1])
+@wrong("framework", "returns another module", "keeps_the_contract", HOMES[:1])
 def framework_gives_another_module(adapter, patch, suite):
     patch.setattr(type(adapter), "framework", property(lambda self: np))
 
 
-@wrong("dtypes", "names dtypes as no other framework does", "keeps_the_contract", HOMES[:1])
+@wrong(
+    "dtypes",
+    "uses names of dtypes that no other framework uses",
+    "keeps_the_contract",
+    HOMES[:1],
+)
 def dtypes_names_dtypes_as_no_other_framework_does(adapter, patch, suite):
     patch.setattr(adapter, "dtypes", adapter.dtypes | {"half"})
 
 
 @wrong(
     "dtypes",
-    "names a dtype that its tensors do not keep",
+    "lists a dtype that its tensors cannot hold",
     "a_dtype_is_refused_if_and_only_if_it_would_be_narrowed",
 )
 def dtypes_names_a_dtype_that_its_tensors_do_not_keep(adapter, patch, suite):
@@ -87,7 +92,7 @@ def _narrow(array):
 
 swap(
     "count",
-    "counts a GPU too many",
+    "counts one GPU too many",
     "every_device_works",
     lambda count, adapter: lambda kind: count(kind) + (kind == "gpu"),
     HOMES[:1],
@@ -102,7 +107,7 @@ swap(
 )
 swap(
     "count",
-    "has devices of any kind",
+    "claims to have devices of every kind",
     "the_devices_are_those_of_the_framework",
     lambda count, adapter: lambda kind: count(kind) or 1,
     HOMES[:1],
@@ -141,14 +146,19 @@ swap(
 _LACKS = "what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held"
 swap(
     "lacks",
-    "says of the CPU that it lacks a dtype",
+    "says that the CPU lacks a dtype",
     _LACKS,
     lambda _, adapter: lambda device: {"float64"},
 )
-swap("lacks", "takes float32 away", _LACKS, lambda _, adapter: lambda device: {"float32"})
 swap(
     "lacks",
-    "goes by the framework's own names",
+    "says that float32 is missing",
+    _LACKS,
+    lambda _, adapter: lambda device: {"float32"},
+)
+swap(
+    "lacks",
+    "uses the framework's own names of dtypes",
     _LACKS,
     lambda _, adapter: lambda device: {"double"},
 )
@@ -172,13 +182,13 @@ swap(
 )
 child(
     "is_started",
-    "says so of an unused GPU",
+    "says that an unused GPU was used",
     "loading_is_light_locked_and_safe_to_fork",
     "cls.is_started = lambda self, device: True",
 )
 swap(
     "to_native",
-    "gives the first GPU for all",
+    "returns the first GPU for all",
     "every_device_goes_to_its_native_object_and_back",
     lambda to_native, adapter: lambda device: to_native(devices.of(device.kind)),
 )
@@ -190,13 +200,13 @@ swap(
 )
 swap(
     "describe_missing",
-    "gives the first GPU for all",
+    "returns the first GPU for all",
     "a_missing_device_can_be_described_or_is_refused",
     lambda describe, adapter: lambda device: describe(devices.of(device.kind)),
 )
 swap(
     "describe_missing",
-    "gives a text that names it, where devices are objects",
+    "returns a string, although devices are objects",
     "a_missing_device_can_be_described_or_is_refused",
     lambda _, adapter: str,
 )
@@ -216,7 +226,7 @@ swap(
 )
 swap(
     "from_native",
-    "knows no native device",
+    "recognizes no native device",
     "every_device_goes_to_its_native_object_and_back",
     lambda from_native, adapter: lambda x: None,
 )
@@ -243,13 +253,13 @@ class _Forgetful:
 
 swap(
     "scope",
-    "goes back to the CPU, not to the enclosing scope",
+    "returns to the CPU, not to the enclosing scope",
     "a_scope_places_what_the_framework_creates",
     lambda _, adapter: lambda device: _Forgetful(adapter, device),
 )
 
 
-@wrong("scope", "is never left", "a_scope_ends_after_an_exception")
+@wrong("scope", "never ends", "a_scope_ends_after_an_exception")
 def scope_is_never_left(adapter, patch, suite):
     patch.setattr(toy().state, "place", toy().CPU)
     patch.setattr(adapter, "scope", lambda device: _Forgetful(adapter, device, stays=True))
@@ -278,7 +288,7 @@ def scope_changes_the_default_of_all_threads(adapter, patch, suite):
     _of_the_process(adapter, patch, is_left=True)
 
 
-@wrong("scope", "changes it for good", "scopes_of_threads_leave_each_other_alone")
+@wrong("scope", "changes it permanently", "scopes_of_threads_leave_each_other_alone")
 def scope_changes_it_for_good(adapter, patch, suite):
     _of_the_process(adapter, patch, is_left=False)
 
@@ -296,7 +306,7 @@ class _Staying(_Forgetful):
 
 @wrong(
     "require",
-    "lets a device pass that does not exist",
+    "accepts a device that does not exist",
     "a_missing_device_is_refused_before_anything_happens",
 )
 def require_lets_a_device_pass_that_does_not_exist(adapter, patch, suite):

@@ -40,7 +40,7 @@ _differently(
     lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]),
 )
 _differently(
-    "has a gradient for what the loss does not depend on",
+    "returns a gradient for a leaf that the loss does not depend on",
     lambda loss, grads, rest, leaves, kept: (
         loss,
         [*grads[:3], toy().full((1, 2), 1, leaves[0].place)],
@@ -48,7 +48,7 @@ _differently(
     ),
 )
 _differently(
-    "gives zeros where the loss depends on nothing",
+    "returns zeros if the loss depends on no leaf",
     lambda loss, grads, rest, leaves, kept: (
         loss,
         [
@@ -133,7 +133,7 @@ swap(
     _TOLD,
     lambda original, _: lambda model: [(name, x, None) for name, x, _ in original(model)],
 )
-_telling("says nothing", lambda ready, variables: lambda i, gradient: None)
+_telling("reports nothing", lambda ready, variables: lambda i, gradient: None)
 _telling(
     "has another variable's number",
     lambda ready, variables: lambda i, g: ready((i + 1) % len(variables), g),
@@ -171,7 +171,7 @@ def _with_backward(call):
 
 swap(
     "stop_gradient",
-    "lets gradients through",
+    "lets gradients flow",
     "what_is_stopped_has_the_value_and_no_gradient",
     lambda _, adapter: lambda x: x,
 )

@@ -65,7 +65,7 @@ swap(
 )
 swap(
     "only_on",
-    "lets any work pass",
+    "accepts work on any device",
     "a_graph_holds_the_work_of_one_device",
     lambda _, adapter: lambda device: contextlib.nullcontext(),
     GPU,

@@ -56,12 +56,12 @@ def _set(**settings):
 
 
 _told("has the usual slope instead of the layer's", _set(slope=0.01))
-_told("tells what a dropout keeps", _set(p=0.625))
+_told("reports the share that a dropout keeps, not the share that it drops", _set(p=0.625))
 _told("has windows side by side", _set(stride=(3, 2)))
 _told("turns windows round", _set(kernel=(2, 3)))
 _told("leaves settings out", lambda layer: layer._replace(settings={}))
 _told("takes a layer for one of another kind", lambda layer: layer._replace(kind="activation"))
-_told("has its own paths", lambda layer: layer._replace(path=layer.path.replace(".", "/")))
+_told("uses different paths", lambda layer: layer._replace(path=layer.path.replace(".", "/")))
 
 
 def _backwards(layers):
@@ -82,7 +82,7 @@ for _does, _change in {
 _CALLS = "a_call_of_a_layer_is_seen_as_it_was"
 
 
-@wrong("calls", "goes on behind the block", _CALLS)
+@wrong("calls", "continues to record after the block", _CALLS)
 def calls_goes_on_behind_the_block(adapter, patch, suite):
     blocks = []
     original = adapter.calls
@@ -95,7 +95,7 @@ def calls_goes_on_behind_the_block(adapter, patch, suite):
     patch.setattr(adapter, "calls", calls)
 
 
-@wrong("calls", "keeps what may be overwritten", _CALLS)
+@wrong("calls", "keeps memory that may be overwritten", _CALLS)
 def calls_keeps_what_may_be_overwritten(adapter, patch, suite):
     patch.setattr(common.Watch, "_copy", lambda self, x: x)
 

@@ -30,7 +30,7 @@ swap(
 )
 swap(
     "model_devices",
-    "takes an unbuilt model for an empty one",
+    "mistakes an unbuilt model for an empty one",
     "an_unbuilt_model_is_refused",
     lambda look, adapter: lambda model: [],
     raises=(xdevice.errors.NotATensorError,),
@@ -58,7 +58,7 @@ swap(
 )
 swap(
     "variables",
-    "gives one name to all",
+    "gives all of them the same name",
     _STATE,
     lambda variables, adapter: lambda model: [("x", x) for _, x in variables(model)],
 )
@@ -72,7 +72,7 @@ swap(
 )
 swap(
     "variables",
-    "gives a shared one once",
+    "returns a shared variable only once",
     "a_shared_variable_comes_under_both_names",
     lambda variables, adapter: (
         lambda model: list({id(x): (name, x) for name, x in variables(model)}.values())
@@ -80,7 +80,7 @@ swap(
 )
 swap(
     "variables",
-    "takes an unbuilt model for an empty one",
+    "mistakes an unbuilt model for an empty one",
     "an_unbuilt_model_is_refused",
     lambda variables, adapter: lambda model: [] if None in _values(model) else variables(model),
     raises=(xdevice.errors.NotATensorError,),
@@ -126,10 +126,10 @@ swap(
     ),
 )
 _STANDS = "the_parts_of_a_copy_stand_for_those_of_the_model"
-swap("model_parts", "knows none", _STANDS, lambda _, adapter: lambda model: [])
+swap("model_parts", "finds none", _STANDS, lambda _, adapter: lambda model: [])
 swap(
     "model_parts",
-    "gives one of them for all",
+    "returns the same part for all of them",
     _STANDS,
     lambda parts, adapter: lambda model: [*parts(model)][:1] * len([*parts(model)]),
 )
@@ -154,13 +154,13 @@ swap(
 _SHARES_STILL = "models_that_share_a_tensor_share_it_after_a_move"
 swap(
     "rebind",
-    "leaves what is there",
+    "leaves the old tensors in place",
     _SHARES_STILL,
     lambda rebind, adapter: lambda model, new: None,
 )
 swap(
     "rebind",
-    "puts copies there",
+    "puts copies in their place",
     _SHARES_STILL,
     lambda rebind, adapter: (
         lambda model, new: rebind(model, {key: x.clone() for key, x in new.items()})
@@ -224,7 +224,7 @@ swap(
     _IN_PLACE,
     _move_each(lambda x: toy().full(x.shape, 0, x.place, x.dtype)),
 )
-swap("move_model", "goes through float32", _IN_PLACE, _move_each(through("float32")))
+swap("move_model", "converts through float32", _IN_PLACE, _move_each(through("float32")))
 swap("move_model", "flushes denormal numbers to zero", _IN_PLACE, _move_each(flush_denormals))
 
 
@@ -258,7 +258,9 @@ def move_model_puts_new_parameters_into_the_model_which_its_optimizer_does_not_k
     _replace_parameters(adapter, patch, lambda x: toy().Parameter(x))
 
 
-@wrong("move_model", "tears shared parameters apart", "shared_parameters_stay_shared")
+@wrong(
+    "move_model", "makes separate copies of shared parameters", "shared_parameters_stay_shared"
+)
 def move_model_tears_shared_parameters_apart(adapter, patch, suite):
     _replace_parameters(adapter, patch, lambda x: toy().Parameter(x))
 
@@ -319,15 +321,17 @@ swap(
     _SHARES_NOTHING,
     _copy_each(lambda x: toy().full(x.shape, 0.5, x.place, x.dtype)),
 )
-swap("copy_model", "goes through float32", _SHARES_NOTHING, _copy_each(through("float32")))
+swap("copy_model", "converts through float32", _SHARES_NOTHING, _copy_each(through("float32")))
 
 
-@wrong("copy_model", "makes parameters of buffers", _SHARES_NOTHING)
+@wrong("copy_model", "turns buffers into parameters", _SHARES_NOTHING)
 def copy_model_makes_parameters_of_buffers(adapter, patch, suite):
     patch.setattr(adapter, "_twin", lambda x, place: toy().Parameter(x.detach().clone(place)))
 
 
-@wrong("copy_model", "tears shared parameters apart", "shared_parameters_stay_shared")
+@wrong(
+    "copy_model", "makes separate copies of shared parameters", "shared_parameters_stay_shared"
+)
 def copy_model_tears_shared_parameters_apart(adapter, patch, suite):
     copy_model = adapter.copy_model
 
@@ -344,7 +348,7 @@ def copy_model_tears_shared_parameters_apart(adapter, patch, suite):
 
 swap(
     "tensor_of",
-    "takes every tensor for a variable",
+    "mistakes every tensor for a variable",
     "a_leaf_is_a_copy_that_asks_for_gradients",
     lambda _, adapter: lambda model: toy().full((1,), 0),
 )

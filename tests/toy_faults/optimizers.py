@@ -23,7 +23,7 @@ def _to_come(change):
 
 
 swap(
-    "state_to_come", "knows none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {}
+    "state_to_come", "finds none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {}
 )
 swap(
     "state_to_come",
@@ -35,7 +35,7 @@ swap(
 )
 swap(
     "state_to_come",
-    "makes numbers of all",
+    "turns all state into numbers",
     _TAKES_STATE,
     _to_come(lambda x: toy().full((), 0, x.place, x.dtype)),
 )

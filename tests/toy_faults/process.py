@@ -12,7 +12,7 @@ from .planting import (
 
 swap(
     "why_no_gpu",
-    "says nothing",
+    "returns no reason",
     "why_there_is_no_gpu_is_said_in_a_few_words",
     lambda _, adapter: lambda: "",
     HOMES[:1],
@@ -27,7 +27,7 @@ swap(
 
 child(
     "after_fork",
-    "says nothing, though a forked child cannot work",
+    "reports no problem, although a forked child cannot work",
     "forking_after_loading_and_counting",
     """
 import os

@@ -29,7 +29,7 @@ swap(
 )
 swap(
     "split",
-    "makes all parts alike",
+    "makes all parts equal",
     _SPLITS,
     lambda split, adapter: lambda x, sizes: [x[: max(sizes)] for _ in sizes],
 )
@@ -43,13 +43,13 @@ swap(
 )
 swap(
     "split",
-    "cuts the gradient",
+    "stops the gradient",
     _FLOWS,
     lambda split, adapter: lambda x, sizes: split(x.detach(), sizes),
 )
 swap(
     "split",
-    "goes through float32",
+    "converts through float32",
     _SPLITS,
     lambda split, adapter: lambda x, sizes: split(through("float32")(x), sizes),
 )
@@ -61,7 +61,7 @@ swap(
 )
 swap(
     "join",
-    "joins the other way round",
+    "joins in reverse order",
     _SPLITS,
     lambda join, adapter: lambda parts: join(parts[::-1]),
 )
@@ -79,13 +79,13 @@ swap(
 )
 swap(
     "join",
-    "cuts the gradient",
+    "stops the gradient",
     _FLOWS,
     lambda join, adapter: lambda parts: join([x.detach() for x in parts]),
 )
 swap(
     "join",
-    "goes through float32",
+    "converts through float32",
     _SPLITS,
     lambda join, adapter: lambda parts: join([through("float32")(x) for x in parts]),
 )
@@ -104,7 +104,7 @@ def _lone(join, parts):
 
 swap(
     "leaf",
-    "gives the tensor itself",
+    "returns the tensor itself",
     _LEAF,
     lambda _, adapter: lambda x, device: adapter.samples().marked(x),
 )
@@ -117,11 +117,11 @@ swap(
 swap("leaf", "asks for the gradient of ints", _LEAF, ask_for_gradients)
 swap(
     "leaf",
-    "stays where the tensor is",
+    "leaves the copy on the tensor's device",
     _LEAF,
     lambda leaf, adapter: lambda x, device: leaf(x, adapter.device_of(x)),
 )
-swap("leaf", "goes through float32", _LEAF, on_inputs(through("float32")))
+swap("leaf", "converts through float32", _LEAF, on_inputs(through("float32")))
 swap(
     "leaf",
     "keeps a link to its source",
@@ -136,9 +136,9 @@ def _linked_leaf(x, place):
     return copied
 
 
-swap("can_write", "says no and writes", _WRITES, lambda _, adapter: lambda x: False)
+swap("can_write", "returns False, but writes", _WRITES, lambda _, adapter: lambda x: False)
 _WHERE = "where_write_writes_is_known"
-swap("memory_of", "knows none", _WHERE, lambda _, adapter: lambda x: None)
+swap("memory_of", "finds none", _WHERE, lambda _, adapter: lambda x: None)
 swap(
     "memory_of",
     "gives the address of a view's owner",
@@ -193,7 +193,7 @@ swap(
 )
 swap(
     "write",
-    "goes through float32",
+    "converts through float32",
     _WRITES,
     lambda write, adapter: lambda x, value: write(x, through("float32")(value)),
 )
@@ -242,13 +242,13 @@ def _total_by(function):
 _ORDER = "a_total_is_added_in_order_and_rounded_once"
 swap(
     "total",
-    "gives a sum for a mean",
+    "returns a sum instead of a mean",
     _TOTAL,
     lambda total, adapter: lambda tensors, mean: total(tensors, False),
 )
 swap(
     "total",
-    "gives a mean for a sum",
+    "returns a mean instead of a sum",
     _TOTAL,
     lambda total, adapter: (
         lambda tensors, mean: total(
@@ -320,7 +320,7 @@ def _apart(all_reduce, adapter):
 
 swap(
     "all_reduce",
-    "gives the sum to the first device only",
+    "returns the sum on the first device only",
     _REDUCES,
     lambda all_reduce, adapter: (
         lambda xs, mean: [all_reduce([x.clone() for x in xs], mean)[0], *xs[1:]]
@@ -329,7 +329,7 @@ swap(
 swap("all_reduce", "gives new tensors where it could write", _REDUCES, _apart)
 swap(
     "all_reduce",
-    "gives a sum for a mean",
+    "returns a sum instead of a mean",
     _REDUCES,
     lambda all_reduce, adapter: lambda xs, mean: all_reduce(xs, False),
 )

@@ -122,7 +122,7 @@ swap(
 )
 swap(
     "record",
-    "marks a point that is long past",
+    "marks a point in the past",
     _HAPPENS,
     lambda record, adapter: (
         lambda event, stream: (
@@ -144,7 +144,7 @@ swap(
 )
 swap(
     "require_events",
-    "asks for none",
+    "requires nothing",
     "events_are_there_or_refused",
     lambda _, adapter: lambda device: None,
     HOMES[:1],
@@ -187,7 +187,7 @@ swap(
 )
 
 
-@wrong("stream_reach", "says that streams are the process's", _BLOCK, GPU)
+@wrong("stream_reach", "says that streams belong to the process", _BLOCK, GPU)
 def stream_reach_says_that_streams_are_the_process_s(adapter, patch, suite):
     patch.setattr(adapter, "stream_reach", "process")
 
