@@ -21,13 +21,13 @@ from .planting import (
 
 swap(
     "takes",
-    "describes memory that no framework needs",
+    "claims to accept every memory layout",
     "memory_is_adopted_in_place",
     lambda _, adapter: lambda: Takes(strides="all"),
 )
 swap(
     "takes",
-    "forgets how it labels bfloat16",
+    "does not say how it labels bfloat16",
     "memory_is_adopted_in_place",
     lambda _, adapter: lambda: Takes(),
     HOMES[:1],
@@ -41,7 +41,7 @@ swap(
 )
 swap(
     "detached",
-    "copies",
+    "copies the memory",
     "detached_is_the_same_memory_without_a_gradient",
     lambda _, adapter: lambda x: x.detach().clone(),
 )
@@ -90,7 +90,7 @@ def lending_never_lets_go(adapter, patch, suite):
 
 swap(
     "memory_layout",
-    "gives the address of a view's owner",
+    "returns the address of the owner of a view",
     "memory_is_described_as_it_is",
     lambda layout, adapter: lambda x: (x._block.array.ctypes.data, *layout(x)[1:]),
 )
@@ -103,7 +103,7 @@ swap(
 )
 swap(
     "export",
-    "gives the memory of a view's owner",
+    "exports the memory of the owner of a view",
     "converting_to_numpy_and_back_keeps_every_tensor",
     lambda export, adapter: (
         lambda x: (
@@ -116,7 +116,7 @@ swap(
 )
 swap(
     "export",
-    "copies what it says it shares",
+    "copies memory that it claims to share",
     "converting_shares_memory_only_where_it_says_so",
     lambda export, adapter: lambda x: x.numpy().copy().__dlpack__(),
 )
@@ -153,26 +153,26 @@ swap(
 )
 swap(
     "adopt",
-    "copies what it says it shares",
+    "copies memory that it claims to share",
     "memory_is_adopted_in_place",
     lambda adopt, adapter: lambda lent, dtype: adopt(lent, dtype).clone(),
 )
 swap(
     "adopt",
-    "leaves bfloat16 as uint16",
+    "returns bfloat16 as uint16",
     "memory_is_adopted_in_place",
     lambda adopt, adapter: lambda lent, dtype: toy().borrowed(np.from_dlpack(lent)),
 )
 swap(
     "adopt",
-    "forgets strides",
+    "ignores strides",
     "what_numpy_lends_can_be_worked_in",
     lambda adopt, adapter: lambda lent, dtype: transpose_memory(adopt(lent, dtype)),
     HOMES[:1],
 )
 swap(
     "adopt",
-    "places on a GPU",
+    "puts the tensor on a GPU",
     "memory_is_adopted_in_place",
     lambda adopt, adapter: lambda lent, dtype: _elsewhere(adopt(lent, dtype)),
     HOMES[:1],

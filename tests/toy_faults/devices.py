@@ -20,19 +20,19 @@ from .planting import (
 )
 
 
-@wrong("classify", "takes lists for tensors", "types_are_told_apart")
+@wrong("classify", "mistakes lists for tensors", "types_are_told_apart")
 def classify_takes_lists_for_tensors(adapter, patch, suite):
     classify = adapter.classify
     patch.setattr(adapter, "classify", lambda cls: "tensor" if cls is list else classify(cls))
 
 
-@wrong("classify", "takes models for tensors", "types_are_told_apart")
+@wrong("classify", "mistakes models for tensors", "types_are_told_apart")
 def classify_takes_models_for_tensors(adapter, patch, suite):
     classify = adapter.classify
     patch.setattr(adapter, "classify", lambda cls: "tensor" if classify(cls) else None)
 
 
-@wrong("classify", "takes devices for models", "types_are_told_apart")
+@wrong("classify", "mistakes devices for models", "types_are_told_apart")
 def classify_takes_devices_for_models(adapter, patch, suite):
     classify = adapter.classify
     patch.setattr(
@@ -127,19 +127,19 @@ cls.count = starting
 )
 swap(
     "describe",
-    "has no name",
+    "returns no name",
     "devices_are_described",
     lambda _, adapter: lambda device: DeviceInfo("", 1 << 30),
 )
 swap(
     "describe",
-    "has no memory at all",
+    "returns no amount of memory",
     "devices_are_described",
     lambda _, adapter: lambda device: DeviceInfo("toy", 0),
 )
 swap(
     "describe",
-    "gives gigabytes as a float",
+    "returns the memory in gigabytes, as a float",
     "devices_are_described",
     lambda _, adapter: lambda device: DeviceInfo("toy", 1.5),
 )
@@ -164,7 +164,7 @@ swap(
 )
 
 
-@wrong("lacks", "forgets a dtype that the GPU narrows", _LACKS)
+@wrong("lacks", "does not list a dtype that the GPU narrows", _LACKS)
 def lacks_forgets_a_dtype_that_the_gpu_narrows(adapter, patch, suite):
     from_numpy = adapter.from_numpy
     patch.setattr(
@@ -176,7 +176,7 @@ def lacks_forgets_a_dtype_that_the_gpu_narrows(adapter, patch, suite):
 
 swap(
     "is_started",
-    "never notices a use",
+    "never notices that a device was used",
     "a_device_that_was_used_is_started",
     lambda _, adapter: lambda device: False,
 )
@@ -194,7 +194,7 @@ swap(
 )
 swap(
     "to_native",
-    "gives a new object that equals no other",
+    "returns a new object that is equal to no other",
     "every_device_goes_to_its_native_object_and_back",
     lambda to_native, adapter: lambda device: object(),
 )
@@ -212,13 +212,13 @@ swap(
 )
 swap(
     "from_native",
-    "takes any object for cpu:0",
+    "mistakes every object for cpu:0",
     "every_device_goes_to_its_native_object_and_back",
     lambda from_native, adapter: lambda x: from_native(x) or devices.CPU,
 )
 swap(
     "from_native",
-    "forgets the index",
+    "ignores the index",
     "every_device_goes_to_its_native_object_and_back",
     lambda from_native, adapter: (
         lambda x: devices.of(x.kind) if isinstance(x, toy().Place) else None
@@ -293,7 +293,9 @@ def scope_changes_it_for_good(adapter, patch, suite):
     _of_the_process(adapter, patch, is_left=False)
 
 
-@wrong("scope", "does not end", "the_default_device_holds_until_it_is_set_again")
+@wrong(
+    "scope", "stays active after its block", "the_default_device_holds_until_it_is_set_again"
+)
 def scope_does_not_end(adapter, patch, suite):
     patch.setattr(toy().state, "place", toy().CPU)
     patch.setattr(adapter, "scope", lambda device: _Staying(adapter, device))
@@ -315,7 +317,7 @@ def require_lets_a_device_pass_that_does_not_exist(adapter, patch, suite):
 
 child(
     "describe",
-    "takes virtual GPUs for real ones",
+    "mistakes virtual GPUs for real ones",
     VIRTUAL,
     "from xdevice.contract import Backend, DeviceInfo\ncls.describe = lambda self, device: DeviceInfo('Toy', None)",
 )

@@ -44,7 +44,7 @@ swap(
 )
 swap(
     "variables",
-    "gives other values",
+    "returns other values",
     _STATE,
     lambda variables, adapter: (
         lambda model: [(name, plain(x) + 1) for name, x in variables(model)]
@@ -52,7 +52,7 @@ swap(
 )
 swap(
     "variables",
-    "leaves the last one out",
+    "leaves out the last one",
     _LINEAR,
     lambda variables, adapter: lambda model: list(variables(model))[:-1],
 )
@@ -64,7 +64,7 @@ swap(
 )
 swap(
     "variables",
-    "gives new names in each model",
+    "uses different names in each model",
     _STATE,
     lambda variables, adapter: (
         lambda model: [(f"{name}{id(model)}", x) for name, x in variables(model)]
@@ -87,7 +87,7 @@ swap(
 )
 swap(
     "variables",
-    "gives copies on the CPU",
+    "returns copies on the CPU",
     _STATE,
     lambda variables, adapter: (
         lambda model: [(name, plain(x).clone(toy().CPU)) for name, x in variables(model)]
@@ -110,10 +110,12 @@ def require_built_refuses_a_model_without_parameters_of_its_own(adapter, patch, 
 
 
 _ALL_ON = "a_model_is_all_on_the_device_where_it_is"
-swap("is_all_on", "never is", _ALL_ON, lambda _, adapter: lambda model, device: False)
+swap(
+    "is_all_on", "always returns False", _ALL_ON, lambda _, adapter: lambda model, device: False
+)
 swap(
     "is_all_on",
-    "always is",
+    "always returns True",
     "a_model_moves_in_place_with_its_values",
     lambda _, adapter: lambda model, device: True,
 )
@@ -135,7 +137,7 @@ swap(
 )
 swap(
     "model_parts",
-    "gives models only",
+    "returns only models",
     _STANDS,
     lambda parts, adapter: (
         lambda model: [x for x in parts(model) if isinstance(x, toy().Module)]
@@ -143,7 +145,7 @@ swap(
 )
 swap(
     "model_parts",
-    "gives new objects for variables",
+    "returns new objects for variables",
     _STANDS,
     lambda parts, adapter: (
         lambda model: [x.detach() if isinstance(x, toy().ToyArray) else x for x in parts(model)]
@@ -168,7 +170,7 @@ swap(
 )
 
 
-@wrong("rebind", "puts one tensor in the places of all", _SHARES_STILL)
+@wrong("rebind", "replaces all tensors by the same one", _SHARES_STILL)
 def rebind_puts_one_tensor_in_the_places_of_all(adapter, patch, suite):
     def rebind(model, new):
         for module in adapter.model_parts(model):
@@ -241,14 +243,14 @@ def move_model_leaves_buffers_behind(adapter, patch, suite):
     patch.setattr(adapter, "move_model", parameters_only)
 
 
-@wrong("move_model", "puts plain tensors in the place of parameters", _IN_PLACE)
+@wrong("move_model", "replaces parameters by plain tensors", _IN_PLACE)
 def move_model_puts_plain_tensors_in_the_place_of_parameters(adapter, patch, suite):
     _replace_parameters(adapter, patch, lambda x: x)
 
 
 @wrong(
     "move_model",
-    "puts new parameters into the model, which its optimizer does not know",
+    "puts new parameters into the model that its optimizer does not have",
     "a_moved_model_trains_on_as_if_it_had_stayed",
     raises=(TypeError,),
 )
@@ -309,7 +311,7 @@ swap(
 )
 swap(
     "copy_model",
-    "stays where the model is",
+    "leaves the copy on the model's device",
     _SHARES_NOTHING,
     lambda copy_model, adapter: (
         lambda model, device: copy_model(model, adapter.device_of(plain(_values(model)[0])))
@@ -354,13 +356,13 @@ swap(
 )
 swap(
     "tensor_of",
-    "knows no variable",
+    "recognizes no variable",
     "a_lone_variable_is_read_as_its_tensor",
     lambda _, adapter: lambda model: None,
 )
 swap(
     "tensor_of",
-    "gives a tensor of another value",
+    "returns a tensor with another value",
     "a_lone_variable_is_read_as_its_tensor",
     lambda tensor_of, adapter: (
         lambda model: model.value * 2 if isinstance(model, toy().Variable) else None
@@ -368,7 +370,7 @@ swap(
 )
 swap(
     "model_parts",
-    "leaves the parameters out",
+    "leaves out the parameters",
     "a_parameter_beside_its_model_stays_its_parameter",
     lambda parts, adapter: (
         lambda model: [part for part in parts(model) if isinstance(part, toy().Module)]

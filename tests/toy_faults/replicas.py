@@ -67,13 +67,13 @@ swap(
 )
 swap(
     "join",
-    "leaves out parts without elements, and the others' order",
+    "sorts the parts by their lengths",
     _SPLITS,
     lambda join, adapter: lambda parts: join(sorted(parts, key=lambda x: x.shape[:1])),
 )
 swap(
     "join",
-    "gives a lone part itself",
+    "returns the part itself if there is only one",
     _SPLITS,
     lambda join, adapter: lambda parts: _lone(join, parts),
 )
@@ -110,11 +110,11 @@ swap(
 )
 swap(
     "leaf",
-    "does not ask for a gradient",
+    "does not require a gradient",
     _LEAF,
     lambda _, adapter: lambda x, device: x.detach().clone(native(adapter, device)),
 )
-swap("leaf", "asks for the gradient of ints", _LEAF, ask_for_gradients)
+swap("leaf", "requires a gradient for ints", _LEAF, ask_for_gradients)
 swap(
     "leaf",
     "leaves the copy on the tensor's device",
@@ -141,7 +141,7 @@ _WHERE = "where_write_writes_is_known"
 swap("memory_of", "finds none", _WHERE, lambda _, adapter: lambda x: None)
 swap(
     "memory_of",
-    "gives the address of a view's owner",
+    "returns the address of the owner of a view",
     _WHERE,
     lambda _, adapter: lambda x: (_owned(x), x.strides),
 )
@@ -153,19 +153,19 @@ swap(
 )
 swap(
     "memory_of",
-    "gives the strides of C order",
+    "always returns the strides of C order",
     _WHERE,
     lambda _, adapter: lambda x: (x.address, np.empty(x.shape, x.dtype).strides),
 )
 swap(
     "memory_of",
-    "waits where there is memory",
+    "waits even if the memory exists already",
     _WHERE,
     lambda memory_of, adapter: lambda x: (x.wait(), memory_of(x))[1],
 )
 
 
-@wrong("memory_of", "does not wait where there is none yet", _WHERE)
+@wrong("memory_of", "does not wait if the memory does not exist yet", _WHERE)
 def memory_of_does_not_wait_where_there_is_none_yet(adapter, patch, suite):
     patch.setattr(type(adapter.samples()), "makes_memory_first", False)
 
@@ -207,13 +207,13 @@ swap(
 )
 swap(
     "write",
-    "adds to what is there",
+    "adds the value to the old one",
     _WRITES,
     lambda write, adapter: lambda x, value: write(x, toy().compute(_added, plain(x), value)),
 )
 swap(
     "write",
-    "leaves a lone variable as it is",
+    "does not write into a variable that is passed alone",
     "a_lone_variable_is_written_in_place",
     lambda write, adapter: (
         lambda x, value: None if isinstance(x, toy().Variable) else write(x, value)
@@ -326,7 +326,7 @@ swap(
         lambda xs, mean: [all_reduce([x.clone() for x in xs], mean)[0], *xs[1:]]
     ),
 )
-swap("all_reduce", "gives new tensors where it could write", _REDUCES, _apart)
+swap("all_reduce", "returns new tensors although it could write in place", _REDUCES, _apart)
 swap(
     "all_reduce",
     "returns a sum instead of a mean",
@@ -335,7 +335,7 @@ swap(
 )
 swap(
     "all_reduce",
-    "adds the others to each, in another order",
+    "adds in a different order on each device",
     _REDUCES,
     lambda _, adapter: lambda xs, mean: _everyone(adapter, xs, mean),
 )

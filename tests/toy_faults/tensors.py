@@ -56,7 +56,7 @@ def device_of_always_says_cpu_0(adapter, patch, suite):
     _probe(adapter, patch, lambda x: devices.CPU)
 
 
-@wrong("device_of", "takes every GPU for the first", "every_device_works", HOMES[:1])
+@wrong("device_of", "mistakes every GPU for the first one", "every_device_works", HOMES[:1])
 def device_of_takes_every_gpu_for_the_first(adapter, patch, suite):
     _probe(adapter, patch, lambda x: devices.of(x.place.kind))
 
@@ -158,7 +158,7 @@ swap(
 )
 swap(
     "move_all",
-    "forgets requires_grad",
+    "does not keep requires_grad",
     _BATCHES,
     lambda move_all, adapter: (
         lambda tensors, device: move_all([x.detach() for x in tensors], device)
@@ -240,7 +240,7 @@ for _method in ("move", "copy"):
     )
 swap("move", "stops the gradient", "gradients_flow_there_and_back", _cut)
 swap("move", "doubles the gradient", "gradients_flow_there_and_back", _doubled)
-swap("move", "forgets requires_grad", "requires_grad_stays", _cut)
+swap("move", "does not keep requires_grad", "requires_grad_stays", _cut)
 swap(
     "move",
     "requires gradients that were not required",
@@ -248,7 +248,7 @@ swap(
     ask_for_gradients,
 )
 swap("copy", "returns the tensor itself", _COPIES, lambda _, adapter: lambda x, device: x)
-swap("copy", "gives an alias", _COPIES, lambda _, adapter: lambda x, device: x.detach())
+swap("copy", "returns an alias", _COPIES, lambda _, adapter: lambda x, device: x.detach())
 swap(
     "copy",
     "leaves the copy on the tensor's device",
@@ -265,7 +265,7 @@ swap("copy", "stops the gradient", "gradients_flow_through_a_copy_on_the_same_de
 swap(
     "copy", "doubles the gradient", "gradients_flow_through_a_copy_on_the_same_device", _doubled
 )
-swap("copy", "forgets requires_grad", "requires_grad_stays", _cut)
+swap("copy", "does not keep requires_grad", "requires_grad_stays", _cut)
 _EARLY = "what_is_not_waited_for_cannot_be_read_early"
 
 
@@ -308,7 +308,7 @@ swap(
     lambda start, adapter: _not_waited_for(adapter.move, adapter),
 )
 swap("start_move", "does not move", _EARLY, lambda _, adapter: lambda x, device: x.clone())
-swap("start_move", "moves through float32", _EARLY, on_inputs(through("float32")))
+swap("start_move", "converts through float32", _EARLY, on_inputs(through("float32")))
 
 _WAITS = "sync_waits_for_work_under_way"
 swap("synchronize", "waits for nothing", _WAITS, lambda _, adapter: lambda device: None)
@@ -326,7 +326,7 @@ swap(
 )
 swap(
     "synchronize",
-    "swallows the errors of the work",
+    "does not raise the errors of the work",
     "errors_of_asynchronous_work_surface_at_sync",
     lambda synchronize, adapter: _swallowed(synchronize),
     HOMES[:1],
@@ -334,7 +334,7 @@ swap(
 swap("wait", "waits for nothing", _WAITS, lambda _, adapter: lambda x: None)
 swap(
     "wait",
-    "swallows the error of the computation",
+    "does not raise the error of the computation",
     "errors_of_asynchronous_work_surface_at_sync",
     lambda wait, adapter: _swallowed(wait),
     HOMES[:1],
@@ -373,7 +373,10 @@ swap(
     raises=(xdevice.errors.ContainerError, xdevice.errors.NotATensorError),
 )
 swap(
-    "container_way", "finds tensors in every object", _KNOWN, lambda _, adapter: lambda x: Way()
+    "container_way",
+    "treats every object as a container",
+    _KNOWN,
+    lambda _, adapter: lambda x: Way(),
 )
 swap("container_way", "returns the old object", _KNOWN, _padded(rebuild=lambda x, inside: x))
 swap(
@@ -424,7 +427,7 @@ swap(
 )
 swap(
     "is_host_bound",
-    "keeps numbers on the host",
+    "treats tensors of numbers as bound to the host",
     "ordinary_tensors_are_dense",
     lambda _, adapter: lambda x: True,
 )

@@ -131,7 +131,7 @@ swap("from_buffer", "converts through float32", _BUFFER, _array(_as("float32")))
 swap("from_buffer", "gives each row a different shape", _BUFFER, _array(np.ravel))
 swap(
     "from_buffer",
-    "places on a GPU",
+    "puts the tensor on a GPU",
     _BUFFER,
     lambda _, adapter: lambda array: toy().array(array, toy().Place("gpu", 0)),
     HOMES[:1],
@@ -237,7 +237,10 @@ swap(
 _SEEDS = "the_frameworks_numbers_repeat_from_a_seed"
 swap("seed_generators", "seeds nothing", _SEEDS, lambda seed, adapter: lambda n: None)
 swap(
-    "seed_generators", "seeds with one number", _SEEDS, lambda seed, adapter: lambda n: seed(1)
+    "seed_generators",
+    "always uses the same seed",
+    _SEEDS,
+    lambda seed, adapter: lambda n: seed(1),
 )
 
 
@@ -255,7 +258,7 @@ def _never_undone(deterministic, adapter):
 
 swap(
     "deterministic",
-    "asks for nothing",
+    "requests nothing",
     _DETERMINISTIC,
     lambda ask, adapter: lambda: contextlib.nullcontext([]),
 )
