@@ -7,11 +7,11 @@ from .planting import (
 )
 
 
-@wrong("namespace", "lacks kernels", "a_namespace_is_whole_or_refused")
+@wrong("namespace", "lacks required kernels", "a_namespace_is_whole_or_refused")
 def namespace_lacks_kernels(adapter, patch, suite):
     patch.setattr(adapter, "namespace", object)
 
 
-@wrong("nn", "lacks kernels", "functions_of_layers_are_whole_and_right_or_refused")
+@wrong("nn", "lacks required kernels", "functions_of_layers_are_whole_and_right_or_refused")
 def nn_lacks_kernels(adapter, patch, suite):
     patch.setattr(adapter, "nn", object)

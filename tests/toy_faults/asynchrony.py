@@ -26,13 +26,13 @@ from .planting import (
 
 swap(
     "computes_on",
-    "says that results are on the device of the scope",
+    "says that results are on the device of the enclosing scope",
     "results_are_where_the_adapter_says",
     lambda *_: "scope",
 )
 swap(
     "scope_reach",
-    "says that scopes are the process's",
+    "says that scopes belong to the process",
     "a_scope_holds_for_one_thread",
     lambda *_: "process",
 )
@@ -41,14 +41,14 @@ _STATE_CARRIES = "parallel_carries_the_callers_state"
 _MODES = "parallel_carries_the_frameworks_modes"
 
 
-@wrong("threads", "is neither of the two", "keeps_the_contract", HOMES[:1])
+@wrong("threads", 'is neither "many" nor "one"', "keeps_the_contract", HOMES[:1])
 def threads_is_neither_of_the_two(adapter, patch, suite):
     patch.setattr(adapter, "threads", "several")
 
 
 @wrong(
     "threads",
-    "says many where only one may work",
+    'is "many" although only one thread may work',
     "tasks_of_many_threads_work",
     raises=(RuntimeError,),
 )
@@ -64,7 +64,9 @@ def threads_says_many_where_only_one_may_work(adapter, patch, suite):
     patch.setattr(toy(), "_launch", one_thread)
 
 
-@wrong("threads", "lets threads meet where only one may work", "eight_threads_at_once")
+@wrong(
+    "threads", "lets threads run at once although only one may work", "eight_threads_at_once"
+)
 def threads_lets_threads_meet_where_only_one_may_work(adapter, patch, suite):
     copy, told = adapter.copy, SimpleNamespace()
 
@@ -84,13 +86,13 @@ swap(
 )
 swap(
     "thread_state",
-    "carries the device and not the gradient mode",
+    "carries only the device, not the gradient mode",
     _MODES,
     lambda _, adapter: lambda: _state_of("place"),
 )
 swap(
     "thread_state",
-    "carries the gradient mode and not the device",
+    "carries only the gradient mode, not the device",
     _STATE_CARRIES,
     lambda _, adapter: lambda: _state_of("grad"),
 )
@@ -129,7 +131,7 @@ swap(
 )
 swap(
     "stage",
-    "gives a tensor that is there itself",
+    "returns the tensor itself if it is already on the device",
     _STAGED,
     lambda stage, adapter: (
         lambda x, device: (
@@ -159,13 +161,13 @@ swap(
 )
 swap(
     "stage",
-    "goes through float32",
+    "converts through float32",
     _PREFETCHED,
     lambda stage, adapter: lambda x, device: through("float32")(stage(x, device)),
 )
 swap(
     "stage",
-    "makes all NaNs one",
+    "turns all NaNs into the same NaN",
     _PREFETCHED,
     lambda stage, adapter: lambda x, device: forget_nans(stage(x, device)),
 )
@@ -177,7 +179,7 @@ swap(
 )
 swap(
     "stage",
-    "reads a buffer that is filled again",
+    "reads its source after the source was overwritten",
     "prefetch_has_read_its_source_when_it_goes_on",
     lambda _, adapter: lambda x, device: _later(x, native(adapter, device)),
 )
@@ -191,7 +193,7 @@ def _later(x, place):
 _LOADER = "a_loader_of_the_framework_is_iterated"
 swap(
     "iterate",
-    "leaves the loader's threads",
+    "does not end the loader's threads",
     _LOADER,
     lambda _, adapter: lambda source: _generator_over(source),
 )
@@ -204,7 +206,7 @@ swap(
 )
 swap(
     "iterate",
-    "ends where the source fails",
+    "ends without an error if the source fails",
     _LOADER,
     lambda iterate, adapter: lambda source: _until_error(iterate(source)),
 )
@@ -253,7 +255,7 @@ def blocking_declines_and_does_not_say_what_to_do_instead(adapter, patch, suite)
 swap("blocking", "does nothing", _BLOCKS, lambda _, adapter: lambda: contextlib.nullcontext())
 
 
-@wrong("blocking", "stays on", _BLOCKS)
+@wrong("blocking", "stays active after its block", _BLOCKS)
 def blocking_stays_on(adapter, patch, suite):
     patch.setattr(toy().state, "blocking", False)
 
@@ -281,7 +283,7 @@ def blocking_ends_with_the_inner_block(adapter, patch, suite):
 
 swap(
     "blocking",
-    "is silent about errors",
+    "raises no errors",
     "blocking_raises_errors_at_their_line",
     lambda _, adapter: lambda: contextlib.nullcontext(),
     HOMES[:1],
@@ -310,11 +312,14 @@ swap(
     lambda _, adapter: lambda report: _verbs_only(adapter, report),
 )
 swap(
-    "watch", "reports each twice", _READS, _watch_with(lambda report, t: (report(t), report(t)))
+    "watch",
+    "reports each transfer twice",
+    _READS,
+    _watch_with(lambda report, t: (report(t), report(t))),
 )
 swap(
     "watch",
-    "takes every source for cpu:0",
+    "reports every source as cpu:0",
     _SEES_MOVES,
     _watch_with(
         lambda report, t: report(t._replace(source=devices.CPU, destination=devices.CPU))
@@ -322,7 +327,7 @@ swap(
 )
 swap(
     "watch",
-    "counts elements for bytes",
+    "counts elements instead of bytes",
     _SEES_MOVES,
     _watch_with(lambda report, t: report(t._replace(nbytes=t.nbytes // 4))),
 )
@@ -340,7 +345,7 @@ swap(
 )
 
 
-@wrong("watch", "leaves its hooks", "a_forbidden_transfer_does_not_happen")
+@wrong("watch", "leaves its hooks in place", "a_forbidden_transfer_does_not_happen")
 def watch_leaves_its_hooks(adapter, patch, suite):
     patch.setattr(toy().ToyArray, "__float__", toy().ToyArray.__float__)
     patch.setattr(adapter, "watch", lambda report: _left(adapter, report))
@@ -381,7 +386,7 @@ def _memory(change):
 swap("memory", "counts nothing", _MEMORY, _memory(lambda m: m._replace(allocated=0)))
 swap(
     "memory",
-    "counts elements for bytes",
+    "counts elements instead of bytes",
     _MEMORY,
     _memory(lambda m: m._replace(allocated=m.allocated // 4)),
 )
@@ -393,7 +398,7 @@ swap(
 )
 swap(
     "memory",
-    "is that of another device",
+    "reports the memory of another device",
     _MEMORY,
     lambda memory, adapter: (
         lambda device: memory(devices.of("gpu", 1) if device.index == 0 else devices.CPU)
@@ -402,14 +407,19 @@ swap(
 )
 swap(
     "memory",
-    "has more free than there is",
+    "reports more free memory than exists",
     _MEMORY,
     _memory(lambda m: m._replace(free=m.total + 1)),
 )
-swap("memory", "has a peak below what is there", _MEMORY, _memory(lambda m: m._replace(peak=0)))
+swap(
+    "memory",
+    "reports a peak below the current use",
+    _MEMORY,
+    _memory(lambda m: m._replace(peak=0)),
+)
 
 
-@wrong("memory", "never forgets", _MEMORY)
+@wrong("memory", "never reports freed memory as free", _MEMORY)
 def memory_never_forgets(adapter, patch, suite):
     memory, seen = adapter.memory, defaultdict(int)
 

@@ -39,7 +39,7 @@ swap(
 )
 swap(
     "compile",
-    "gives results on another device",
+    "returns results on another device",
     _SAME,
     lambda _, adapter: lambda call, device: lambda xs: _elsewhere(adapter, *call(xs)),
 )

@@ -21,13 +21,13 @@ from .planting import (
 
 swap(
     "takes",
-    "says what no framework needs",
+    "claims to accept every memory layout",
     "memory_is_adopted_in_place",
     lambda _, adapter: lambda: Takes(strides="all"),
 )
 swap(
     "takes",
-    "forgets how it labels bfloat16",
+    "does not say how it labels bfloat16",
     "memory_is_adopted_in_place",
     lambda _, adapter: lambda: Takes(),
     HOMES[:1],
@@ -35,13 +35,13 @@ swap(
 )
 swap(
     "shares",
-    "gives memory of virtual GPUs out as a GPU's",
+    "presents memory of virtual GPUs as memory of a real GPU",
     "memory_is_shared_only_where_others_can_see_it",
     lambda _, adapter: lambda device: True,
 )
 swap(
     "detached",
-    "copies",
+    "copies the memory",
     "detached_is_the_same_memory_without_a_gradient",
     lambda _, adapter: lambda x: x.detach().clone(),
 )
@@ -55,7 +55,7 @@ swap(
 
 @wrong(
     "detached",
-    "takes the gradient off its source",
+    "removes the gradient from its source",
     "detached_is_the_same_memory_without_a_gradient",
 )
 def detached_takes_the_gradient_off_its_source(adapter, patch, suite):
@@ -68,7 +68,7 @@ def detached_takes_the_gradient_off_its_source(adapter, patch, suite):
 
 @wrong(
     "finish",
-    "waits for nothing, where `export` does not either",
+    "waits for nothing, although `export` does not wait either",
     "converting_reads_what_is_computed",
 )
 def finish_waits_for_nothing_where_export_does_not_either(adapter, patch, suite):
@@ -76,7 +76,7 @@ def finish_waits_for_nothing_where_export_does_not_either(adapter, patch, suite)
     patch.setattr(toy().ToyArray, "wait", lambda self: None)
 
 
-@wrong("lending", "never lets go", "lending_lets_go")
+@wrong("lending", "never releases the memory", "lending_lets_go")
 def lending_never_lets_go(adapter, patch, suite):
     lock = threading.RLock()
 
@@ -90,20 +90,20 @@ def lending_never_lets_go(adapter, patch, suite):
 
 swap(
     "memory_layout",
-    "gives the address of a view's owner",
+    "returns the address of the owner of a view",
     "memory_is_described_as_it_is",
     lambda layout, adapter: lambda x: (x._block.array.ctypes.data, *layout(x)[1:]),
 )
 swap(
     "memory_layout",
-    "says that all is in C order",
+    "says that every tensor is in C order",
     "memory_is_described_as_it_is",
     lambda layout, adapter: lambda x: (layout(x)[0], True, True),
     HOMES[:1],
 )
 swap(
     "export",
-    "gives the memory of a view's owner",
+    "exports the memory of the owner of a view",
     "converting_to_numpy_and_back_keeps_every_tensor",
     lambda export, adapter: (
         lambda x: (
@@ -116,7 +116,7 @@ swap(
 )
 swap(
     "export",
-    "copies what it says it shares",
+    "copies memory that it claims to share",
     "converting_shares_memory_only_where_it_says_so",
     lambda export, adapter: lambda x: x.numpy().copy().__dlpack__(),
 )
@@ -128,13 +128,13 @@ swap(
 )
 swap(
     "compact",
-    "gives the tensor itself",
+    "returns the tensor itself",
     "a_compact_copy_is_new_and_in_order",
     lambda _, adapter: lambda x: x,
 )
 swap(
     "compact",
-    "copies memory as it lies",
+    "copies the memory without its strides",
     "a_compact_copy_is_new_and_in_order",
     on_inputs(transpose_memory),
 )
@@ -147,32 +147,32 @@ swap(
 )
 swap(
     "compact",
-    "goes through float32",
+    "converts through float32",
     "a_compact_copy_is_new_and_in_order",
     on_inputs(through("float32")),
 )
 swap(
     "adopt",
-    "copies what it says it shares",
+    "copies memory that it claims to share",
     "memory_is_adopted_in_place",
     lambda adopt, adapter: lambda lent, dtype: adopt(lent, dtype).clone(),
 )
 swap(
     "adopt",
-    "leaves bfloat16 as uint16",
+    "returns bfloat16 as uint16",
     "memory_is_adopted_in_place",
     lambda adopt, adapter: lambda lent, dtype: toy().borrowed(np.from_dlpack(lent)),
 )
 swap(
     "adopt",
-    "forgets strides",
+    "ignores strides",
     "what_numpy_lends_can_be_worked_in",
     lambda adopt, adapter: lambda lent, dtype: transpose_memory(adopt(lent, dtype)),
     HOMES[:1],
 )
 swap(
     "adopt",
-    "places on a GPU",
+    "puts the tensor on a GPU",
     "memory_is_adopted_in_place",
     lambda adopt, adapter: lambda lent, dtype: _elsewhere(adopt(lent, dtype)),
     HOMES[:1],

@@ -20,19 +20,19 @@ from .planting import (
 )
 
 
-@wrong("classify", "takes lists for tensors", "types_are_told_apart")
+@wrong("classify", "mistakes lists for tensors", "types_are_told_apart")
 def classify_takes_lists_for_tensors(adapter, patch, suite):
     classify = adapter.classify
     patch.setattr(adapter, "classify", lambda cls: "tensor" if cls is list else classify(cls))
 
 
-@wrong("classify", "takes models for tensors", "types_are_told_apart")
+@wrong("classify", "mistakes models for tensors", "types_are_told_apart")
 def classify_takes_models_for_tensors(adapter, patch, suite):
     classify = adapter.classify
     patch.setattr(adapter, "classify", lambda cls: "tensor" if classify(cls) else None)
 
 
-@wrong("classify", "takes devices for models", "types_are_told_apart")
+@wrong("classify", "mistakes devices for models", "types_are_told_apart")
 def classify_takes_devices_for_models(adapter, patch, suite):
     classify = adapter.classify
     patch.setattr(
@@ -41,36 +41,41 @@ def classify_takes_devices_for_models(adapter, patch, suite):
 
 
 @wrong(
-    "dtype_names", "gives a name that is none of its dtypes", "keeps_the_contract", HOMES[:1]
+    "dtype_names", "gives a name that is not among its dtypes", "keeps_the_contract", HOMES[:1]
 )
 def dtype_names_gives_a_name_that_is_none_of_its_dtypes(adapter, patch, suite):
     patch.setattr(type(adapter), "dtype_names", {np.dtype("float16"): "half"})
 
 
-@wrong("dtype_names", "takes one dtype for another", "dtypes_are_the_same_everywhere")
+@wrong("dtype_names", "confuses two dtypes", "dtypes_are_the_same_everywhere")
 def dtype_names_takes_one_dtype_for_another(adapter, patch, suite):
     dtype = np.dtype("int32")
     patch.setattr(dtypes, "_stated", {type(dtype): {dtype: "int64"}})
 
 
-@wrong("version", "gives a text that is not a version", "keeps_the_contract", HOMES[:1])
+@wrong("version", "returns a string that is not a version", "keeps_the_contract", HOMES[:1])
 def version_gives_a_text_that_is_not_a_version(adapter, patch, suite):
     patch.setattr(type(adapter), "version", property(lambda self: "newest"))
 
 
-@wrong("framework", "gives another module", "keeps_the_contract", HOMES[:1])
+@wrong("framework", "returns another module", "keeps_the_contract", HOMES[:1])
 def framework_gives_another_module(adapter, patch, suite):
     patch.setattr(type(adapter), "framework", property(lambda self: np))
 
 
-@wrong("dtypes", "names dtypes as no other framework does", "keeps_the_contract", HOMES[:1])
+@wrong(
+    "dtypes",
+    "uses names of dtypes that no other framework uses",
+    "keeps_the_contract",
+    HOMES[:1],
+)
 def dtypes_names_dtypes_as_no_other_framework_does(adapter, patch, suite):
     patch.setattr(adapter, "dtypes", adapter.dtypes | {"half"})
 
 
 @wrong(
     "dtypes",
-    "names a dtype that its tensors do not keep",
+    "lists a dtype that its tensors cannot hold",
     "a_dtype_is_refused_if_and_only_if_it_would_be_narrowed",
 )
 def dtypes_names_a_dtype_that_its_tensors_do_not_keep(adapter, patch, suite):
@@ -87,7 +92,7 @@ def _narrow(array):
 
 swap(
     "count",
-    "counts a GPU too many",
+    "counts one GPU too many",
     "every_device_works",
     lambda count, adapter: lambda kind: count(kind) + (kind == "gpu"),
     HOMES[:1],
@@ -102,7 +107,7 @@ swap(
 )
 swap(
     "count",
-    "has devices of any kind",
+    "claims to have devices of every kind",
     "the_devices_are_those_of_the_framework",
     lambda count, adapter: lambda kind: count(kind) or 1,
     HOMES[:1],
@@ -122,39 +127,44 @@ cls.count = starting
 )
 swap(
     "describe",
-    "has no name",
+    "returns no name",
     "devices_are_described",
     lambda _, adapter: lambda device: DeviceInfo("", 1 << 30),
 )
 swap(
     "describe",
-    "has no memory at all",
+    "returns no amount of memory",
     "devices_are_described",
     lambda _, adapter: lambda device: DeviceInfo("toy", 0),
 )
 swap(
     "describe",
-    "gives gigabytes as a float",
+    "returns the memory in gigabytes, as a float",
     "devices_are_described",
     lambda _, adapter: lambda device: DeviceInfo("toy", 1.5),
 )
 _LACKS = "what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held"
 swap(
     "lacks",
-    "says of the CPU that it lacks a dtype",
+    "says that the CPU lacks a dtype",
     _LACKS,
     lambda _, adapter: lambda device: {"float64"},
 )
-swap("lacks", "takes float32 away", _LACKS, lambda _, adapter: lambda device: {"float32"})
 swap(
     "lacks",
-    "goes by the framework's own names",
+    "says that float32 is missing",
+    _LACKS,
+    lambda _, adapter: lambda device: {"float32"},
+)
+swap(
+    "lacks",
+    "uses the framework's own names of dtypes",
     _LACKS,
     lambda _, adapter: lambda device: {"double"},
 )
 
 
-@wrong("lacks", "forgets a dtype that the GPU narrows", _LACKS)
+@wrong("lacks", "does not list a dtype that the GPU narrows", _LACKS)
 def lacks_forgets_a_dtype_that_the_gpu_narrows(adapter, patch, suite):
     from_numpy = adapter.from_numpy
     patch.setattr(
@@ -166,49 +176,49 @@ def lacks_forgets_a_dtype_that_the_gpu_narrows(adapter, patch, suite):
 
 swap(
     "is_started",
-    "never notices a use",
+    "never notices that a device was used",
     "a_device_that_was_used_is_started",
     lambda _, adapter: lambda device: False,
 )
 child(
     "is_started",
-    "says so of an unused GPU",
+    "says that an unused GPU was used",
     "loading_is_light_locked_and_safe_to_fork",
     "cls.is_started = lambda self, device: True",
 )
 swap(
     "to_native",
-    "gives the first GPU for all",
+    "returns the first GPU for all",
     "every_device_goes_to_its_native_object_and_back",
     lambda to_native, adapter: lambda device: to_native(devices.of(device.kind)),
 )
 swap(
     "to_native",
-    "gives a new object that equals no other",
+    "returns a new object that is equal to no other",
     "every_device_goes_to_its_native_object_and_back",
     lambda to_native, adapter: lambda device: object(),
 )
 swap(
     "describe_missing",
-    "gives the first GPU for all",
+    "returns the first GPU for all",
     "a_missing_device_can_be_described_or_is_refused",
     lambda describe, adapter: lambda device: describe(devices.of(device.kind)),
 )
 swap(
     "describe_missing",
-    "gives a text that names it, where devices are objects",
+    "returns a string, although devices are objects",
     "a_missing_device_can_be_described_or_is_refused",
     lambda _, adapter: str,
 )
 swap(
     "from_native",
-    "takes any object for cpu:0",
+    "mistakes every object for cpu:0",
     "every_device_goes_to_its_native_object_and_back",
     lambda from_native, adapter: lambda x: from_native(x) or devices.CPU,
 )
 swap(
     "from_native",
-    "forgets the index",
+    "ignores the index",
     "every_device_goes_to_its_native_object_and_back",
     lambda from_native, adapter: (
         lambda x: devices.of(x.kind) if isinstance(x, toy().Place) else None
@@ -216,7 +226,7 @@ swap(
 )
 swap(
     "from_native",
-    "knows no native device",
+    "recognizes no native device",
     "every_device_goes_to_its_native_object_and_back",
     lambda from_native, adapter: lambda x: None,
 )
@@ -243,13 +253,13 @@ class _Forgetful:
 
 swap(
     "scope",
-    "goes back to the CPU, not to the enclosing scope",
+    "returns to the CPU, not to the enclosing scope",
     "a_scope_places_what_the_framework_creates",
     lambda _, adapter: lambda device: _Forgetful(adapter, device),
 )
 
 
-@wrong("scope", "is never left", "a_scope_ends_after_an_exception")
+@wrong("scope", "never ends", "a_scope_ends_after_an_exception")
 def scope_is_never_left(adapter, patch, suite):
     patch.setattr(toy().state, "place", toy().CPU)
     patch.setattr(adapter, "scope", lambda device: _Forgetful(adapter, device, stays=True))
@@ -278,12 +288,14 @@ def scope_changes_the_default_of_all_threads(adapter, patch, suite):
     _of_the_process(adapter, patch, is_left=True)
 
 
-@wrong("scope", "changes it for good", "scopes_of_threads_leave_each_other_alone")
+@wrong("scope", "changes it permanently", "scopes_of_threads_leave_each_other_alone")
 def scope_changes_it_for_good(adapter, patch, suite):
     _of_the_process(adapter, patch, is_left=False)
 
 
-@wrong("scope", "does not end", "the_default_device_holds_until_it_is_set_again")
+@wrong(
+    "scope", "stays active after its block", "the_default_device_holds_until_it_is_set_again"
+)
 def scope_does_not_end(adapter, patch, suite):
     patch.setattr(toy().state, "place", toy().CPU)
     patch.setattr(adapter, "scope", lambda device: _Staying(adapter, device))
@@ -296,7 +308,7 @@ class _Staying(_Forgetful):
 
 @wrong(
     "require",
-    "lets a device pass that does not exist",
+    "accepts a device that does not exist",
     "a_missing_device_is_refused_before_anything_happens",
 )
 def require_lets_a_device_pass_that_does_not_exist(adapter, patch, suite):
@@ -305,7 +317,7 @@ def require_lets_a_device_pass_that_does_not_exist(adapter, patch, suite):
 
 child(
     "describe",
-    "takes virtual GPUs for real ones",
+    "mistakes virtual GPUs for real ones",
     VIRTUAL,
     "from xdevice.contract import Backend, DeviceInfo\ncls.describe = lambda self, device: DeviceInfo('Toy', None)",
 )

@@ -32,15 +32,15 @@ def _differently(does, change, check="gradients_are_right_or_refused", homes=HOM
 
 
 _differently(
-    "keeps the graph of the loss",
+    "returns a loss that is still attached to the graph",
     lambda loss, grads, rest, leaves, kept: (kept[0], grads, rest),
 )
 _differently(
-    "keeps the graph of the other results",
+    "returns other results that are still attached to the graph",
     lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]),
 )
 _differently(
-    "has a gradient for what the loss does not depend on",
+    "returns a gradient for a leaf that the loss does not depend on",
     lambda loss, grads, rest, leaves, kept: (
         loss,
         [*grads[:3], toy().full((1, 2), 1, leaves[0].place)],
@@ -48,7 +48,7 @@ _differently(
     ),
 )
 _differently(
-    "gives zeros where the loss depends on nothing",
+    "returns zeros if the loss depends on no leaf",
     lambda loss, grads, rest, leaves, kept: (
         loss,
         [
@@ -59,7 +59,7 @@ _differently(
     ),
 )
 _differently(
-    "adds up the gradients of one tensor in two places",
+    "adds up the gradients of a tensor that occurs twice",
     lambda loss, grads, rest, leaves, kept: (
         loss,
         [grads[0] + grads[2], grads[1], grads[0] + grads[2], None],
@@ -87,13 +87,13 @@ swap(
 )
 swap(
     "value_and_grad",
-    "records nothing where recording is switched off",
+    "records nothing if the caller has switched recording off",
     "gradients_are_right_or_refused",
     lambda original, _: lambda leaves, call, nested: original(leaves, _as_around(call), nested),
 )
 swap(
     "value_and_grad",
-    "writes into the gradients of what it computes with",
+    "writes into the stored gradients of the tensors",
     "gradients_are_right_or_refused",
     lambda original, _: (
         lambda leaves, call, nested: original(leaves, _with_backward(call), nested)
@@ -101,7 +101,7 @@ swap(
 )
 swap(
     "value_and_grad",
-    "cuts off what is differentiated again",
+    "detaches results that are differentiated again",
     "gradients_nest_or_are_refused",
     lambda original, _: lambda leaves, call, nested: original(leaves, call, False),
 )
@@ -133,17 +133,20 @@ swap(
     _TOLD,
     lambda original, _: lambda model: [(name, x, None) for name, x, _ in original(model)],
 )
-_telling("says nothing", lambda ready, variables: lambda i, gradient: None)
+_telling("reports nothing", lambda ready, variables: lambda i, gradient: None)
 _telling(
-    "has another variable's number",
+    "reports the number of another variable",
     lambda ready, variables: lambda i, g: ready((i + 1) % len(variables), g),
 )
-_telling("says it twice", lambda ready, variables: lambda i, g: (ready(i, g), ready(i, g)))
-_telling("gives another gradient", lambda ready, variables: lambda i, g: ready(i, g * 2))
-_telling("loses errors", lambda ready, variables: _swallowing(ready))
+_telling(
+    "reports each gradient twice",
+    lambda ready, variables: lambda i, g: (ready(i, g), ready(i, g)),
+)
+_telling("reports a different gradient", lambda ready, variables: lambda i, g: ready(i, g * 2))
+_telling("does not pass errors on", lambda ready, variables: _swallowing(ready))
 swap(
     "watch_gradients",
-    "goes on",
+    "does not stop watching",
     _TOLD,
     lambda original, _: lambda variables, ready: (original(variables, ready), lambda: None)[1],
     raises=(ArithmeticError,),
@@ -171,7 +174,7 @@ def _with_backward(call):
 
 swap(
     "stop_gradient",
-    "lets gradients through",
+    "lets gradients flow",
     "what_is_stopped_has_the_value_and_no_gradient",
     lambda _, adapter: lambda x: x,
 )
@@ -184,7 +187,7 @@ swap(
 )
 swap(
     "update",
-    "gives the rule the parameters themselves",
+    "passes the parameters themselves to the rule",
     "an_update_is_in_memory_of_its_own",
     lambda _, adapter: (
         lambda rows, rule, nested, writes: [rule(*(x.detach() for x in row)) for row in rows]

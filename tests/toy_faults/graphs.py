@@ -17,14 +17,14 @@ from .planting import (
 _GRAPH = "a_graph_does_the_work_again"
 swap(
     "capture",
-    "does the work instead of recording it",
+    "runs the work instead of recording it",
     _GRAPH,
     lambda _, adapter: lambda graph, stream, task: task(),
     GPU,
 )
 swap(
     "capture",
-    "gives results with gradients",
+    "returns results that require gradients",
     _GRAPH,
     lambda capture, adapter: (
         lambda graph, stream, task: adapter.samples().marked(capture(graph, stream, task))
@@ -34,7 +34,7 @@ swap(
 
 
 @wrong(
-    "capture", "goes on recording after an error", "a_graph_holds_the_work_of_one_device", GPU
+    "capture", "continues to record after an error", "a_graph_holds_the_work_of_one_device", GPU
 )
 def capture_goes_on_recording_after_an_error(adapter, patch, suite):
     patch.setattr(toy().state, "graph", None)
@@ -58,14 +58,14 @@ def capture_goes_on_recording_after_an_error(adapter, patch, suite):
 swap("replay", "does nothing", _GRAPH, lambda _, adapter: lambda graph: None, GPU)
 swap(
     "replay",
-    "works on the default stream",
+    "runs on the default stream",
     _GRAPH,
     lambda _, adapter: lambda graph: _replay_on(graph, toy()._defaults),
     GPU,
 )
 swap(
     "only_on",
-    "lets any work pass",
+    "accepts work on any device",
     "a_graph_holds_the_work_of_one_device",
     lambda _, adapter: lambda device: contextlib.nullcontext(),
     GPU,
@@ -80,7 +80,7 @@ swap(
 )
 swap(
     "new_graph",
-    "is of another GPU",
+    "belongs to another GPU",
     _GRAPH,
     lambda new, adapter: lambda device: new(devices.of("gpu", 1)),
     GPU,

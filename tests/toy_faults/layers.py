@@ -16,7 +16,7 @@ from .planting import (
 
 swap(
     "layers",
-    "takes a layer for one of another kind",
+    "mistakes a layer for one of another kind",
     "a_layout_says_what_a_layer_computes",
     lambda layers, adapter: (
         lambda model: [layer._replace(kind="conv") for layer in layers(model)]
@@ -24,7 +24,7 @@ swap(
 )
 swap(
     "layers",
-    "comes twice",
+    "returns a layer twice",
     "a_layout_says_what_a_layer_computes",
     lambda layers, adapter: lambda model: [*layers(model)] * 2,
 )
@@ -55,13 +55,15 @@ def _set(**settings):
     )
 
 
-_told("has the usual slope instead of the layer's", _set(slope=0.01))
-_told("tells what a dropout keeps", _set(p=0.625))
-_told("has windows side by side", _set(stride=(3, 2)))
-_told("turns windows round", _set(kernel=(2, 3)))
-_told("leaves settings out", lambda layer: layer._replace(settings={}))
-_told("takes a layer for one of another kind", lambda layer: layer._replace(kind="activation"))
-_told("has its own paths", lambda layer: layer._replace(path=layer.path.replace(".", "/")))
+_told("reports the default slope instead of the layer's", _set(slope=0.01))
+_told("reports the share that a dropout keeps, not the share that it drops", _set(p=0.625))
+_told("reports strides that make windows adjacent", _set(stride=(3, 2)))
+_told("swaps the height and width of windows", _set(kernel=(2, 3)))
+_told("leaves out settings", lambda layer: layer._replace(settings={}))
+_told(
+    "mistakes a layer for one of another kind", lambda layer: layer._replace(kind="activation")
+)
+_told("uses different paths", lambda layer: layer._replace(path=layer.path.replace(".", "/")))
 
 
 def _backwards(layers):
@@ -69,10 +71,10 @@ def _backwards(layers):
 
 
 for _does, _change in {
-    "leaves out those in a block": lambda layers: layers[:2],
-    "has those in a block backwards": _backwards,
-    "comes twice": lambda layers: [*layers, layers[-1]],
-    "leaves out those with parameters": lambda layers: [
+    "leaves out the layers in a block": lambda layers: layers[:2],
+    "returns the layers of a block in reverse order": _backwards,
+    "returns a layer twice": lambda layers: [*layers, layers[-1]],
+    "leaves out the layers with parameters": lambda layers: [
         layer for layer in layers if not layer.parts
     ],
 }.items():
@@ -82,7 +84,7 @@ for _does, _change in {
 _CALLS = "a_call_of_a_layer_is_seen_as_it_was"
 
 
-@wrong("calls", "goes on behind the block", _CALLS)
+@wrong("calls", "continues to record after the block", _CALLS)
 def calls_goes_on_behind_the_block(adapter, patch, suite):
     blocks = []
     original = adapter.calls
@@ -95,7 +97,7 @@ def calls_goes_on_behind_the_block(adapter, patch, suite):
     patch.setattr(adapter, "calls", calls)
 
 
-@wrong("calls", "keeps what may be overwritten", _CALLS)
+@wrong("calls", "keeps memory that may be overwritten", _CALLS)
 def calls_keeps_what_may_be_overwritten(adapter, patch, suite):
     patch.setattr(common.Watch, "_copy", lambda self, x: x)
 
@@ -108,7 +110,7 @@ swap(
 )
 swap(
     "outermost",
-    "lets every call pass",
+    "does not intercept any call",
     "the_call_of_a_model_goes_through_one_function",
     lambda outermost, adapter: lambda around: contextlib.nullcontext(),
     raises=(TypeError,),
@@ -121,12 +123,12 @@ swap(
 )
 swap(
     "has_channels_last",
-    "sees images everywhere",
+    "says that every model takes images with the channels last",
     "a_model_is_called_without_its_gradients",
     lambda has, adapter: lambda model: True,
 )
 
 
-@wrong("parts", "has the weight the other way round", "a_layout_says_what_a_layer_computes")
+@wrong("parts", "describes the weight as transposed", "a_layout_says_what_a_layer_computes")
 def parts_has_the_weight_the_other_way_round(adapter, patch, suite):
     patch.setattr(adapter, "parts", lambda kind, settings: layouts.parts(kind, settings))

@@ -30,7 +30,7 @@ swap(
 )
 swap(
     "model_devices",
-    "takes an unbuilt model for an empty one",
+    "mistakes an unbuilt model for an empty one",
     "an_unbuilt_model_is_refused",
     lambda look, adapter: lambda model: [],
     raises=(xdevice.errors.NotATensorError,),
@@ -44,7 +44,7 @@ swap(
 )
 swap(
     "variables",
-    "gives other values",
+    "returns other values",
     _STATE,
     lambda variables, adapter: (
         lambda model: [(name, plain(x) + 1) for name, x in variables(model)]
@@ -52,19 +52,19 @@ swap(
 )
 swap(
     "variables",
-    "leaves the last one out",
+    "leaves out the last one",
     _LINEAR,
     lambda variables, adapter: lambda model: list(variables(model))[:-1],
 )
 swap(
     "variables",
-    "gives one name to all",
+    "gives all of them the same name",
     _STATE,
     lambda variables, adapter: lambda model: [("x", x) for _, x in variables(model)],
 )
 swap(
     "variables",
-    "gives new names in each model",
+    "uses different names in each model",
     _STATE,
     lambda variables, adapter: (
         lambda model: [(f"{name}{id(model)}", x) for name, x in variables(model)]
@@ -72,7 +72,7 @@ swap(
 )
 swap(
     "variables",
-    "gives a shared one once",
+    "returns a shared variable only once",
     "a_shared_variable_comes_under_both_names",
     lambda variables, adapter: (
         lambda model: list({id(x): (name, x) for name, x in variables(model)}.values())
@@ -80,14 +80,14 @@ swap(
 )
 swap(
     "variables",
-    "takes an unbuilt model for an empty one",
+    "mistakes an unbuilt model for an empty one",
     "an_unbuilt_model_is_refused",
     lambda variables, adapter: lambda model: [] if None in _values(model) else variables(model),
     raises=(xdevice.errors.NotATensorError,),
 )
 swap(
     "variables",
-    "gives copies on the CPU",
+    "returns copies on the CPU",
     _STATE,
     lambda variables, adapter: (
         lambda model: [(name, plain(x).clone(toy().CPU)) for name, x in variables(model)]
@@ -110,10 +110,12 @@ def require_built_refuses_a_model_without_parameters_of_its_own(adapter, patch, 
 
 
 _ALL_ON = "a_model_is_all_on_the_device_where_it_is"
-swap("is_all_on", "never is", _ALL_ON, lambda _, adapter: lambda model, device: False)
+swap(
+    "is_all_on", "always returns False", _ALL_ON, lambda _, adapter: lambda model, device: False
+)
 swap(
     "is_all_on",
-    "always is",
+    "always returns True",
     "a_model_moves_in_place_with_its_values",
     lambda _, adapter: lambda model, device: True,
 )
@@ -126,16 +128,16 @@ swap(
     ),
 )
 _STANDS = "the_parts_of_a_copy_stand_for_those_of_the_model"
-swap("model_parts", "knows none", _STANDS, lambda _, adapter: lambda model: [])
+swap("model_parts", "finds none", _STANDS, lambda _, adapter: lambda model: [])
 swap(
     "model_parts",
-    "gives one of them for all",
+    "returns the same part for all of them",
     _STANDS,
     lambda parts, adapter: lambda model: [*parts(model)][:1] * len([*parts(model)]),
 )
 swap(
     "model_parts",
-    "gives models only",
+    "returns only models",
     _STANDS,
     lambda parts, adapter: (
         lambda model: [x for x in parts(model) if isinstance(x, toy().Module)]
@@ -143,7 +145,7 @@ swap(
 )
 swap(
     "model_parts",
-    "gives new objects for variables",
+    "returns new objects for variables",
     _STANDS,
     lambda parts, adapter: (
         lambda model: [x.detach() if isinstance(x, toy().ToyArray) else x for x in parts(model)]
@@ -154,13 +156,13 @@ swap(
 _SHARES_STILL = "models_that_share_a_tensor_share_it_after_a_move"
 swap(
     "rebind",
-    "leaves what is there",
+    "leaves the old tensors in place",
     _SHARES_STILL,
     lambda rebind, adapter: lambda model, new: None,
 )
 swap(
     "rebind",
-    "puts copies there",
+    "puts copies in their place",
     _SHARES_STILL,
     lambda rebind, adapter: (
         lambda model, new: rebind(model, {key: x.clone() for key, x in new.items()})
@@ -168,7 +170,7 @@ swap(
 )
 
 
-@wrong("rebind", "puts one tensor in the places of all", _SHARES_STILL)
+@wrong("rebind", "replaces all tensors by the same one", _SHARES_STILL)
 def rebind_puts_one_tensor_in_the_places_of_all(adapter, patch, suite):
     def rebind(model, new):
         for module in adapter.model_parts(model):
@@ -224,7 +226,7 @@ swap(
     _IN_PLACE,
     _move_each(lambda x: toy().full(x.shape, 0, x.place, x.dtype)),
 )
-swap("move_model", "goes through float32", _IN_PLACE, _move_each(through("float32")))
+swap("move_model", "converts through float32", _IN_PLACE, _move_each(through("float32")))
 swap("move_model", "flushes denormal numbers to zero", _IN_PLACE, _move_each(flush_denormals))
 
 
@@ -241,14 +243,14 @@ def move_model_leaves_buffers_behind(adapter, patch, suite):
     patch.setattr(adapter, "move_model", parameters_only)
 
 
-@wrong("move_model", "puts plain tensors in the place of parameters", _IN_PLACE)
+@wrong("move_model", "replaces parameters by plain tensors", _IN_PLACE)
 def move_model_puts_plain_tensors_in_the_place_of_parameters(adapter, patch, suite):
     _replace_parameters(adapter, patch, lambda x: x)
 
 
 @wrong(
     "move_model",
-    "puts new parameters into the model, which its optimizer does not know",
+    "puts new parameters into the model that its optimizer does not have",
     "a_moved_model_trains_on_as_if_it_had_stayed",
     raises=(TypeError,),
 )
@@ -258,7 +260,9 @@ def move_model_puts_new_parameters_into_the_model_which_its_optimizer_does_not_k
     _replace_parameters(adapter, patch, lambda x: toy().Parameter(x))
 
 
-@wrong("move_model", "tears shared parameters apart", "shared_parameters_stay_shared")
+@wrong(
+    "move_model", "makes separate copies of shared parameters", "shared_parameters_stay_shared"
+)
 def move_model_tears_shared_parameters_apart(adapter, patch, suite):
     _replace_parameters(adapter, patch, lambda x: toy().Parameter(x))
 
@@ -307,7 +311,7 @@ swap(
 )
 swap(
     "copy_model",
-    "stays where the model is",
+    "leaves the copy on the model's device",
     _SHARES_NOTHING,
     lambda copy_model, adapter: (
         lambda model, device: copy_model(model, adapter.device_of(plain(_values(model)[0])))
@@ -319,15 +323,17 @@ swap(
     _SHARES_NOTHING,
     _copy_each(lambda x: toy().full(x.shape, 0.5, x.place, x.dtype)),
 )
-swap("copy_model", "goes through float32", _SHARES_NOTHING, _copy_each(through("float32")))
+swap("copy_model", "converts through float32", _SHARES_NOTHING, _copy_each(through("float32")))
 
 
-@wrong("copy_model", "makes parameters of buffers", _SHARES_NOTHING)
+@wrong("copy_model", "turns buffers into parameters", _SHARES_NOTHING)
 def copy_model_makes_parameters_of_buffers(adapter, patch, suite):
     patch.setattr(adapter, "_twin", lambda x, place: toy().Parameter(x.detach().clone(place)))
 
 
-@wrong("copy_model", "tears shared parameters apart", "shared_parameters_stay_shared")
+@wrong(
+    "copy_model", "makes separate copies of shared parameters", "shared_parameters_stay_shared"
+)
 def copy_model_tears_shared_parameters_apart(adapter, patch, suite):
     copy_model = adapter.copy_model
 
@@ -344,19 +350,19 @@ def copy_model_tears_shared_parameters_apart(adapter, patch, suite):
 
 swap(
     "tensor_of",
-    "takes every tensor for a variable",
+    "mistakes every tensor for a variable",
     "a_leaf_is_a_copy_that_asks_for_gradients",
     lambda _, adapter: lambda model: toy().full((1,), 0),
 )
 swap(
     "tensor_of",
-    "knows no variable",
+    "recognizes no variable",
     "a_lone_variable_is_read_as_its_tensor",
     lambda _, adapter: lambda model: None,
 )
 swap(
     "tensor_of",
-    "gives a tensor of another value",
+    "returns a tensor with another value",
     "a_lone_variable_is_read_as_its_tensor",
     lambda tensor_of, adapter: (
         lambda model: model.value * 2 if isinstance(model, toy().Variable) else None
@@ -364,7 +370,7 @@ swap(
 )
 swap(
     "model_parts",
-    "leaves the parameters out",
+    "leaves out the parameters",
     "a_parameter_beside_its_model_stays_its_parameter",
     lambda parts, adapter: (
         lambda model: [part for part in parts(model) if isinstance(part, toy().Module)]

@@ -23,11 +23,11 @@ def _to_come(change):
 
 
 swap(
-    "state_to_come", "knows none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {}
+    "state_to_come", "finds none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {}
 )
 swap(
     "state_to_come",
-    "makes unrequested state",
+    "creates state that was not requested",
     _TAKES_STATE,
     lambda to_come, adapter: (
         lambda optimizer, names: to_come(optimizer, ["0.speed", "1.speed"])
@@ -35,7 +35,7 @@ swap(
 )
 swap(
     "state_to_come",
-    "makes numbers of all",
+    "turns all state into numbers",
     _TAKES_STATE,
     _to_come(lambda x: toy().full((), 0, x.place, x.dtype)),
 )
@@ -76,13 +76,13 @@ def _taking(change):
 
 swap(
     "take_state",
-    "takes nothing",
+    "takes no state",
     _TAKES_STATE,
     lambda _, adapter: lambda optimizer, state: None,
 )
 swap(
     "take_state",
-    "takes the first only",
+    "takes only the first state",
     _TAKES_STATE,
     _taking(lambda state: dict(list(state.items())[:1])),
 )
@@ -108,7 +108,7 @@ def _of_parameters(change):
 
 swap(
     "optimizer",
-    "takes the rate for another",
+    "reports a different learning rate",
     _SAYS,
     _of_parameters(
         lambda one: one._replace(settings={**one.settings, "lr": 1.01 * one.settings["lr"]})
@@ -116,20 +116,23 @@ swap(
 )
 swap(
     "optimizer",
-    "leaves settings out",
+    "leaves out settings",
     _SAYS,
     _of_parameters(lambda one: one._replace(settings={"lr": 0.05})),
 )
 swap(
     "optimizer",
-    "takes the momentum for one of steps",
+    "reports that the momentum contains the learning rate",
     _SAYS,
     _of_parameters(
         lambda one: one._replace(state={"lr * momentum_buffer": one.state["momentum_buffer"]})
     ),
 )
 swap(
-    "optimizer", "forgets the state", _SAYS, _of_parameters(lambda one: one._replace(state={}))
+    "optimizer",
+    "leaves out the state",
+    _SAYS,
+    _of_parameters(lambda one: one._replace(state={})),
 )
 swap(
     "optimizer",

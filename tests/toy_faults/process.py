@@ -12,14 +12,14 @@ from .planting import (
 
 swap(
     "why_no_gpu",
-    "says nothing",
+    "returns no reason",
     "why_there_is_no_gpu_is_said_in_a_few_words",
     lambda _, adapter: lambda: "",
     HOMES[:1],
 )
 swap(
     "why_no_gpu",
-    "prints a page",
+    "returns a very long text",
     "why_there_is_no_gpu_is_said_in_a_few_words",
     lambda _, adapter: lambda: "no\n" * 50,
     HOMES[:1],
@@ -27,7 +27,7 @@ swap(
 
 child(
     "after_fork",
-    "says nothing, though a forked child cannot work",
+    "reports no problem, although a forked child cannot work",
     "forking_after_loading_and_counting",
     """
 import os
@@ -38,6 +38,6 @@ os.register_at_fork(after_in_child=lambda: setattr(toyframe, "_launch", breaks))
 )
 
 
-@wrong("after_fork", "lets a forked child end", "forking_after_loading_and_counting", HOMES[:1])
+@wrong("after_fork", "ends the forked child", "forking_after_loading_and_counting", HOMES[:1])
 def after_fork_lets_a_forked_child_end(adapter, patch, suite):
     suite.child_setup = in_child("cls.after_fork = lambda self: __import__('os')._exit(3)")

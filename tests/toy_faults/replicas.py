@@ -29,7 +29,7 @@ swap(
 )
 swap(
     "split",
-    "makes all parts alike",
+    "makes all parts equal",
     _SPLITS,
     lambda split, adapter: lambda x, sizes: [x[: max(sizes)] for _ in sizes],
 )
@@ -43,13 +43,13 @@ swap(
 )
 swap(
     "split",
-    "cuts the gradient",
+    "stops the gradient",
     _FLOWS,
     lambda split, adapter: lambda x, sizes: split(x.detach(), sizes),
 )
 swap(
     "split",
-    "goes through float32",
+    "converts through float32",
     _SPLITS,
     lambda split, adapter: lambda x, sizes: split(through("float32")(x), sizes),
 )
@@ -61,31 +61,31 @@ swap(
 )
 swap(
     "join",
-    "joins the other way round",
+    "joins in reverse order",
     _SPLITS,
     lambda join, adapter: lambda parts: join(parts[::-1]),
 )
 swap(
     "join",
-    "leaves out parts without elements, and the others' order",
+    "sorts the parts by their lengths",
     _SPLITS,
     lambda join, adapter: lambda parts: join(sorted(parts, key=lambda x: x.shape[:1])),
 )
 swap(
     "join",
-    "gives a lone part itself",
+    "returns the part itself if there is only one",
     _SPLITS,
     lambda join, adapter: lambda parts: _lone(join, parts),
 )
 swap(
     "join",
-    "cuts the gradient",
+    "stops the gradient",
     _FLOWS,
     lambda join, adapter: lambda parts: join([x.detach() for x in parts]),
 )
 swap(
     "join",
-    "goes through float32",
+    "converts through float32",
     _SPLITS,
     lambda join, adapter: lambda parts: join([through("float32")(x) for x in parts]),
 )
@@ -104,24 +104,24 @@ def _lone(join, parts):
 
 swap(
     "leaf",
-    "gives the tensor itself",
+    "returns the tensor itself",
     _LEAF,
     lambda _, adapter: lambda x, device: adapter.samples().marked(x),
 )
 swap(
     "leaf",
-    "does not ask for a gradient",
+    "does not require a gradient",
     _LEAF,
     lambda _, adapter: lambda x, device: x.detach().clone(native(adapter, device)),
 )
-swap("leaf", "asks for the gradient of ints", _LEAF, ask_for_gradients)
+swap("leaf", "requires a gradient for ints", _LEAF, ask_for_gradients)
 swap(
     "leaf",
-    "stays where the tensor is",
+    "leaves the copy on the tensor's device",
     _LEAF,
     lambda leaf, adapter: lambda x, device: leaf(x, adapter.device_of(x)),
 )
-swap("leaf", "goes through float32", _LEAF, on_inputs(through("float32")))
+swap("leaf", "converts through float32", _LEAF, on_inputs(through("float32")))
 swap(
     "leaf",
     "keeps a link to its source",
@@ -136,12 +136,12 @@ def _linked_leaf(x, place):
     return copied
 
 
-swap("can_write", "says no and writes", _WRITES, lambda _, adapter: lambda x: False)
+swap("can_write", "returns False, but writes", _WRITES, lambda _, adapter: lambda x: False)
 _WHERE = "where_write_writes_is_known"
-swap("memory_of", "knows none", _WHERE, lambda _, adapter: lambda x: None)
+swap("memory_of", "finds none", _WHERE, lambda _, adapter: lambda x: None)
 swap(
     "memory_of",
-    "gives the address of a view's owner",
+    "returns the address of the owner of a view",
     _WHERE,
     lambda _, adapter: lambda x: (_owned(x), x.strides),
 )
@@ -153,19 +153,19 @@ swap(
 )
 swap(
     "memory_of",
-    "gives the strides of C order",
+    "always returns the strides of C order",
     _WHERE,
     lambda _, adapter: lambda x: (x.address, np.empty(x.shape, x.dtype).strides),
 )
 swap(
     "memory_of",
-    "waits where there is memory",
+    "waits even if the memory exists already",
     _WHERE,
     lambda memory_of, adapter: lambda x: (x.wait(), memory_of(x))[1],
 )
 
 
-@wrong("memory_of", "does not wait where there is none yet", _WHERE)
+@wrong("memory_of", "does not wait if the memory does not exist yet", _WHERE)
 def memory_of_does_not_wait_where_there_is_none_yet(adapter, patch, suite):
     patch.setattr(type(adapter.samples()), "makes_memory_first", False)
 
@@ -193,7 +193,7 @@ swap(
 )
 swap(
     "write",
-    "goes through float32",
+    "converts through float32",
     _WRITES,
     lambda write, adapter: lambda x, value: write(x, through("float32")(value)),
 )
@@ -207,13 +207,13 @@ swap(
 )
 swap(
     "write",
-    "adds to what is there",
+    "adds the value to the old one",
     _WRITES,
     lambda write, adapter: lambda x, value: write(x, toy().compute(_added, plain(x), value)),
 )
 swap(
     "write",
-    "leaves a lone variable as it is",
+    "does not write into a variable that is passed alone",
     "a_lone_variable_is_written_in_place",
     lambda write, adapter: (
         lambda x, value: None if isinstance(x, toy().Variable) else write(x, value)
@@ -242,13 +242,13 @@ def _total_by(function):
 _ORDER = "a_total_is_added_in_order_and_rounded_once"
 swap(
     "total",
-    "gives a sum for a mean",
+    "returns a sum instead of a mean",
     _TOTAL,
     lambda total, adapter: lambda tensors, mean: total(tensors, False),
 )
 swap(
     "total",
-    "gives a mean for a sum",
+    "returns a mean instead of a sum",
     _TOTAL,
     lambda total, adapter: (
         lambda tensors, mean: total(
@@ -320,22 +320,22 @@ def _apart(all_reduce, adapter):
 
 swap(
     "all_reduce",
-    "gives the sum to the first device only",
+    "returns the sum on the first device only",
     _REDUCES,
     lambda all_reduce, adapter: (
         lambda xs, mean: [all_reduce([x.clone() for x in xs], mean)[0], *xs[1:]]
     ),
 )
-swap("all_reduce", "gives new tensors where it could write", _REDUCES, _apart)
+swap("all_reduce", "returns new tensors although it could write in place", _REDUCES, _apart)
 swap(
     "all_reduce",
-    "gives a sum for a mean",
+    "returns a sum instead of a mean",
     _REDUCES,
     lambda all_reduce, adapter: lambda xs, mean: all_reduce(xs, False),
 )
 swap(
     "all_reduce",
-    "adds the others to each, in another order",
+    "adds in a different order on each device",
     _REDUCES,
     lambda _, adapter: lambda xs, mean: _everyone(adapter, xs, mean),
 )

@@ -35,7 +35,7 @@ _ORDERED = "streams_wait_for_each_other"
 _HAPPENS = "an_event_happens_when_the_work_before_it_is_done"
 swap(
     "new_stream",
-    "gives the current stream",
+    "returns the current stream",
     _BLOCK,
     lambda _, adapter: lambda device: adapter.current_stream(device),
     GPU,
@@ -44,14 +44,14 @@ swap(
 
 swap(
     "new_stream",
-    "gives one stream again and again",
+    "returns the same stream each time",
     _BLOCK,
     lambda new, adapter: functools.cache(new),
     GPU,
 )
 swap(
     "current_stream",
-    "always gives the default stream",
+    "always returns the default stream",
     _BLOCK,
     lambda _, adapter: (
         lambda device: toy()._defaults.setdefault(
@@ -62,7 +62,7 @@ swap(
 )
 swap(
     "current_stream",
-    "gives that of the other GPU",
+    "returns the stream of another GPU",
     "parallel_gives_results_that_are_ready",
     lambda current, adapter: lambda device: current(devices.of("gpu", 1 - device.index)),
     GPU,
@@ -70,14 +70,14 @@ swap(
 )
 swap(
     "stream_scope",
-    "sends no work there",
+    "does not send work to the stream",
     _BLOCK,
     lambda _, adapter: lambda stream: contextlib.nullcontext(),
     GPU,
 )
 
 
-@wrong("stream_scope", "goes on after an exception", _BLOCK, GPU)
+@wrong("stream_scope", "stays active after an exception", _BLOCK, GPU)
 def stream_scope_goes_on_after_an_exception(adapter, patch, suite):
     class Scope:
         def __init__(self, stream):
@@ -114,7 +114,7 @@ swap(
 )
 swap(
     "new_event",
-    "is of another GPU",
+    "belongs to another GPU",
     _HAPPENS,
     lambda new, adapter: lambda device: new(devices.of("gpu", 1 - device.index)),
     GPU,
@@ -122,7 +122,7 @@ swap(
 )
 swap(
     "record",
-    "marks a point that is long past",
+    "marks a point in the past",
     _HAPPENS,
     lambda record, adapter: (
         lambda event, stream: (
@@ -144,12 +144,14 @@ swap(
 )
 swap(
     "require_events",
-    "asks for none",
+    "requires nothing",
     "events_are_there_or_refused",
     lambda _, adapter: lambda device: None,
     HOMES[:1],
 )
-swap("require_events", "refuses all", "events_are_there_or_refused", _refusing("events"))
+swap(
+    "require_events", "refuses all devices", "events_are_there_or_refused", _refusing("events")
+)
 child(
     "require_events",
     "starts the GPU",
@@ -159,7 +161,7 @@ child(
 swap("wait_event", "does not wait", _HAPPENS, lambda _, adapter: lambda event: None, GPU)
 swap(
     "elapsed",
-    "gives milliseconds",
+    "returns milliseconds",
     _HAPPENS,
     lambda elapsed, adapter: lambda a, b: elapsed(a, b) * 1000,
     GPU,
@@ -187,14 +189,14 @@ swap(
 )
 
 
-@wrong("stream_reach", "says that streams are the process's", _BLOCK, GPU)
+@wrong("stream_reach", "says that streams belong to the process", _BLOCK, GPU)
 def stream_reach_says_that_streams_are_the_process_s(adapter, patch, suite):
     patch.setattr(adapter, "stream_reach", "process")
 
 
 @wrong(
     "stream_reach",
-    "says that streams are the thread's, and they are the process's",
+    "says that streams belong to the thread, although they belong to the process",
     _BLOCK,
     GPU,
 )

@@ -56,14 +56,14 @@ def device_of_always_says_cpu_0(adapter, patch, suite):
     _probe(adapter, patch, lambda x: devices.CPU)
 
 
-@wrong("device_of", "takes every GPU for the first", "every_device_works", HOMES[:1])
+@wrong("device_of", "mistakes every GPU for the first one", "every_device_works", HOMES[:1])
 def device_of_takes_every_gpu_for_the_first(adapter, patch, suite):
     _probe(adapter, patch, lambda x: devices.of(x.place.kind))
 
 
 @wrong(
     "device_of",
-    "gives the scope's device, not the tensor's",
+    "returns the device of the scope, not of the tensor",
     "device_of_and_same_device_see_where_tensors_are",
     HOMES[1:],
 )
@@ -95,7 +95,7 @@ swap(
 )
 swap(
     "devices_of",
-    "says where the first one is",
+    "returns only the device of the first tensor",
     "a_mismatch_is_found_and_named",
     lambda _, adapter: lambda cls, tensors: {adapter.device_of(tensors[0])},
 )
@@ -103,34 +103,34 @@ swap(
 _MOVES = "to_device_moves_and_leaves_the_source"
 _COPIES = "copy_to_is_new_storage_on_the_same_device"
 for _method, _check in (("move", _MOVES), ("copy", _COPIES)):
-    swap(_method, "goes through float32", _check, on_inputs(through("float32")))
+    swap(_method, "converts through float32", _check, on_inputs(through("float32")))
     swap(
         _method,
-        "goes through float64, which has no 64-bit ints",
+        "converts through float64, which cannot hold all 64-bit ints",
         _check,
         on_inputs(through("float64")),
     )
     swap(_method, "loses the sign of zeros", _check, on_inputs(forget_signs))
-    swap(_method, "makes all NaNs one", _check, on_inputs(forget_nans))
+    swap(_method, "turns all NaNs into the same NaN", _check, on_inputs(forget_nans))
     swap(_method, "flushes denormal numbers to zero", _check, on_inputs(flush_denormals))
     swap(
         _method,
-        "copies the memory of a transposed tensor as it lies",
+        "copies the memory of a transposed tensor without its strides",
         _check,
         on_inputs(transpose_memory),
     )
-    swap(_method, "makes a vector of a number", _check, on_inputs(flat))
+    swap(_method, "turns a tensor without dimensions into a vector", _check, on_inputs(flat))
     swap(_method, "widens float32", _check, on_inputs(double_floats))
     swap(
         _method,
-        "does not wait for what computes its source",
+        "does not wait for the computation of its source",
         "a_move_waits_for_what_is_computed",
         lambda _, adapter: lambda x, device: unordered(x, native(adapter, device)),
     )
 swap("move", "does not move", _MOVES, lambda _, adapter: lambda x, device: x.clone())
 swap(
     "move",
-    "moves to the first GPU whatever the target",
+    "always moves to the first GPU",
     "every_device_reaches_every_other",
     lambda move, adapter: lambda x, device: move(x, devices.of(device.kind)),
 )
@@ -152,13 +152,13 @@ swap(
 )
 swap(
     "move_all",
-    "gives them in another order",
+    "returns them in another order",
     _BATCHES,
     lambda move_all, adapter: lambda tensors, device: move_all(tensors, device)[::-1],
 )
 swap(
     "move_all",
-    "forgets requires_grad",
+    "does not keep requires_grad",
     _BATCHES,
     lambda move_all, adapter: (
         lambda tensors, device: move_all([x.detach() for x in tensors], device)
@@ -166,7 +166,7 @@ swap(
 )
 
 
-@wrong("move", "hands the same memory over", "a_move_is_in_memory_of_its_own")
+@wrong("move", "returns the same memory", "a_move_is_in_memory_of_its_own")
 def move_hands_the_same_memory_over(adapter, patch, suite):
     move = adapter.move
 
@@ -238,29 +238,34 @@ for _method in ("move", "copy"):
         "gradients_arrive_where_the_source_is",
         _leaves_the_gradient,
     )
-swap("move", "cuts the gradient", "gradients_flow_there_and_back", _cut)
+swap("move", "stops the gradient", "gradients_flow_there_and_back", _cut)
 swap("move", "doubles the gradient", "gradients_flow_there_and_back", _doubled)
-swap("move", "forgets requires_grad", "requires_grad_stays", _cut)
-swap("move", "asks for unwanted gradients", "requires_grad_stays", ask_for_gradients)
-swap("copy", "gives the tensor itself", _COPIES, lambda _, adapter: lambda x, device: x)
-swap("copy", "gives an alias", _COPIES, lambda _, adapter: lambda x, device: x.detach())
+swap("move", "does not keep requires_grad", "requires_grad_stays", _cut)
+swap(
+    "move",
+    "requires gradients that were not required",
+    "requires_grad_stays",
+    ask_for_gradients,
+)
+swap("copy", "returns the tensor itself", _COPIES, lambda _, adapter: lambda x, device: x)
+swap("copy", "returns an alias", _COPIES, lambda _, adapter: lambda x, device: x.detach())
 swap(
     "copy",
-    "stays where the tensor is",
+    "leaves the copy on the tensor's device",
     "copy_to_another_device",
     lambda _, adapter: lambda x, device: x.clone(),
 )
 swap(
     "copy",
-    "aliases what is there already",
+    "returns an alias if the tensor is already on the device",
     _COPIES,
     lambda _, adapter: lambda x, device: x.to(native(adapter, device)),
 )
-swap("copy", "cuts the gradient", "gradients_flow_through_a_copy_on_the_same_device", _cut)
+swap("copy", "stops the gradient", "gradients_flow_through_a_copy_on_the_same_device", _cut)
 swap(
     "copy", "doubles the gradient", "gradients_flow_through_a_copy_on_the_same_device", _doubled
 )
-swap("copy", "forgets requires_grad", "requires_grad_stays", _cut)
+swap("copy", "does not keep requires_grad", "requires_grad_stays", _cut)
 _EARLY = "what_is_not_waited_for_cannot_be_read_early"
 
 
@@ -295,21 +300,21 @@ def _not_waited_for(move, adapter):
 
 
 for _method in ("move", "copy"):
-    swap(_method, "loses the end of what is large", LARGE, _loses_the_end)
+    swap(_method, "loses the end of large tensors", LARGE, _loses_the_end)
 swap(
     "start_move",
-    "gives what is not there yet",
+    "returns values that have not arrived yet",
     _EARLY,
     lambda start, adapter: _not_waited_for(adapter.move, adapter),
 )
 swap("start_move", "does not move", _EARLY, lambda _, adapter: lambda x, device: x.clone())
-swap("start_move", "moves through float32", _EARLY, on_inputs(through("float32")))
+swap("start_move", "converts through float32", _EARLY, on_inputs(through("float32")))
 
 _WAITS = "sync_waits_for_work_under_way"
 swap("synchronize", "waits for nothing", _WAITS, lambda _, adapter: lambda device: None)
 swap(
     "synchronize",
-    "waits for the CPU only when it is to wait for all",
+    "waits only for the CPU when it should wait for all devices",
     "sync_waits_on_every_device",
     lambda synchronize, adapter: lambda device: synchronize(device or devices.CPU),
 )
@@ -321,7 +326,7 @@ swap(
 )
 swap(
     "synchronize",
-    "swallows the errors of the work",
+    "does not raise the errors of the work",
     "errors_of_asynchronous_work_surface_at_sync",
     lambda synchronize, adapter: _swallowed(synchronize),
     HOMES[:1],
@@ -329,7 +334,7 @@ swap(
 swap("wait", "waits for nothing", _WAITS, lambda _, adapter: lambda x: None)
 swap(
     "wait",
-    "swallows the error of the computation",
+    "does not raise the error of the computation",
     "errors_of_asynchronous_work_surface_at_sync",
     lambda wait, adapter: _swallowed(wait),
     HOMES[:1],
@@ -362,22 +367,27 @@ def _padded(**parts):
 
 swap(
     "container_way",
-    "knows none",
+    "finds none",
     _KNOWN,
     lambda _, adapter: lambda x: None,
     raises=(xdevice.errors.ContainerError, xdevice.errors.NotATensorError),
 )
-swap("container_way", "knows one into everything", _KNOWN, lambda _, adapter: lambda x: Way())
-swap("container_way", "gives the old object back", _KNOWN, _padded(rebuild=lambda x, inside: x))
 swap(
     "container_way",
-    "forgets the other attributes",
+    "treats every object as a container",
+    _KNOWN,
+    lambda _, adapter: lambda x: Way(),
+)
+swap("container_way", "returns the old object", _KNOWN, _padded(rebuild=lambda x, inside: x))
+swap(
+    "container_way",
+    "drops the other attributes",
     _KNOWN,
     _padded(rebuild=lambda x, inside: toy().Padded(inside[0], None)),
 )
 swap(
     "container_way",
-    "gives another type",
+    "returns another type",
     _KNOWN,
     _padded(rebuild=lambda x, inside: list(inside)),
 )
@@ -388,7 +398,7 @@ def _refill(x, inside):
     return x
 
 
-swap("container_way", "changes the object that came", _KNOWN, _padded(rebuild=_refill))
+swap("container_way", "changes the original object", _KNOWN, _padded(rebuild=_refill))
 _TOLD = "what_moves_itself_is_told_a_native_device"
 
 
@@ -405,19 +415,19 @@ def moves_by_names_a_method_that_moves_nothing(adapter, patch, suite):
 
 swap(
     "is_dense",
-    "takes dense tensors for sparse ones",
+    "mistakes dense tensors for sparse ones",
     "ordinary_tensors_are_dense",
     lambda _, adapter: lambda x: False,
 )
 swap(
     "is_dense",
-    "takes a tensor without elements for a sparse one",
+    "mistakes a tensor without elements for a sparse one",
     "ordinary_tensors_are_dense",
     lambda _, adapter: lambda x: 0 not in x.shape,
 )
 swap(
     "is_host_bound",
-    "keeps numbers",
+    "treats tensors of numbers as bound to the host",
     "ordinary_tensors_are_dense",
     lambda _, adapter: lambda x: True,
 )

@@ -40,7 +40,7 @@ def _one_buffer(from_numpy, adapter):
 
 swap(
     "from_numpy",
-    "reads what is large later",
+    "reads large arrays later",
     LARGE,
     lambda _, adapter: (
         lambda array, device: toy()._op(
@@ -50,7 +50,7 @@ swap(
 )
 swap(
     "from_numpy",
-    "copies what is large through memory of another thread",
+    "copies large arrays through the memory of another thread",
     "large_moves_of_threads_do_not_meet",
     _one_buffer,
 )
@@ -84,19 +84,21 @@ def _canonical_nans(array):
 
 _IN = "every_dtype_survives_the_way_in_and_out"
 _BUFFER = "memory_is_taken_over_and_read_without_a_change"
-swap("from_numpy", "goes through float32", _IN, _array(_as("float32")))
-swap("from_numpy", "goes through float64", _IN, _array(_as("float64")))
-swap("from_numpy", "makes all NaNs one", _IN, _array(_canonical_nans))
+swap("from_numpy", "converts through float32", _IN, _array(_as("float32")))
+swap("from_numpy", "converts through float64", _IN, _array(_as("float64")))
+swap("from_numpy", "turns all NaNs into the same NaN", _IN, _array(_canonical_nans))
 swap(
     "from_numpy",
-    "reads a transposed array as it lies in memory",
+    "reads a transposed array without its strides",
     "odd_sources_go_in_right",
     _array(_by_memory),
 )
-swap("from_numpy", "makes a vector of a number", _IN, _array(np.atleast_1d))
+swap(
+    "from_numpy", "turns a tensor without dimensions into a vector", _IN, _array(np.atleast_1d)
+)
 swap(
     "from_numpy",
-    "places on the CPU",
+    "puts the tensor on the CPU",
     "every_device_works",
     lambda original, adapter: lambda array, device: original(array, devices.CPU),
     HOMES[:1],
@@ -125,32 +127,32 @@ def _borrowed(array, place):
     return x
 
 
-swap("from_buffer", "goes through float32", _BUFFER, _array(_as("float32")))
-swap("from_buffer", "gives each row its own shape", _BUFFER, _array(np.ravel))
+swap("from_buffer", "converts through float32", _BUFFER, _array(_as("float32")))
+swap("from_buffer", "gives each row a different shape", _BUFFER, _array(np.ravel))
 swap(
     "from_buffer",
-    "places on a GPU",
+    "puts the tensor on a GPU",
     _BUFFER,
     lambda _, adapter: lambda array: toy().array(array, toy().Place("gpu", 0)),
     HOMES[:1],
 )
 swap(
     "from_buffer",
-    "takes bools for bytes",
+    "mistakes bools for bytes",
     _BUFFER,
     _array(lambda a: a.view("uint8") if a.dtype == bool else a),
 )
 
 _OUT = "to_numpy_reads_every_tensor"
 for _method in ("to_numpy", "peek"):
-    swap(_method, "goes through float32", _OUT, after(_as("float32")))
+    swap(_method, "converts through float32", _OUT, after(_as("float32")))
     swap(
         _method,
-        "gives bfloat16 as float32",
+        "returns bfloat16 as float32",
         _OUT,
         after(lambda a: a.astype("float32") if a.dtype.name == "bfloat16" else a),
     )
-    swap(_method, "reads a transposed tensor as it lies in memory", _OUT, after(_by_memory))
+    swap(_method, "reads a transposed tensor without its strides", _OUT, after(_by_memory))
     swap(
         _method,
         "does not wait for the computation",
@@ -159,12 +161,12 @@ for _method in ("to_numpy", "peek"):
             lambda x: np.array((x.value if isinstance(x, toy().Variable) else x)._values)
         ),
     )
-    swap(_method, "makes a vector of a number", _OUT, after(np.atleast_1d))
+    swap(_method, "turns a tensor without dimensions into a vector", _OUT, after(np.atleast_1d))
 
 
 @wrong(
     "to_numpy",
-    "shares memory that is given to somebody else when the tensor goes",
+    "shares memory that is reused after the tensor is deleted",
     "what_was_read_outlives_its_tensor",
 )
 def to_numpy_shares_memory_that_is_given_to_somebody_else_when_the_tensor_goes(
@@ -182,13 +184,13 @@ _CREATED = "creators_give_what_they_say"
 _FULL = "full_gives_any_value_in_new_memory"
 swap(
     "full",
-    "always gives ones",
+    "always returns ones",
     _CREATED,
     lambda full, adapter: lambda shape, value, *rest: full(shape, 1, *rest),
 )
 swap(
     "full",
-    "gives whole numbers only",
+    "rounds all values to whole numbers",
     _FULL,
     lambda full, adapter: (
         lambda shape, value, *rest: full(
@@ -198,7 +200,7 @@ swap(
 )
 swap(
     "full",
-    "always gives float32",
+    "always returns float32",
     _CREATED,
     lambda full, adapter: (
         lambda shape, value, device, dtype: full(shape, value, device, "float32")
@@ -214,7 +216,7 @@ swap(
 )
 swap(
     "full",
-    "gives what is in the memory",
+    "leaves the memory uninitialized",
     _CREATED,
     lambda _, adapter: (
         lambda shape, value, device, dtype: toy().empty(
@@ -226,7 +228,7 @@ swap(
 
 swap(
     "full",
-    "hands the same tensor out twice",
+    "returns the same tensor twice",
     _FULL,
     lambda full, adapter: functools.cache(full),
 )
@@ -235,7 +237,10 @@ swap(
 _SEEDS = "the_frameworks_numbers_repeat_from_a_seed"
 swap("seed_generators", "seeds nothing", _SEEDS, lambda seed, adapter: lambda n: None)
 swap(
-    "seed_generators", "seeds with one number", _SEEDS, lambda seed, adapter: lambda n: seed(1)
+    "seed_generators",
+    "always uses the same seed",
+    _SEEDS,
+    lambda seed, adapter: lambda n: seed(1),
 )
 
 
@@ -253,7 +258,7 @@ def _never_undone(deterministic, adapter):
 
 swap(
     "deterministic",
-    "asks for nothing",
+    "requests nothing",
     _DETERMINISTIC,
     lambda ask, adapter: lambda: contextlib.nullcontext([]),
 )
@@ -261,7 +266,7 @@ swap("deterministic", "is not undone", _DETERMINISTIC, _never_undone)
 
 swap(
     "tracing",
-    "says so where nothing is traced",
+    "reports tracing although nothing is traced",
     "seeded_numbers_are_the_same_everywhere",
     lambda _, adapter: lambda: "toyframe.jit",
     raises=(xdevice.errors.UnsupportedError,),
@@ -274,7 +279,7 @@ swap(
 )
 swap(
     "dtype_refusal",
-    "refuses a dtype that it keeps",
+    "refuses a dtype that it can hold",
     "a_dtype_is_refused_if_and_only_if_it_would_be_narrowed",
     lambda _, adapter: (
         lambda dtype: "it would be rounded; use float32" if dtype == "float64" else None
@@ -282,7 +287,7 @@ swap(
 )
 swap(
     "dtype_refusal",
-    "does not say what to do",
+    "does not say what to do instead",
     "a_dtype_is_refused_if_and_only_if_it_would_be_narrowed",
     lambda _, adapter: lambda dtype: "no" if dtype == "float64" else None,
 )
@@ -290,37 +295,42 @@ swap(
 _FITS = "as_many_axes_and_elements_fit_as_it_says"
 
 
-@wrong("most_axes", "says more than fit", _FITS)
+@wrong("most_axes", "reports a limit that is too high", _FITS)
 def most_axes_says_more_than_fit(adapter, patch, suite):
     patch.setattr(adapter, "most_axes", adapter.most_axes + 1)
 
 
-@wrong("most_axes", "says fewer than fit", _FITS)
+@wrong("most_axes", "reports a limit that is too low", _FITS)
 def most_axes_says_fewer_than_fit(adapter, patch, suite):
     patch.setattr(adapter, "most_axes", adapter.most_axes - 1)
 
 
-@wrong("longest_axis", "says more than fit", _FITS)
+@wrong("longest_axis", "reports a limit that is too high", _FITS)
 def longest_axis_says_more_than_fit(adapter, patch, suite):
     patch.setattr(adapter, "longest_axis", adapter.longest_axis * 2)
 
 
-@wrong("longest_axis", "says fewer than fit", _FITS)
+@wrong("longest_axis", "reports a limit that is too low", _FITS)
 def longest_axis_says_fewer_than_fit(adapter, patch, suite):
     patch.setattr(adapter, "longest_axis", adapter.longest_axis - 1)
 
 
 _AWAY = "what_is_given_away_is_nobody_elses"
-swap("gives_away", "gives what the tensor keeps", _AWAY, lambda _, adapter: lambda x: True)
 swap(
     "gives_away",
-    "gives what a view's owner keeps",
+    "gives away memory that the tensor keeps",
+    _AWAY,
+    lambda _, adapter: lambda x: True,
+)
+swap(
+    "gives_away",
+    "gives away memory that the owner of a view keeps",
     _AWAY,
     lambda _, adapter: lambda x: x._values.base is not None,
 )
 
 
-@wrong("gives_away", "gives one array to all who ask", _AWAY)
+@wrong("gives_away", "returns the same array to every caller", _AWAY)
 def gives_away_gives_one_array_to_all_who_ask(adapter, patch, suite):
     made, to_numpy = {}, adapter.to_numpy
     patch.setattr(

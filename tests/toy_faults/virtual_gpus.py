@@ -10,25 +10,25 @@ from .planting import (
 _LOADS = "loading_is_light_locked_and_safe_to_fork"
 child(
     "why_no_virtual_gpus",
-    "says nothing, though it cannot",
+    "returns no reason, although they are not possible",
     VIRTUAL,
     "cls.make_virtual_gpus = lambda self, n: None\ntoyframe._gpus = 0",
 )
 child(
     "make_virtual_gpus",
-    "makes one too few",
+    "creates one too few",
     VIRTUAL,
     "make = toyframe.make_gpus\ntoyframe.make_gpus = lambda n: make(n - 1)",
 )
 child(
     "make_virtual_gpus",
-    "makes CPUs of them",
+    "creates CPUs instead",
     VIRTUAL,
     "toyframe.make_gpus = lambda n: None\ncls.count = lambda self, kind: 2 if kind == 'cpu' else 0",
 )
 child(
     "make_virtual_gpus",
-    "makes them one device",
+    "uses one device for all of them",
     VIRTUAL,
     "cls.device_of = lambda self, x: __import__('xdevice').devices.of(x.place.kind)",
 )
@@ -37,7 +37,7 @@ child(
 )
 child(
     "default_to_float64",
-    "holds for the thread only",
+    "applies only to the current thread",
     _LOADS,
     """
 full, main = toyframe.full, __import__("threading").get_ident()

@@ -155,7 +155,7 @@ _TORCH: Final = (
         'torch.device("cuda")',
         ACCELERATOR,
         "2.6",
-        differs="names the current accelerator; xdevice's device prints with an index",
+        differs="means the current accelerator; xdevice's device is printed with an index",
         xdevice="xdevice.native.gpu()",
     ),
     Row(
@@ -302,7 +302,7 @@ _TORCH: Final = (
     *_of_module("is_bf16_supported", "False"),
     *_none(
         "torch.cuda.get_device_capability",
-        "returns the number of a CUDA architecture, which other vendors do not have",
+        "returns the version of a CUDA architecture, which other vendors do not have",
     ),
     *_none("torch.cuda.init", "not needed: every accelerator is initialized at its first use"),
     *_none(
@@ -345,7 +345,7 @@ _PADDLE: Final = (
     Row(
         "paddle.is_compiled_with_cuda",
         xdevice="xdevice.num_gpus() > 0",
-        differs="asks about the machine, not about the build; written with --only safe",
+        differs="checks the machine, not the build of the framework; rewritten only with --only safe or likely",
     ),
     Row("paddle.device.cuda.device_count", xdevice="xdevice.num_gpus()", differs=_OWN),
     Row("paddle.device.cuda.synchronize", xdevice="xdevice.sync()", differs=_OWN),
@@ -367,7 +367,7 @@ _PADDLE: Final = (
         "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
         "xdevice.accelerator.Stream and xdevice.accelerator.Event have other methods",
     ),
-    *_none("paddle.device.cuda.empty_cache", "manages the framework's own cache"),
+    *_none("paddle.device.cuda.empty_cache", "frees the cache of Paddle's own allocator"),
     Row("paddle.CUDAPinnedPlace", differs="xdevice manages pinned memory itself"),
 )
 
@@ -384,13 +384,13 @@ _TENSORFLOW: Final = (
     Row(
         'tensorflow.config.list_physical_devices("GPU")',
         xdevice="xdevice.num_gpus()",
-        differs="if only its length or truth value is used; TensorFlow names every vendor's GPUs GPU",
+        differs="rewritten if only its length or truth value is used; GPU means the GPUs of every vendor",
     ),
     Row("tensorflow.test.is_gpu_available", xdevice="xdevice.num_gpus() > 0", differs=_NEUTRAL),
     Row(
         "tensorflow.test.is_built_with_cuda",
         xdevice="xdevice.num_gpus() > 0",
-        differs="asks about the machine, not about the build; written with --only safe",
+        differs="checks the machine, not the build of the framework; rewritten only with --only safe or likely",
     ),
     Row(
         'tensorflow.device("/GPU:1")',
@@ -416,7 +416,7 @@ _JAX: Final = (
     ),
     Row("jax.device_put", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
     *_none("jax.default_backend", "returns the name of the vendor's platform"),
-    *_none("jax.local_devices", "lists devices in the framework's own way"),
+    *_none("jax.local_devices", "lists devices as JAX's own objects"),
 )
 
 TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
