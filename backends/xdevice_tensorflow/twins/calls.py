@@ -62,7 +62,9 @@ def _with_gradients_of_layers(original: Any) -> Any:
         gradients, more = original(
             self, target, [sources, [x for x, _ in outputs]], *args, **kwargs
         )
-        for (_, put), dy in zip(outputs, more, strict=True):
+        # the last operation first, as in a backward pass: `put` looks for the gradients of the operations that took an
+        # output
+        for (_, put), dy in reversed([*zip(outputs, more, strict=True)]):
             # None if the target does not depend on that output
             if dy is not None:
                 put(dy)

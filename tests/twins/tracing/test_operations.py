@@ -135,6 +135,17 @@ def test_the_first_operation_that_differs_is_named_with_its_line(
     assert any(text in line for line in lines[int(number) - 1 : int(number) + 1]), str(place)
 
 
+# JAX's backward pass is made of operations that also take values of the forward pass
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "jax"])
+def test_a_gradient_comes_after_those_that_it_is_computed_from(honest, name):
+    backward = [one for one in honest[name].operations if one.is_backward]
+    earlier = set()
+    for one in backward:
+        assert {*one.inputs} <= earlier, one
+        earlier |= {*one.outputs}
+    assert sum(bool(one.inputs) for one in backward) > len(backward) / 2, backward
+
+
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_a_gradient_that_differs_where_outputs_agree_is_named(honest, one, other):
     two = TwoPrograms(step(one, "stop"), honest[other])
