@@ -119,10 +119,11 @@ def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in nested dicts, lists and tuples, and
-    `value` itself if it is one. `name` is the name of `value`, to which keys and positions are
-    added: as ".key" and "[0]" if `dot` is ".", otherwise as "['key']", and without "[0]" for
-    the first item of a list."""
+    """Yields the name and the tensor of each tensor in nested dicts (also a `_MovingState`),
+    lists and tuples, and `value` itself if it is a tensor. `name` is the name of `value`, to
+    which keys and positions are added: as ".key" and "[0]" if `dot` is ".", otherwise as
+    "['key']", and without "[0]" for the first item of a list or tuple. A `dot` counts for the
+    outermost container only."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -280,8 +281,9 @@ def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
 
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """Returns the tensors in the code of a frozen ScriptModule; an empty list for a module that
-    is not frozen."""
-    # a frozen module has no parameters and buffers left
+    has parameters or buffers, or no code."""
+    # a frozen module has no parameters and buffers left; a module without a `forward` has no
+    # graph
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(
         module, "inlined_graph"
     ):
@@ -329,8 +331,8 @@ class _MovingState:
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
     """Returns the state that an optimizer keeps for each parameter. The step counters are left
-    out unless a parameter group is fused or capturable, because otherwise PyTorch keeps them on
-    the host."""
+    out, because PyTorch keeps them on the host, unless any parameter group is fused or
+    capturable: then the counters of all groups move, also those of the other groups."""
     with_step = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
@@ -364,7 +366,7 @@ def _refuse_unknown(key: str, value: Any) -> None:
     """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or
     contains an object with attributes: tensors in these attributes would not be moved."""
     for leaf in leaves(value):
-        # a function has a `__dict__` too, and is no state
+        # a function has a `__dict__` too, and does not keep state
         if (
             not isinstance(leaf, torch.Tensor)
             and hasattr(leaf, "__dict__")
@@ -498,8 +500,9 @@ class TorchModels(Models):
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
-        """Returns the parameters that an optimizer updates, which belong to a module; nothing
-        for a module."""
+        """Returns the parameters that an optimizer updates, which belong to a module and do not
+        move with the optimizer; an empty list for a module, whose own parameters are among its
+        `variables`."""
         groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
         return [p for group in groups for p in group["params"]]
 

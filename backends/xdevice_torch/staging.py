@@ -53,7 +53,8 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Returns a copy of `x` on another device, made through the ring between the host and a
     GPU, through which gradients flow. Returns None if the caller has to let PyTorch copy
     `x`."""
-    # the quick tests come first, because every move of a tensor calls this
+    # the quick tests come first, because every move of a tensor calls this. `_is_plain` repeats
+    # two of them for `started`; the size is that for a copy to a GPU, the smaller of the two
     if (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
@@ -91,6 +92,7 @@ def has_modes() -> bool:
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
     """Whether a large tensor (of at least `TO_GPU` bytes) is copied to the device `native`
     through the ring."""
+    # without CUDA the ring need not be imported
     if not x.is_cuda and native.type != "cuda":
         return False
     from xdevice.cuda_driver import ring

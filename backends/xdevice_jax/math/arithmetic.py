@@ -86,7 +86,8 @@ subtract = jax.jit(jnp.subtract)
 @partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
     quotient = jnp.floor_divide(x1, x2)
-    # the standard leaves a division of integers by 0 open
+    # the standard does not say what a division of integers by 0 gives, so only floats are
+    # corrected
     if not jnp.issubdtype(quotient.dtype, jnp.floating):
         return quotient
     # JAX gives NaN for a divisor of 0, the standard requires infinity:

@@ -39,7 +39,9 @@ from .operators import operator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    def __getattr__(name: str) -> Any: ...  # the kernels that tables list
+    # type checkers do not see the kernels that `globals().update` adds below, from `_OWN` and
+    # the other tables
+    def __getattr__(name: str) -> Any: ...
 
 
 # the constants that `xdevice.math.contract.arithmetic` explains
@@ -216,6 +218,7 @@ _ON_THE_HOST = named(
 )  # fmt: skip
 globals().update({name: _kernel(operator("npi", own)) for name, own in _OWN.items()})
 globals().update({name: _by_numpy(getattr(np, own)) for name, own in _ON_THE_HOST.items()})
+# without "divide", for which MXNet's operators have another name (see `divide` below)
 globals().update({name: _beside_numbers(name) for name in TAKE_NUMBERS - {"divide"}})
 cumulative_prod = _refusing("cumulative_prod", _by_numpy(np.cumprod))
 nextafter = _refusing("nextafter", _by_numpy(np.nextafter))
@@ -352,7 +355,8 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
-    # `total` has lost the summed axes; with `keepdims` they have the length 1
+    # `total` has lost the summed axes; with `keepdims` they have the length 1. The core passes
+    # None, for all axes, only without `keepdims`
     return (
         total
         if not keepdims

@@ -181,6 +181,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
+    """Returns the new parameter and means of each row after a step of Adam, computed by
+    MXNet's kernel; NotImplemented on a GPU, so that the core computes the step by its own
+    formula."""
     # the kernel takes the number of steps as a Python number; reading it from a GPU would wait
     # for the GPU
     if step.ctx.device_type != "cpu":

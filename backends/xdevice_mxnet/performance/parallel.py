@@ -39,8 +39,12 @@ class _State:
 
 
 class MxnetParallel(Parallel):
+    """Tasks that run one after another, with the state of the thread that starts them."""
+
     # two threads that record operations on the same array crash MXNet
     threads = "one"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads this thread's recording mode, context and semantics. Returns an object that
+        makes a context manager, in whose block another thread has the same."""
         return _State()

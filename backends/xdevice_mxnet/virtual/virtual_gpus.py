@@ -160,6 +160,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         """Returns None, because MXNet can always have virtual GPUs: it has 16 CPU devices."""
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Makes cpu(1) to cpu(n) the virtual GPUs, and makes MXNet's operators refuse arrays on
+        two of them."""
         private.require("virtual GPUs")
         # cpu:0 alone remains a CPU: the other CPU devices are the virtual GPUs, or do not count
         self._cpus, self._gpus = 1, n
@@ -187,6 +189,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
             setattr(cls, end, free)
 
     def lack_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU lacks a dtype, or has too little
+        memory."""
         error: Exception = mx.MXNetError(text)
         return error
 

@@ -168,7 +168,8 @@ min = paddle.amin
 
 
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    # None, for all axes, is the quick call of a training step
+    # None, for all axes, is the quick call of a training step; the core makes it only without
+    # `keepdims`
     return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
 
 
@@ -237,8 +238,11 @@ def matmul(x1: Any, x2: Any) -> Any:
         elif 2 < x2.ndim < x1.ndim:
             x2 = _of_rank(x2, x1.ndim)
         return product(x1, x2)
-    # integers: (..., m, k, 1) * (..., 1, k, n), summed over k. `multiply` would broadcast
-    # shapes that do not fit
+    # integers: (..., m, k, 1) * (..., 1, k, n), summed over k, because Paddle's own product of
+    # stacks of integers may write outside its memory. Complex numbers are computed in the same
+    # way, although Paddle's own product of them is right. Vectors are refused, on which the
+    # core makes matrices of them and calls again; so are shapes that do not fit, which
+    # `multiply` would broadcast
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(

@@ -56,6 +56,7 @@ def log_softmax(x: Any, axis: int) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
+    # a traced function cannot look at the losses, so it always computes in the exact way below
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _losses(logits, column)
@@ -116,6 +117,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
+    """Returns the new parameter and means of each row after a step of Adam, computed by
+    Paddle's kernel; NotImplemented if that cannot be used, so that the core computes the step
+    by its own formula."""
     # the kernel is used on the CPU; the powers of beta are computed with its logarithm, which 0
     # does not have
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:

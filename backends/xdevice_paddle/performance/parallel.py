@@ -93,6 +93,8 @@ _gradients_in_turn = _InTurn()
 
 
 class PaddleParallel(Parallel):
+    """Tasks in threads, with the state of the thread that starts them."""
+
     # `paddle.set_device` sets the device of all threads
     scope_reach = "process"
 

@@ -106,6 +106,7 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
     _is_broken = False
 
     def __next__(self) -> Any:
+        """Returns the next batch, or raises the kept exception."""
         try:
             return super().__next__()
         except SystemError as error:
@@ -139,6 +140,8 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
 
 
 class PaddlePrefetch(Prefetch):
+    """Batches that are copied to a device while it computes."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 

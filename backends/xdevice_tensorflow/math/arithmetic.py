@@ -60,6 +60,7 @@ def dtype(name: str) -> Any:
 
 @_placed
 def astype(x: Any, name: str) -> Any:
+    # `tf.cast` of a complex number to bool looks at the real part only
     if name == "bool":
         return tf.not_equal(x, tf.zeros((), x.dtype))
     return tf.cast(x, name)
@@ -259,6 +260,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
 @_placed
 def put(x: Any, indices: Any, values: Any) -> Any:
+    # TensorFlow takes a row of coordinates for each place, here of one coordinate
     return tf.tensor_scatter_nd_update(x, tf.expand_dims(indices, 1), values)
 
 

@@ -30,6 +30,9 @@ class TensorflowCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
+        """Returns a function that computes the note and the tensors that `call` returns for a
+        list of tensors. The note is an object of the core, which `call` makes while it is
+        traced."""
         native = self.to_native(device)
         # the note and the program for the shapes and dtypes of the arguments
         programs: dict[Any, tuple[Any, Any]] = {}

@@ -508,14 +508,19 @@ class TorchCompiling(Compiling):
     precedes = True
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "symbol" for `Symbol`, and what the device layer returns for others."""
         return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
     def tracing(self) -> str | None:
+        """Returns the name of the tracer that runs this code; None if nothing traces."""
         return "xdevice.compile" if is_recording() else super().tracing()
 
     virtual: int
 
     def compile(self, call: Traced, device: Device) -> Compiled:
+        """Returns a function from a list of tensors to the note and the tensors that `call`
+        returns for them; or to None if the core has to call the user's function itself. The
+        note is an object of the core, which is the same for each call with such tensors."""
         private.require("compile")
         # a virtual GPU counts as measured: its kernels are those of the CPU
         is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
@@ -524,6 +529,7 @@ class TorchCompiling(Compiling):
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
+            """Runs the program for tensors like these, which the first call records."""
             if not _is_all(tensors):
                 return None
             # `with torch.device(...)` decides where the function makes tensors
@@ -534,6 +540,7 @@ class TorchCompiling(Compiling):
                 _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
             )  # fmt: skip
             if key not in programs:
+                # the core sees this first call of `call`, which calls the user's function
                 if not is_measured:
                     programs[key] = None
                     return call(tensors)

@@ -178,6 +178,9 @@ def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
 def adam(
     rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
+    """Returns the new parameter and means of each row after a step of Adam, computed by
+    PyTorch's fused kernel; NotImplemented if that cannot be used, so that the core computes the
+    step by its own formula."""
     params, grads, *means = zip(*rows, strict=True)
     # the fused kernel does not keep the type of a subclass, and it was tried only on the CPU
     # and on CUDA

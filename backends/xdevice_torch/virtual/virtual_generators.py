@@ -36,6 +36,7 @@ def class_for(own: Any, name: str) -> Any:
         instance."""
 
         def __call__(cls, device: Any = "cpu") -> Any:
+            """Makes a generator of a virtual GPU, or PyTorch's own for another device."""
             place = torch.device(device)
             # a program's subclass makes objects of itself, whatever the device
             if place.type == name or cls is not Generator:

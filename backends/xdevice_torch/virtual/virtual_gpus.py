@@ -87,7 +87,7 @@ def install(count: int) -> None:
     nothing if there are virtual GPUs already: their number is fixed."""
     if _libraries:
         return
-    # before anything is changed
+    # this may raise, so it comes before anything is changed
     private.require("virtual GPUs")
     module = _Module(count)
     _setup(NAME, module)

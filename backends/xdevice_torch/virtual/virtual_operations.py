@@ -397,7 +397,7 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
     """Raises the error that CUDA raises for a generator of the host, if the operation computes
-    on the virtual GPU `place`; None means the host."""
+    on the virtual GPU `place`; None means that it does not."""
     # PyTorch's operations take generators as keywords only
     for value in kwargs.values():
         if (
@@ -413,7 +413,7 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
     """Returns the device of the result: the keyword `device` if it is given, else `place`, the
-    device of the operands. None means the host."""
+    device of the operands. None means any device that is not a virtual GPU."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
