@@ -79,6 +79,7 @@ class _Places(dict[torch.device, devices.Device]):
         self._find = find
 
     def __missing__(self, native: torch.device) -> Device:
+        """Finds and keeps the `Device` for a key that is not in the dict yet."""
         place = self._find(native)
         # `TorchBackend._place` raises for a device that xdevice does not support, and never
         # returns None
@@ -254,6 +255,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # tensors
 
     def device_of(self, x: torch.Tensor) -> Device:
+        """Returns the device of a tensor. Raises `UnsupportedError` for a device that xdevice
+        does not know."""
         return self._places[x.device]
 
     def probe(self, cls: type) -> Callable[[Any], Device]:

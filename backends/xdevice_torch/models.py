@@ -326,6 +326,7 @@ class _MovingState:
         ]
 
     def __setitem__(self, key: str, value: Any) -> None:
+        """Sets an entry of the optimizer's own state."""
         self._state[key] = value
 
 
@@ -617,6 +618,7 @@ class TorchModels(Models):
             return None
 
         def rebuild(old: Any, children: list[Any]) -> Any:
+            """Returns an object like `old` with other children."""
             # the second result of `flatten_fn` is what an object has besides its children
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 

@@ -121,12 +121,14 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
+        """Returns a copy of `x` on a device, by PyTorch if the ring refuses."""
         ctx.back = x.device
         through = _through_ring(x.detach(), native)
         return x.detach().to(native) if through is None else through
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Returns the gradient on the device of `x`, and None for `native`, which has none."""
         (grad,) = grads
         through = moved(grad, ctx.back)
         return grad.to(ctx.back) if through is None else through, None

@@ -42,6 +42,7 @@ class JaxCompiling(Compiling):
         )
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
+            """Runs the program, which JAX compiles at the first call for such tensors."""
             try:
                 # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
                 return program(tensors).popitem()

@@ -38,6 +38,7 @@ class JaxGradients(Gradients):
         depends = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Calls `call`, and notes whether its loss depends on the inputs."""
             nonlocal depends
             loss, rest = call(inputs)
             # a loss that does not depend on these inputs (a plain array, or a tracer of an

@@ -31,6 +31,7 @@ class _State:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
+        """A block in which this thread has the state."""
         # a new object, because a Context stores the context before it in itself: two threads
         # cannot share one
         here = mx.Context(self._here.device_type, self._here.device_id)

@@ -56,6 +56,8 @@ def refuse_mixed_devices() -> None:
     def invoke(
         operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
     ) -> int:
+        """Replaces `MXImperativeInvokeEx`: checks the arrays before the call. `handles` has
+        `count` operands; `results` has the arrays of `out=`, if there are any."""
         # the number of arrays in `out=`, which MXNet would write to on any device; `_obj` is
         # the argument of `byref`
         written = outputs._obj.value
@@ -182,6 +184,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
             delete = getattr(cls, end)
 
             def free(array: Any) -> None:
+                """Replaces `__del__` of MXNet's arrays."""
                 # before MXNet frees the handle, which the next array may get
                 ledger.drop(array.handle.value if array.handle is not None else None)
                 delete(array)

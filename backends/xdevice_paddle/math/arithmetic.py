@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from operator import matmul as product
+from operator import matmul as product  # this module defines a `matmul`, and calls this one
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +54,12 @@ _full = private.get("paddle._C_ops.full")
 
 
 def dtype(name: str) -> Any:
+    """Returns Paddle's dtype of this name."""
     return getattr(paddle, name)
 
 
 def astype(x: Any, name: str) -> Any:
+    """Returns a new tensor with the values of `x` in the dtype `name`."""
     if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
         # integers and bool have no gradient, but Paddle would pass one through them
         x = x.detach()
@@ -71,6 +73,7 @@ def _where(x: Any) -> Any:
 
 
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    """Returns the values of a NumPy array as a tensor on the device of `like`."""
     return paddle.to_tensor(array, place=_where(like))
 
 
@@ -78,6 +81,8 @@ copy = paddle.assign
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
+    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
+    device of `x`."""
     # `full_like` would round a larger int to a float64, so it is added to zeros; `abs` itself
     # is a kernel here
     if isinstance(value, int) and builtins.abs(value) > 2**53:
@@ -86,6 +91,8 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
+    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    `like`."""
     place = _where(like)
     # `_C_ops.full` needs a place and takes no complex number
     if _full is None or place is None or type(value) is complex:
@@ -101,6 +108,7 @@ negative = paddle.neg
 
 
 def equal(x1: Any, x2: Any) -> Any:
+    """Returns for each pair of elements whether they are equal."""
     # Paddle's own treats floats that differ by 1e-8 as equal; NaN is neither less nor greater,
     # and so not equal
     if not paddle.is_floating_point(x1):
@@ -109,6 +117,7 @@ def equal(x1: Any, x2: Any) -> Any:
 
 
 def not_equal(x1: Any, x2: Any) -> Any:
+    # by the corrected `equal`: Paddle's own makes the same mistake
     return paddle.logical_not(equal(x1, x2))
 
 
@@ -134,6 +143,7 @@ def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
 
 
 def pow(x1: Any, x2: Any) -> Any:
+    """Returns `x1` to the power of `x2`, in the dtype of both."""
     # Paddle's own computes integers as float64, which holds all powers of int32 that fit, but
     # not those of int64
     return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _whole_power(x1, x2)
@@ -178,6 +188,7 @@ argmin = paddle.argmin
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:
+    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
     return paddle.argsort(x, axis, descending, stable=True)
 
 
@@ -186,6 +197,8 @@ cumulative_sum = paddle.cumsum
 
 
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
+    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
+    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
     places = paddle.searchsorted(x1, x2, right=side == "right")
     if not x1.is_floating_point():
         return places
@@ -200,10 +213,12 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
 
 
 def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    """Returns the elements from `start` up to, but not including, `stop` along an axis."""
     return paddle.slice(x, [axis], [start], [stop])
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
+    """Returns `x` sorted along an axis."""
     return paddle.sort(x, axis, descending, stable=True)
 
 
@@ -211,6 +226,8 @@ take = paddle.index_select
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """Returns a tensor of the shape of `indices`, with the elements of `x` at these indices
+    along an axis."""
     # Paddle has no kernel for bool on the CPU, and none for complex numbers
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
@@ -229,6 +246,7 @@ expand_dims = paddle.unsqueeze
 
 
 def matmul(x1: Any, x2: Any) -> Any:
+    """Returns the product of two matrices or stacks of matrices."""
     # `is` comes first, because the call of `is_floating_point` takes as long as a small product
     if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):
         # the gradient of the product of two stacks with different numbers of axes raises an
@@ -265,6 +283,7 @@ view = reshape
 
 
 def solve(x1: Any, x2: Any) -> Any:
+    """Returns the solutions y of `x1 @ y = x2`."""
     # Paddle's own gradient ends the process with SIGSEGV unless both operands need a gradient
     # (3.3.1), so `_Solve` replaces it
     if (
@@ -283,6 +302,7 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, x1: Any, x2: Any) -> Any:
+        """Returns y, and keeps what `backward` needs."""
         result = paddle.linalg.solve(x1, x2)
         ctx.save_for_backward(x1, result)
         ctx.are_constant = x1.stop_gradient, x2.stop_gradient
@@ -290,9 +310,9 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        """Returns the gradients of x1 and x2; None for one that needs no gradient."""
         x1, result = ctx.saved_tensor()
         of_x2 = solve(_adjoint(x1), gradient)
-        # None for an operand that needs no gradient
         of_x1 = None if ctx.are_constant[0] else -product(of_x2, _adjoint(result))
         return of_x1, None if ctx.are_constant[1] else of_x2
 

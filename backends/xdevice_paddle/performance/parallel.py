@@ -109,6 +109,7 @@ class PaddleParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
+            """A block in which a thread has the state that was read."""
             # in a new thread the current CUDA device is 0, until Paddle's current place is set
             # again
             paddle.set_device(paddle.get_device())

@@ -38,6 +38,7 @@ class TensorflowCompiling(Compiling):
         programs: dict[Any, tuple[Any, Any]] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
+            """Runs the program for such tensors, which is traced at the first call."""
             key = tuple([(x.shape, x.dtype) for x in tensors])
             entry = programs.get(key)
             if entry is None:
@@ -58,6 +59,7 @@ def _traced(call: Traced, tensors: list[Any], native: str) -> tuple[Any, Any]:
     note: Any = None
 
     def traced(tensors: list[Any]) -> list[Any]:
+        """Calls `call` with symbols, keeps its note, and returns its results."""
         nonlocal note
         with tf.device(native):
             note, results = call(tensors)

@@ -139,6 +139,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
 
         @wraps(call)
         def checked(*args: Any, **kwargs: Any) -> Any:
+            """Replaces TensorFlow's function."""
             result = call(*args, **kwargs)
             # the name of the operation is the second or third argument. A read returns the
             # variable's own memory, which was counted when it was assigned

@@ -89,6 +89,8 @@ class Symbol(torch.Tensor):
 
     @staticmethod
     def __new__(cls, value: torch.Tensor, variable: str) -> Symbol:
+        """Makes a symbol with the shape, dtype, device and flags of `value`, and without
+        memory."""
         self: Symbol = _make_symbol(
             cls,
             value.shape,
@@ -108,6 +110,8 @@ class Symbol(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        """Refuses an operation that no `Recorder` has seen; always raises
+        `UnsupportedError`."""
         # the `Recorder`, a mode, sees each operation first while it is active, so this one
         # comes too late or from another thread
         raise UnsupportedError(
@@ -126,6 +130,7 @@ class Symbol(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
+        """The symbol without its gradient history, as `data` is for any tensor."""
         return self.detach()
 
     @data.setter
@@ -153,6 +158,7 @@ class Reading(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Calls a function of PyTorch, unless it reads a tensor of the program."""
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
                 f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
@@ -456,6 +462,7 @@ Recorder.__torch_dispatch__ = Recorder.note
 
 
 def _value_of(x: Symbol) -> torch.Tensor:
+    """Returns the tensor that a symbol represents."""
     return x.value
 
 

@@ -266,6 +266,7 @@ class _Facts:
     schema once."""
 
     def __init__(self, op: Any) -> None:
+        """Reads the facts about the operation `op` from its schema."""
         name, schema = op.overloadpacket.__name__, _schema(op)
         arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
@@ -743,6 +744,8 @@ def _recurrent(op: Any) -> Callable[..., Any]:
     facts = _Facts(op)
 
     def kernel(*args: Any) -> Any:
+        """Computes `op` on the host, and returns the results on the virtual GPU of the first
+        tensor that is on one."""
         tensors = [*_tensors(args)]
         place = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
