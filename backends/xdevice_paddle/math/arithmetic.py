@@ -4,7 +4,7 @@ which arguments the core calls them, and what they have to return.
 Paddle's own functions have these faults, which the kernels here correct (no upstream issues
 known):
 - On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
-- `equal` treats floats that differ by 1e-8 as equal.
+- `equal` treats floats that differ by 1e-8 as equal (in older versions; 3.3.1 does not).
 - `pow` and `full_like` compute integers as float64.
 - `argmax` and `argmin` skip NaN, which the core corrects.
 - `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which
@@ -109,15 +109,15 @@ negative = paddle.neg
 
 def equal(x1: Any, x2: Any) -> Any:
     """Returns for each pair of elements whether they are equal."""
-    # Paddle's own treats floats that differ by 1e-8 as equal; NaN is neither less nor greater,
-    # and so not equal
+    # Paddle's own treats floats that differ by 1e-8 as equal in older versions. Equal means
+    # neither greater nor less here, so NaN, for which both comparisons are False, is not equal
     if not paddle.is_floating_point(x1):
         return paddle.equal(x1, x2)
     return paddle.logical_and(paddle.less_equal(x1, x2), paddle.greater_equal(x1, x2))
 
 
 def not_equal(x1: Any, x2: Any) -> Any:
-    # by the corrected `equal`: Paddle's own makes the same mistake
+    # not Paddle's own, so that it always contradicts the corrected `equal`
     return paddle.logical_not(equal(x1, x2))
 
 
