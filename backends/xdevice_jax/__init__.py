@@ -38,7 +38,8 @@ from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
 
-# JAX takes three quarters of a GPU's memory at start unless told before its import
+# JAX takes three quarters of a GPU's memory at its start, unless this variable is set before its
+# import
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 with importing():
@@ -208,7 +209,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if staged is not None:
             return staged
         # `device_put` aliases a shard of a replicated array; a symbol is copied too, because it
-        # may stand for one
+        # may represent such an array
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
             x = jnp.copy(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)

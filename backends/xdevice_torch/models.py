@@ -9,7 +9,7 @@ Facts about PyTorch that the code depends on:
   shared any more.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when the rest moves.
 - With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as
-  an attribute, which is computed anew before each call. PyTorch refuses to copy a result of
+  an attribute, which is computed again before each call. PyTorch refuses to copy a result of
   recorded operations.
 - TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors
   themselves. So a tensor cannot move to a device whose tensors are of another kind, such as a
@@ -210,7 +210,7 @@ def copied(model: Module, native: torch.device) -> Any:
 
 def _computed(module: Module) -> Iterator[str]:
     """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
-    compute anew before each call."""
+    compute again before each call."""
     for hook in _pre_hooks(module).values():
         # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`;
         # other hooks have neither
@@ -494,7 +494,7 @@ class TorchModels(Models):
         attributes in which xdevice need not search for tensors that PyTorch does not list. An
         empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
-        # attributes that a hook computes anew before each call need not move
+        # attributes that a hook computes again before each call need not move
         return [
             (path, module, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
             for path, module in modules
@@ -521,7 +521,7 @@ class TorchModels(Models):
         return x
 
     def is_parameter(self, x: torch.Tensor) -> bool:
-        """Whether modules list such a tensor among their parameters."""
+        """Whether `x` is of the type that modules list among their parameters."""
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:

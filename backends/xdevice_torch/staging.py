@@ -200,8 +200,8 @@ class _OfModules(TorchFunctionMode):
     ) -> Any:
         """Calls `func`, or copies a large tensor through the ring if `func` moves it."""
         through = None
-        # only `x.to(device)`, as `Module.to` calls it; with a dtype or a memory format PyTorch
-        # has more to do
+        # only `x.to(device, None, False)`, as `Module.to` calls it; with a dtype or a memory
+        # format PyTorch has more to do
         if (
             func is torch.Tensor.to
             and not kwargs

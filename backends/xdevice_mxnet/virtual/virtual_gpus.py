@@ -123,8 +123,8 @@ def _address(handle: Any) -> int:
     mx.base.check_call(library.MXNDArrayWaitToRead(handle))
     address = ctypes.c_void_p()
     mx.base.check_call(library.MXNDArrayGetData(handle, ctypes.byref(address)))
-    # an array without elements has no memory: its own handle stands for it, which no other
-    # array has
+    # an array without elements has no memory: its handle, which no other array has, is used
+    # instead
     return address.value or int(handle.value)
 
 

@@ -238,7 +238,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         """Makes a device the current one of this thread, and returns the index of the one
         before."""
         before = module.current_device()
-        # -1 stands for no device, and changes nothing
+        # -1 means no device, and changes nothing
         if index >= 0:
             module.set_device(index)
         return before

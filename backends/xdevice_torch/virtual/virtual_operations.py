@@ -493,7 +493,7 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
     storage, memory = x.untyped_storage(), host.untyped_storage()
     of_host = storage.host.untyped_storage()  # type: ignore[attr-defined]
     is_same = of_host is memory and storage.data_ptr() == memory.data_ptr()
-    # the storage of `x` serves on, unless the operation has allocated other or more memory
+    # `x` keeps its storage, unless the operation has allocated other or more memory
     set_data(
         x,
         placed(
@@ -595,7 +595,7 @@ def register() -> list[torch.library.Library]:
     libraries that are returned."""
     global _CPU
     _CPU = _keys(_key.CPU)
-    # "_" stands for all operations
+    # "_" means the operations of all libraries
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
