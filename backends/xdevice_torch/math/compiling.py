@@ -547,7 +547,8 @@ class TorchCompiling(Compiling):
                 _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
             )  # fmt: skip
             if key not in programs:
-                # the core sees this first call of `call`, which calls the user's function
+                # computed by `call` this once, so that its checks of the user's function are
+                # made on these devices too
                 if not is_measured:
                     programs[key] = None
                     return call(tensors)
