@@ -1,21 +1,25 @@
-"""The adapter for Apache MXNet 1.9: xdevice's hooks (the methods that its core calls), written with MXNet's functions.
-MXNet's development has ended; 1.9.1 is the last release.
+"""The adapter for Apache MXNet 1.9: xdevice's hooks (the methods that its core calls), written
+with MXNet's functions. MXNet's development has ended; 1.9.1 is the last release.
 
 The rules that it must keep, and the facts behind them:
-- Everything is asynchronous, on the CPU too. MXNet can wait only for one array, or for all work.
-- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics. These are a setting of
-  each thread, and off in threads that only move arrays (semantics.py). So every function here that makes or reads an
-  array switches them on and restores them. A function that makes an array for the program first calls
-  `semantics.creating()`, which may switch them on for good.
-- A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it would restore the wrong one,
-  so each scope gets a new one.
-- `MXNDArrayGetContext` writes into two buffers. Each thread keeps its own, because `x.ctx` makes new ones each time,
-  and takes 4 times as long. It is called without releasing the GIL, because it returns at once.
-- MXNet's operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the device of the first; they
-  refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)` and the following, so virtual_gpus.py makes the operators
-  refuse mixed CPU devices too.
-- MXNet allocates the memory of an array when it computes the array, and without a lock: an address that is read before
-  that may change (apache/mxnet#11927). So each address is read after a wait.
+- Everything is asynchronous, on the CPU too. MXNet can wait only for one array, or for all
+  work.
+- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics, a
+  setting of each thread that is off in threads that only move arrays (semantics.py). So every
+  function here that makes or reads an array switches the setting on and restores it. A function
+  that makes an array for the program first calls `semantics.creating()`, which may switch the
+  setting on for good.
+- A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it
+  would restore the wrong one, so each scope gets a new one.
+- `MXNDArrayGetContext` writes into two buffers, which each thread makes once: `x.ctx` makes new
+  ones each time, and takes 4 times as long. The function is called without releasing the GIL,
+  because it returns at once.
+- MXNet's operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the
+  device of the first; they refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)`,
+  `cpu(2)` and so on, so virtual_gpus.py makes the operators refuse mixed CPU devices too.
+- MXNet allocates the memory of an array when it computes the array, and without a lock: an
+  address that is read before that may change (apache/mxnet#11927). So each address is read
+  after a wait.
 - Only the first wait reports a failed computation. Reading the array afterwards gives garbage.
 """
 
@@ -40,7 +44,8 @@ from xdevice.errors import ShapeError
 from .numpy_names import restored
 
 if is_blocking_wanted():
-    # MXNet reads it only when it is imported
+    # the engine that runs each operation at once. MXNet reads the variable only when it is
+    # imported
     os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")
 
 with importing(), restored("mxnet"):
@@ -63,14 +68,16 @@ if TYPE_CHECKING:
 
 
 _CPUS = 16
-"""How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index". All of them are the same
-cores and memory."""
+"""How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index".
+All of them are the same cores and memory."""
 
 _get_context = at_once.MXNDArrayGetContext
 _LONG = 2**31
+"""The smallest size that does not fit into the 32 bits that MXNet's wheels have for sizes."""
 
 
 def _count_gpus() -> int:
+    """Returns how many GPUs MXNet can use: 0 in a build without CUDA."""
     if not mx.runtime.Features().is_enabled("CUDA"):
         return 0
     # MXNet's own count initialises CUDA, which no forked child could use then
@@ -79,12 +86,13 @@ def _count_gpus() -> int:
 
 
 class _Buffers(threading.local):
-    """Each thread's own memory into which `_get_context` writes the type and the index of a device. `number` reads both
-    as one integer."""
+    """Each thread's own memory into which `_get_context` writes the type and the index of a
+    device: two integers of 32 bits, which `number` reads as one of 64."""
 
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
         self.number = ctypes.c_longlong.from_buffer(self.pair)
+        # made once in each thread, and not at each call of `_get_context`
         self.arguments = (
             ctypes.byref(self.pair),
             ctypes.byref(self.pair, ctypes.sizeof(ctypes.c_int)),
@@ -96,6 +104,8 @@ _buffers = _Buffers()
 
 
 class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, Backend):
+    """MXNet as a backend. `xdevice.contract` says more about each hook."""
+
     name = "mxnet"
     modules = ("mxnet",)
     private_names = private
@@ -105,20 +115,25 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     )
     moves_by = "as_in_ctx"
     longest_axis = 2**31 - 1
-    most_virtual_gpus = _CPUS - 1
+    most_virtual_gpus = _CPUS - 1  # cpu(0) stays the CPU
 
     def __init__(self) -> None:
         self._cpus = _CPUS
+        # None until somebody asks for the number
         self._gpus: int | None = None
+        # the `number` of `_Buffers` for a device, to its `Device`
         self._places: dict[int, Device] = {}
 
     # the framework
 
     @property
     def framework(self) -> ModuleType:
+        """The module `mxnet`."""
         return mx
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "tensor" for a class of arrays, "symbol" for one of symbols in a graph,
+        "model" for one of blocks, parameters or Trainers, and None for any other class."""
         if issubclass(cls, mx.nd.NDArray):
             return "tensor"
         if issubclass(cls, mx.sym.Symbol):
@@ -128,6 +143,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns how many devices of a kind there are, without starting any."""
         if kind != "gpu":
             return self._cpus if kind == "cpu" else 0
         if self._gpus is None:
@@ -135,6 +151,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._gpus
 
     def describe(self, device: Device) -> DeviceInfo:
+        """Returns the kind of a device, because MXNet does not report names, and the memory of
+        a GPU in bytes."""
         if device.kind != "gpu":
             return DeviceInfo("cpu", None)
         if self.virtual:
@@ -143,15 +161,21 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return DeviceInfo("gpu", int(total))
 
     def to_native(self, device: Device) -> Any:
+        """Returns a new `Context` for a device: `cpu(2)` for `gpu:1` if that is a virtual GPU.
+        A context cannot be shared by scopes (see the top of this file)."""
         if self.virtual and device.kind == "gpu":
             return mx.Context("cpu", device.index + 1)
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        # with virtual GPUs, cpu(i) beyond them is not a device
+        """Returns the `Context` of a device that does not exist here: MXNet makes one without
+        checking. Raises `UnsupportedError` with virtual GPUs."""
+        # a virtual GPU beyond those that exist would be a CPU that is no device of xdevice's
         return super().describe_missing(device) if self.virtual else self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
+        """Returns the `Device` of a `Context`; None for any other object. Raises
+        `UnsupportedError` for a context that is neither a device nor memory of the host."""
         if not isinstance(native, mx.Context):
             return None
         if self.virtual:
@@ -162,12 +186,16 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._on_host(native)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which MXNet makes new arrays on a device."""
         return self.to_native(device)
 
     # tensors
 
     def device_of(self, x: Any) -> Device:
+        """Returns the device of an array. Raises MXNetError if MXNet does not tell it."""
         kind, index, number = _buffers.arguments
+        # the C function itself, because `x.ctx` takes 4 times as long. It returns 0 if it
+        # succeeds
         if _get_context(x.handle, kind, index):
             raise mx.MXNetError(
                 f"MXNet does not report where an array of type {type(x).__qualname__} is"
@@ -176,29 +204,40 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return self._places[number.value]
         except KeyError:
             place = self.from_native(x.ctx)
+            # `from_native` returns None only for an object that is no context
             assert place is not None
             self._places[number.value] = place
             return place
 
     def move(self, x: Any, device: Device) -> Any:
+        """Returns `x` on another device, through page-locked memory if that is faster.
+        Gradients flow."""
         return self._copied(x, device, staging.moved)
 
     def start_move(self, x: Any, device: Device) -> Any:
+        """Returns `x` on another device, and may return before the values have arrived."""
+        # without the ring, which waits: MXNet's own copy returns at once
         return self._copied(x, device, lambda *_: None)
 
     def copy(self, x: Any, device: Device) -> Any:
+        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
+        flow."""
         return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on all devices. Raises the error of failed work."""
         # MXNet cannot wait for one device
         mx.nd.waitall()
 
     def wait(self, x: Any) -> None:
+        """Waits until `x` is computed. Raises the error of its computation."""
         x.wait_to_read()
 
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
+        """Returns a new `mx.np` array on a device with the dtype and values of a NumPy array.
+        Raises `ShapeError` if it is too large for this build of MXNet."""
         _refuse_long(array.shape)
         semantics.creating()
         native = self.to_native(device)
@@ -209,9 +248,11 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             )
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """Returns the values of an array as a NumPy array of its own."""
         with mx.util.np_shape(True):
             staged = staging.read(x, self)
             host = x.asnumpy() if staged is None else staged
+        # MXNet returns bfloat16 as records with one field of this name
         if host.dtype.names != ("bfloat16",):
             return host
         import ml_dtypes
@@ -219,51 +260,64 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return host.view(ml_dtypes.bfloat16)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
+        """Returns an `mx.np` array of this shape and dtype on a device, filled with one number.
+        Raises `ShapeError` if it is too large for this build of MXNet."""
         _refuse_long(shape)
-        if abs(value) > 2**53:  # mx.np.full would convert it to float64
+        # mx.np.full converts the number to float64, which has no integers of more than 53 bits
+        if abs(value) > 2**53:
             return self.from_numpy(np.full(shape, value, dtype), device)
         semantics.creating()
         with mx.util.np_shape(True):
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
     def tracing(self) -> str | None:
+        """Returns "a hybridized Gluon block" if such a block calls this code to build its
+        graph; None otherwise."""
         frame: FrameType | None = sys._getframe(1)
-        # nothing else shows that MXNet traces
+        # the callers are searched, because nothing else shows that MXNet traces
         while frame is not None and not _builds_graph(frame):
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
-    # several devices
+    # what a tensor is made of
 
     def is_dense(self, x: Any) -> bool:
-        # an mxnet.np array is never sparse
+        """Whether `x` is one block of numbers in memory, and not sparse."""
+        # an mx.np array is never sparse, so `stype`, which calls MXNet's library, is not read
         return type(x) is mx.np.ndarray or bool(x.stype == "default")
 
     # memory
 
     def memory(self, device: Device) -> Memory:
+        """Returns the total and the free bytes of a real GPU; MXNet reports nothing else."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         free, total = mx.context.gpu_memory_info(device.index)
-        return Memory(int(total), int(free), None, None)
+        return Memory(total=int(total), free=int(free))
 
     def empty_cache(self, device: Device) -> None:
+        """Gives back the memory that MXNet keeps on a device."""
         self.to_native(device).empty_cache()
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """Does nothing, because MXNet 1.9 has no default dtype to change: its functions and layers use float32, until
-        net.cast("float64")."""
+        """Does nothing, because MXNet 1.9 has no default dtype to change: its functions and
+        layers use float32, until net.cast("float64")."""
 
     # the process
 
     def on_choice(self) -> None:
+        """Switches NumPy's semantics on in this thread, unless the program is a legacy
+        program."""
         semantics.chosen()
 
     def _copied(
         self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]
     ) -> Any:
+        """Returns a copy of `x` on a device, with a copy of its gradient if it has one. `stage`
+        is a function that makes the copy, or returns None if MXNet has to make it. Raises
+        `UnsupportedError` for a symbol."""
         if isinstance(x, mx.sym.Symbol):
             raise self.unsupported(
                 "moves inside a hybridized block, whose graph runs on one device",
@@ -273,15 +327,17 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         with mx.util.np_shape(True):
             staged = stage(x, native, self)
             new = x.copyto(native) if staged is None else staged
-            # while MXNet records, the copy is part of the graph; otherwise it is a variable, as `x` is
+            # while MXNet records, the copy is the result of an operation, through which
+            # gradients flow; otherwise it is a variable with its own gradient, as `x` is
             if x.grad is not None and not mx.autograd.is_recording():
                 new.attach_grad()
                 x.grad.copyto(new.grad)
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """Returns cpu:0 for a context of the host, whatever its index is: a context for pinned memory has the index of
-        a GPU, and one for shared memory that of a worker. Raises `UnsupportedError` for any other context."""
+        """Returns cpu:0 for a context of the host, whatever its index is: a context for pinned
+        memory has the index of a GPU, and one for shared memory that of a worker. Raises
+        `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(
                 f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)"
@@ -290,9 +346,11 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
 
 def _builds_graph(frame: FrameType) -> bool:
-    """Whether a frame is a block's `hybrid_forward` with symbols and `mx.sym`, its F, for arguments."""
+    """Whether a frame is a block's `hybrid_forward`, called to build a graph: then one of its
+    arguments is a symbol, or the module `mx.sym` for its parameter F."""
     if frame.f_code.co_name != "hybrid_forward":
         return False
+    # locals that are lists, such as the states of a recurrent cell, are looked into
     arguments = (
         value if isinstance(value, list | tuple) else (value,)
         for value in frame.f_locals.values()
@@ -303,10 +361,11 @@ def _builds_graph(frame: FrameType) -> bool:
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:
-    """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes, as MXNet's wheels have.
-    Such a build would treat the size as 0, sometimes silently."""
+    """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes,
+    as MXNet's wheels have. Such a build would treat the size as 0, sometimes silently."""
+    # no length, and not the number of elements either
     long = max([*shape, prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(
-            f"this build of MXNet has sizes up to 2**31 - 1, too small for the shape {shape}; use another backend"
+            f"this build of MXNet supports sizes up to 2**31 - 1, too small for the shape {shape}; use another backend"
         )

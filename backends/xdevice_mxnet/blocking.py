@@ -1,7 +1,8 @@
 """Blocking mode for MXNet: waits after each call of MXNet's C library that starts work.
 
-MXNet's Python code calls the functions of one library object, which return a status. In blocking mode they are replaced
-by functions that also wait, and return the status of the wait. So an error appears at the line that caused it.
+MXNet's Python code calls the functions of one library object, which return a status. In
+blocking mode these functions are replaced by others that also wait, and return the status of
+the wait. So an error is raised at the line that caused it.
 """
 
 from __future__ import annotations
@@ -20,19 +21,27 @@ if TYPE_CHECKING:
 
 
 def _waiting(call: Any) -> Any:
+    """Returns a function that calls `call`, a function of the library, and then waits for all
+    work. It returns the first status that is not 0 (an error), or 0."""
     wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
+        """Calls the function, and waits if it has succeeded."""
+        # 0 means success, so `or` waits only then
         return int(call(*args) or wait_for_all())
 
     return call_and_wait
 
 
 class MxnetBlocking(Blocking):
+    """The capability of blocking mode for MXNet."""
+
     @contextmanager
     def blocking(self) -> Iterator[None]:
+        """A block in which each operation of any thread returns when it is computed."""
         private.require("blocking")
         with Patches() as patches:
+            # MXNet looks the functions up in its library at each call
             for name in CALLS:
                 patches.replace(library, name, _waiting)
             yield

@@ -1,8 +1,9 @@
-"""Lends the memory of MXNet's arrays to other frameworks, and takes over memory of theirs, without a copy.
+"""Shares memory between MXNet and other frameworks without a copy, in both directions.
 
 Facts about MXNet that the code depends on:
 
-- MXNet orders only its own work. `to_dlpack_for_write` waits for all of MXNet's work on an array, also for reads of it.
+- MXNet's scheduler orders only MXNet's own work. `to_dlpack_for_write` waits for all of this
+  work on an array, including work that only reads it.
 - MXNet exports bool as an integer of one bit.
 - MXNet refuses strides other than those of C order, even for axes of size 1.
 """
@@ -25,51 +26,69 @@ from . import semantics
 if TYPE_CHECKING:
     import numpy as np
 
+# (1, 1): DLPack's code of unsigned integers, and one bit
 TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
 
-
 _SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
-"""The dtypes that MXNet exports correctly by DLPack: it exports bool as uint8 of 1 bit, and cannot export bfloat16."""
+"""The dtypes that MXNet exports correctly by DLPack: it exports bool as uint8 of 1 bit, and
+cannot export bfloat16."""
 
 
 class MxnetConversion(Conversion):
+    """The capability of sharing memory for MXNet."""
+
     def takes(self) -> Takes | None:
+        """Returns the memory in which MXNet can compute: in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:
+        """Returns an array in the memory of `x` that is not part of a gradient computation.
+        Raises `UnsupportedError` for a sparse array."""
         if x.stype != "default":
             raise UnsupportedError(
                 f'a {x.stype} array is not in one piece of memory; convert x.tostype("default")'
             )
+        # while MXNet records, any array may be part of the graph
         return x.detach() if x.grad is not None or mx.autograd.is_recording() else x
 
     def export(self, x: Any) -> Any:
+        """Returns a DLPack capsule of `x`, after all of MXNet's work on it."""
         with mx.util.np_shape(True):
             return mx.nd.to_dlpack_for_write(x.as_nd_ndarray())
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
+        """Returns an `mx.np` array in the memory of another framework, which `lent` describes."""
         semantics.creating()
         with mx.util.np_shape(True):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        """Returns an `mx.np` array on the CPU in the memory of a NumPy array, or a copy for
+        int8."""
         if array.dtype == "int8":  # mx.nd.from_numpy does not support int8
             return self.from_numpy(array, devices.CPU)
         semantics.creating()
         return mx.nd.from_numpy(array, zero_copy=True).as_np_ndarray()
 
     def gives_away(self, x: Any) -> bool:
+        """Always True: `asnumpy()` makes a new array."""
         return True
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
+        """Returns the values of `x` as an array for reading: in the memory of `x` if that is on
+        the host and MXNet can export it, otherwise as a copy."""
         with mx.util.np_shape(True):
             is_shared = (
                 dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
             )
             if not is_shared or x.ctx.device_type == "gpu":
                 return self.to_numpy(x)
-            x.wait_to_read()  # the error of failed work comes out here, and not where it would be taken for another one
+            # raises the error of failed work here, and not below, where every error means that
+            # the memory cannot be exported
+            x.wait_to_read()
             try:
                 return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
-            except mx.MXNetError:  # a convolution that has run keeps its weight in oneDNN's layout (apache/mxnet#16143)
+            # a convolution that has run keeps its weight in oneDNN's layout
+            # (apache/mxnet#16143)
+            except mx.MXNetError:
                 return self.to_numpy(x)

@@ -1,13 +1,16 @@
-"""Moves Gluon's models (Blocks, Parameters, ParameterDicts and Trainers) in place, and copies them.
+"""Moves Gluon's models (Blocks, Parameters, ParameterDicts and Trainers) in place, and copies
+them.
 
 Facts about Gluon that the code depends on:
-- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np` arrays, depending on the
-  NumPy flag of the calling thread. So it is used only for parameters without values, or with replicas on several
-  devices.
-- A Trainer holds contexts (devices) and the optimizer's state, which must be moved too. The optimizer counts its steps
-  for each device index, so the counts are copied to the new index. Otherwise Adam would start again there.
-- With `static_alloc`, a compiled graph keeps its arrays. After its model has been moved away and back, the graph would
-  silently train arrays that are no longer the parameters. So a move deletes the compiled graphs.
+- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np`
+  arrays, depending on the NumPy flag of the calling thread. So it is used only for parameters
+  without values, or with replicas on several devices.
+- A Trainer holds contexts (devices) and the optimizer's state, which must be moved too. The
+  optimizer counts its steps for each device index, so the counts are copied to the new index.
+  Otherwise Adam would start again there.
+- With `static_alloc`, a compiled graph keeps its arrays. After its model has been moved away
+  and back, the graph would silently train arrays that are no longer the parameters. So a move
+  deletes the compiled graphs.
 """
 
 from __future__ import annotations
@@ -33,14 +36,18 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
+"""The types whose objects xdevice treats as models: they hold parameters, or an optimizer's
+state."""
 
 
 def _names_in_every_block() -> frozenset[str]:
-    # a prefix of their own, so that the program's first block is still number 0
+    """Returns the names of the attributes that every block has, even one without layers."""
+    # with a prefix, MXNet does not number these blocks, so the program's first block is still
+    # number 0
     blocks = (Block(prefix=""), HybridBlock(prefix=""))
     names = frozenset(name for block in blocks for name in vars(block))
-    # a block and its scope refer to each other, so both would stay until the next garbage collection, and `semantics`
-    # would take them for blocks of a legacy program
+    # a block and its scope refer to each other, so both would stay until the next garbage
+    # collection, and `semantics` would take them for blocks of a legacy program
     for block in blocks:
         vars(block).clear()
     return names
@@ -48,6 +55,8 @@ def _names_in_every_block() -> frozenset[str]:
 
 _KEPT: Final = _names_in_every_block()
 """The names of the attributes that every block has."""
+# each reads an attribute or a method of a Gluon object. `_arrays`: the list of a parameter's
+# arrays, one for each device; None before it is initialized
 _arrays = private.field("mxnet.gluon.Parameter._data")
 _put = private.field("mxnet.gluon.Parameter._init_impl")
 _trainer = private.field("mxnet.gluon.Parameter._trainer")
@@ -59,15 +68,18 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields name and context (device) of each variable; for a parameter on several devices, once for each device."""
+    """Yields the name and the context (device) of each variable of a model; for a parameter on
+    several devices, once for each device. For a Trainer, yields its own contexts, and those of
+    the arrays of its state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
         )
-        own = trainers.parameters(model)
+        parameters = trainers.parameters(model)
         for index, state in trainers.updater(model).states.items():
             yield from (
-                (f"state of {own[index].name}", array.ctx) for array in trainers.arrays(state)
+                (f"state of {parameters[index].name}", array.ctx)
+                for array in trainers.arrays(state)
             )
         return
     for name, parameter in _parameters(model):
@@ -75,7 +87,8 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each variable of a model, with the names that `save_parameters` uses."""
+    """Yields the name and the array of each variable of a Block, Parameter or ParameterDict,
+    with the names that `save_parameters` uses; "" for a Parameter."""
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return
@@ -89,11 +102,12 @@ def array_of(model: Any) -> Any | None:
 
 
 def _value(name: str, parameter: Any) -> Any:
-    """Returns the array of a parameter. Raises an error if it has none yet, or several."""
+    """Returns the array of a parameter. Raises `NotBuiltError` if it has none yet, and
+    `UnsupportedError` if it has one on each of several devices."""
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
-            f"{name} is on {', '.join(map(str, contexts))}, so it has no single value; move the model to one device "
+            f"{name} is on {', '.join(map(str, contexts))}, so it has several values; move the model to one device "
             "with xdevice.to_device first"
         )
     try:
@@ -103,14 +117,16 @@ def _value(name: str, parameter: Any) -> Any:
 
 
 def _unshaped(name: str) -> NotBuiltError:
+    """Returns the error for a parameter whose shape depends on the first batch."""
     return NotBuiltError(
         f"{name} has no shape yet; build the model first: call it once on data"
     )
 
 
 def move(model: Any, native: Any) -> None:
-    """Moves the parameters of a model, and the state of the Trainers to which they belong. If a Trainer itself is
-    given, only its state is moved."""
+    """Moves the parameters of a model to a context, and with them the state of the Trainers to
+    which they belong. Of a Trainer, only the state is moved. Raises `UnsupportedError`, before
+    anything has moved, for a Trainer that cannot be moved."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, native)
@@ -121,25 +137,28 @@ def move(model: Any, native: Any) -> None:
         for name, parameter in _parameters(model)
         if _contexts(name, parameter) != [native]
     ]
-    own = {
+    # each Trainer once, although many parameters belong to it
+    owners = {
         id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None
     }.values()
-    for trainer in own:
+    for trainer in owners:
         _refuse_own_store(trainer)
     for parameter in moving:
         _place(parameter, parameter, native)
-    for trainer in own:
+    for trainer in owners:
         _follow(trainer)
     if moving and isinstance(model, Block):
         model.apply(_forget_compiled)
 
 
 def copied(model: Any, native: Any) -> Any:
-    """Returns a copy of a model on a context, with its values and gradients, but not attached to a Trainer. Parameters
-    that are shared in the model are shared in the copy."""
+    """Returns a copy of a model on a context, with its values and gradients, but not attached
+    to a Trainer. Parameters that are shared in the model are shared in the copy."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
+        # raises `NotBuiltError` for a parameter that is not initialized
         _contexts(name, parameter)
+        # in the copy, None takes the place of the Trainer
         memo[id(_trainer(parameter))] = None
         memo[id(parameter)] = _copied(parameter, native)
     if isinstance(model, Block):
@@ -149,6 +168,7 @@ def copied(model: Any, native: Any) -> Any:
 
 
 def _copied(parameter: Any, native: Any) -> Any:
+    """Returns a copy of a parameter on a context, without a Trainer."""
     new = copy.copy(parameter)
     _trainer.set(new, None)
     _place(new, parameter, native)
@@ -156,12 +176,15 @@ def _copied(parameter: Any, native: Any) -> Any:
 
 
 def _parameters(model: Any) -> list[tuple[str, Any]]:
+    """Returns the names and the parameters of a Block, Parameter or ParameterDict."""
     if isinstance(model, Parameter):
         return [(model.name, model)]
     return list((model.collect_params() if isinstance(model, Block) else model).items())
 
 
 def _contexts(name: str, parameter: Any) -> list[Any]:
+    """Returns the contexts on which a parameter is, or will be once its shape is known. Raises
+    `NotBuiltError` if it is not initialized; `name` is its name in the error."""
     try:
         return list(parameter.list_ctx())
     except RuntimeError as error:
@@ -171,8 +194,10 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 
 def _place(parameter: Any, source: Any, native: Any) -> None:
-    """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be `parameter` itself."""
+    """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be
+    `parameter` itself."""
     arrays = _arrays(source)
+    # a deferred initialization has no arrays, and there are several with replicas
     if arrays is None or len(arrays) > 1:
         _reset(parameter, native)
         return
@@ -180,14 +205,16 @@ def _place(parameter: Any, source: Any, native: Any) -> None:
     with _kind_of(arrays[0]):
         _put(parameter)(arrays[0], [native])
         if gradient is not None:
-            # a block that was imported has legacy values, and gradients of mx.np
+            # as legacy arrays, because a block that was imported has legacy values and `mx.np`
+            # gradients
             gradient.as_nd_ndarray().copyto(parameter.grad().as_nd_ndarray())
+            # a Trainer refuses gradients that no backward pass has computed since the last step
             _is_fresh.set(_arrays(parameter)[0], _is_fresh(arrays[0]))
 
 
 def _reset(parameter: Any, native: Any) -> None:
-    """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays deferred, replicas on
-    several devices are averaged, and gradients become zero."""
+    """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays
+    deferred, replicas on several devices are averaged, and gradients become zero."""
     arrays = _arrays(parameter)
     with _kind_of(arrays[0] if arrays else None):
         parameter.reset_ctx(native)
@@ -195,7 +222,8 @@ def _reset(parameter: Any, native: Any) -> None:
 
 @contextmanager
 def _kind_of(array: Any) -> Iterator[None]:
-    """Inside the block, Gluon makes arrays of the kind of `array`: legacy ones or mx.np's."""
+    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays or, also if it
+    is None, legacy ones. Nothing is recorded for gradients."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),
@@ -205,13 +233,14 @@ def _kind_of(array: Any) -> Iterator[None]:
 
 
 def _forget_compiled(block: Any) -> None:
+    """Deletes the compiled graph of a block, which keeps the arrays from before a move."""
     if isinstance(block, HybridBlock):
         _clear_compiled(block)()
 
 
 def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
-    """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which cannot be copied and is
-    compiled again when needed."""
+    """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which
+    cannot be copied and is compiled again when needed."""
     memo.update(
         (id(value), None) for value in vars(block).values() if isinstance(value, mx.nd.CachedOp)
     )
@@ -221,15 +250,15 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def _refuse_own_store(trainer: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer with a key-value store that the program made, or one of several machines,
-    or with state that cannot be moved."""
+    """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or
+    is distributed over machines, and for one with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
     if store is not None and (
         store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type
     ):
         raise UnsupportedError(
-            f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
+            f"mxnet cannot move a Trainer that already uses its {store.type!r} key-value store; "
             "make the Trainer after the move, or with kvstore=None"
         )
     for state in trainers.updater(trainer).states.values():
@@ -237,45 +266,49 @@ def _refuse_own_store(trainer: Any) -> None:
 
 
 def _require_parameters(trainer: Any, native: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. They could not be moved with
-    the Trainer, because it does not know the blocks whose compiled graphs a move has to delete."""
+    """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. They
+    could not be moved with the Trainer, because it does not know the blocks whose compiled
+    graphs a move has to delete."""
     for parameter in trainers.parameters(trainer):
         places = _contexts(parameter.name, parameter)
         if places != [native]:
             raise UnsupportedError(
                 f"mxnet cannot move a Trainer to {native} while its parameter {parameter.name} is on "
-                f"{', '.join(map(str, places))}; move the model, xdevice.to_device(net, ...): its Trainer moves with it"
+                f"{', '.join(map(str, places))}; move the model with xdevice.to_device(net, ...): the Trainer moves too"
             )
 
 
 def _follow(trainer: Any) -> None:
     """Moves the state of a Trainer to the devices on which its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
-    # MXNet requires all parameters on the same contexts: until the last of several nets has moved, a Trainer keeps its
-    # own
+    # a Trainer has one list of contexts for all its parameters. While only some of several nets
+    # have moved, it keeps its list
     together = all(other == contexts[0] for other in contexts)
-    _move_state(trainer, [own[0] for own in contexts], contexts[0] if together else None)
+    _move_state(trainer, [each[0] for each in contexts], contexts[0] if together else None)
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    """Moves the state of each of a Trainer's parameters to its target, and lets the Trainer work on these contexts if
-    all are the same."""
-    own = trainers.updater(trainer)
+    """Moves a Trainer's state for each parameter to the context of the same index in `targets`.
+    If `contexts` is not None, it becomes the Trainer's list of contexts."""
+    updater = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
-        for index, state in own.states.items():
-            own.states[index] = _state_on(state, targets[index])
+        for index, state in updater.states.items():
+            updater.states[index] = _state_on(state, targets[index])
+    # the optimizer counts its steps by device index, so the new device gets the counts too
     optimizer = trainer.optimizer
     for target in targets:
         trainers.counts(optimizer).setdefault(target.device_id, {}).update(
             trainers.steps(optimizer)
         )
     if contexts is not None:
+        # the key-value store keeps arrays on the old devices; the next step makes another one
         _reset_store(trainer)()
         trainers.contexts.set(trainer, list(contexts))
-        trainers.updaters.set(trainer, [own])
+        trainers.updaters.set(trainer, [updater])
 
 
 def _state_on(state: Any, native: Any) -> Any:
+    """Returns the state for one parameter with its arrays on a context."""
     if isinstance(state, mx.nd.NDArray):
         return state if state.ctx == native else state.copyto(native)
     if isinstance(state, list | tuple):
@@ -284,12 +317,16 @@ def _state_on(state: Any, native: Any) -> Any:
 
 
 class MxnetModels(Models):
+    """The capability of handling Gluon's models and Trainers."""
+
     lists_layers = "gluon.nn.Sequential, or register_child() it"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Yields the name and the device of each variable, and of each array of a Trainer's
+        state."""
         for name, native in places(model):
             place = self.from_native(native)
-            assert place is not None
+            assert place is not None  # it is None only for objects that are no contexts
             yield name, place
 
     def require_built(self, model: Any) -> None:
@@ -301,6 +338,8 @@ class MxnetModels(Models):
                     raise _unshaped(name)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Yields the name and the array of each variable of a model, or of a Trainer's
+        state."""
         return (
             trainers.variables(model)
             if isinstance(model, mx.gluon.Trainer)
@@ -308,12 +347,15 @@ class MxnetModels(Models):
         )
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
+        """Returns (name, block, names of Gluon's own attributes) for a block and each block in
+        it; nothing for other models."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
         return [("" if block is model else block.name, block, _KEPT) for block in blocks]
 
     def move_held(self, x: Any, device: Device) -> Any:
+        """Returns `x` on a device; if it has a gradient, the new array gets one of zeros."""
         if self.device_of(x) is device:
             return x
         with mx.autograd.pause():
@@ -323,19 +365,22 @@ class MxnetModels(Models):
         return moved
 
     def move_model(self, model: Any, device: Device) -> None:
+        """Moves a model in place, with the state of its Trainers."""
         private.require("models")
         move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a model on a device. Raises `UnsupportedError` for a Trainer."""
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, make a Trainer for the copy, and load_states() the file of save_states()"
+                "copy the model, make a Trainer for the copy, and pass the file of save_states() to its load_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns the blocks of a model, its parameters, and the arrays of these parameters; nothing for a Trainer."""
+        """Returns the blocks of a model, its parameters, and the arrays of these parameters;
+        nothing for a Trainer."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
@@ -348,18 +393,21 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Says that a batch of MXNet's iterators is walked by its attributes; None for any other object."""
+        """Returns a `Way` without fields for a batch of MXNet's iterators, so that its
+        attributes are walked; None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:
+        """Returns the array of a Parameter; None for any other model."""
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
-        """Yields name, array and gradient of each parameter of a block that is trained. Before the first backward pass
-        the gradients are zeros."""
+        """Yields the name, the array and the gradient of each parameter of a block that is
+        trained. Before the first backward pass the gradients are zeros. Raises
+        `UnsupportedError` for a model that is no block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
-                f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block"
+                f"mxnet keeps no gradients in a {type(model).__qualname__}; pass the block"
             )
         for name, parameter in _named(model)().items():
             if parameter.grad_req != "null":

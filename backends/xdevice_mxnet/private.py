@@ -1,6 +1,6 @@
-"""The private names of MXNet that this adapter uses, and the attributes of MXNet that it replaces, each by the
-capability that needs it. Its other modules read them as `private["mxnet...."]`. They will not change: 1.9.1 is MXNet's
-last release."""
+"""The private names of MXNet that this adapter reads, and the attributes that it replaces, each
+with the capability that needs it. The adapter's other modules read them as
+`private["mxnet...."]`. The names will not change, because 1.9.1 is MXNet's last release."""
 
 from __future__ import annotations
 
@@ -24,83 +24,89 @@ CALLS: Final = (
 """Functions of MXNet's library that start work."""
 
 IN_BLOCKS: Final = (
-    # the layers that a model calls
+    # which layers a model calls
     Private("layers' calls", "mxnet.gluon.Block", ("__call__",)),
-    # reads and moves
+    # notices reads by the host, and moves
     Private("transfers", "mxnet.nd.NDArray", (*READS, *MOVES)),
-    # the same
+    # notices the reads and moves by methods that only `mx.np` arrays have
     Private("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES)),
-    # NumPy reads by its own protocol
+    # notices reads by NumPy, which uses its own protocol
     Private("transfers", "numpy", ("asarray", "array")),
-    # MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only
+    # waits after each operation. MXNet itself can wait for one array or for all work, and its
+    # own switch, `MXNET_ENGINE_TYPE`, is only read when MXNet is imported
     Private("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx")),
 )  # fmt: skip
 """Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
-    # as the two above, until the last block of blocking ends; and operators mix CPU devices silently
+    # waits after each operation, until the last block of blocking mode ends; and refuses
+    # operands on several virtual GPUs, which are CPU devices that MXNet mixes silently
     Private("blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx")),
-    # the same
+    # refuses a gradient on another virtual GPU than its array
     Private("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",)),
-    # MXNet does not count the memory of CPUs, and every array is made by it: virtual GPUs may lack its dtype
+    # notices each array that is made or released: MXNet does not count the memory of CPUs, and
+    # a virtual GPU may lack the array's dtype
     Private("virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__", "__del__")),
-    # whether the program has set NumPy's semantics. Without it, a program that has is asked to set them in each
-    # thread, and MXNet announces them by the root logger
+    # tells whether the program has set NumPy's semantics. Without it, a program that has set
+    # them is asked to set them in each thread, and MXNet announces them by the root logger
     Private("tensors", "mxnet.util", ("_set_np_array_logged",)),
 )  # fmt: skip
 """Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    # MXNet's library, whose functions take half the time of Python's, and whether arrays were made that are gone.
-    # Without it the library is opened again, and a program that keeps no legacy array counts as one with NumPy's
-    # semantics
+    # MXNet's library, whose functions take half the time of those in Python, and which tells
+    # whether arrays were made that are gone. Without it the library is opened again, and a
+    # program that keeps no legacy array counts as one with NumPy's semantics
     Private("tensors", "mxnet.base", ("_LIB",)),
-    # arrays that are row-sparse, too
+    # the arrays of a parameter, also row-sparse ones
     Private("models", "mxnet.gluon.Parameter", ("_data",)),
-    # `reset_ctx` copies through cpu(0)
+    # puts a parameter on another device: the public `reset_ctx` copies through cpu(0)
     Private("models", "mxnet.gluon.Parameter", ("_init_impl",)),
-    # the Trainer has to move along
+    # the Trainer of a parameter, which has to move with it
     Private("models", "mxnet.gluon.Parameter", ("_trainer",)),
-    # otherwise a Trainer refuses a gradient that was moved
+    # marks a gradient as computed since the last step: without the mark a Trainer refuses a
+    # gradient that was moved
     Private("models", "mxnet.nd.NDArray", ("_fresh_grad",)),
-    # a compiled graph keeps its arrays; `hybridize` would forget its settings
+    # deletes a compiled graph, which keeps its arrays; the public `hybridize` would forget its
+    # settings
     Private("models", "mxnet.gluon.HybridBlock", ("_clear_cached_op",)),
-    # moving a Trainer: a Trainer has no way to move, nor to hand out its state but as a file
+    # moves a Trainer, which has no method for that, and hands out its state only as a file
     Private(
         "optimizers", "mxnet.gluon.Trainer",
         ("_contexts", "_kvstore", "_kvstore_params", "_reset_kvstore", "_updaters"),
     ),
-    # the state, while a store updates the parameters
+    # the optimizer's state while a key-value store updates the parameters
     Private("optimizers", "mxnet.kvstore.KVStore", ("_updater",)),
-    # the steps taken on each device
+    # the number of steps taken on each device
     Private("optimizers", "mxnet.optimizer.Optimizer", ("_all_index_update_counts",)),
-    # what will hold the state, before the first step
+    # makes the object that will hold the state, before the first step
     Private("optimizers", "mxnet.gluon.Trainer", ("_init_kvstore",)),
-    # whether gradients are compressed
+    # whether a Trainer compresses gradients
     Private("optimizers", "mxnet.gluon.Trainer", ("_compression_params",)),
-    # names as in `save_parameters`
+    # the names of parameters as in `save_parameters`
     Private("saving", "mxnet.gluon.Block", ("_collect_params_with_prefix",)),
-    # blocks with their names: Gluon's layers keep their settings to themselves
+    # the blocks in a block with their names; Gluon's layers have no public attributes for their
+    # settings
     Private("layers", "mxnet.gluon.Block", ("_children",)),
-    # settings, of pools and norms too
+    # the settings of convolutions, pools and norms
     Private("layers", "mxnet.gluon.nn.Conv2D", ("_kwargs",)),
-    # the function
+    # the function of an activation layer
     Private("layers", "mxnet.gluon.nn.Activation", ("_act_type",)),
-    # settings, of RNN and GRU too
+    # the settings of LSTM, RNN and GRU
     Private("layers", "mxnet.gluon.rnn.LSTM", ("_dropout", "_layout", "_mode")),
-    # settings
+    # the settings of a dropout
     Private("layers", "mxnet.gluon.nn.Dropout", ("_rate", "_axes")),
-    # the slope; of ELU too
+    # the slope of LeakyReLU, and the factor of ELU
     Private("layers", "mxnet.gluon.nn.LeakyReLU", ("_alpha",)),
-    # settings
+    # the factor of Swish
     Private("layers", "mxnet.gluon.nn.Swish", ("_beta",)),
-    # settings
+    # how many elements ReflectionPad2D adds
     Private("layers", "mxnet.gluon.nn.ReflectionPad2D", ("_padding",)),
-    # settings
+    # the factor of PixelShuffle1D
     Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle1D", ("_factor",)),
-    # settings, of three axes too
+    # the factors of PixelShuffle2D and PixelShuffle3D
     Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle2D", ("_factors",)),
-    # whether a block hides its layers
+    # whether a block is compiled, so that calls of its layers are not seen
     Private("layers' calls", "mxnet.gluon.HybridBlock", ("_active",)),
 )  # fmt: skip
 

@@ -21,22 +21,31 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _FLOATS = ("float16", "float32", "float64")
+"""The dtypes that have gradients."""
 _get_data = library.MXNDArrayGetData
 
 
 class MxnetReplicas(Replicas):
+    """The capability of using several devices in one process, for MXNet."""
+
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        """Returns parts of `x` with these sizes along its first axis."""
+        # with NumPy's shapes, because a part may have no elements
         with mx.util.np_shape(True):
             return super().split(x, sizes)
 
     def join(self, parts: list[Any]) -> Any:
-        # as mx.np arrays, because legacy arrays of bool, or without elements, cannot be concatenated
+        """Returns the parts joined along their first axis, as an array of their kind; parts
+        without axes become a vector."""
+        # as mx.np arrays, because legacy arrays of bool, or without elements, cannot be
+        # concatenated
         with mx.util.np_shape(True):
             arrays = [x.as_np_ndarray() for x in parts]
             joined = mx.np.concatenate(arrays) if arrays[0].ndim else mx.np.stack(arrays)
             return joined if isinstance(parts[0], mx.np.ndarray) else joined.as_nd_ndarray()
 
     def leaf(self, x: Any, device: Device) -> Any:
+        """Returns a copy of `x` on a device, with a gradient of its own if it holds floats."""
         with mx.util.np_shape(True), mx.autograd.pause():
             new = x.copyto(self.to_native(device))
             if dtype_name(x.dtype) in _FLOATS:
@@ -44,14 +53,20 @@ class MxnetReplicas(Replicas):
         return new
 
     def can_write(self, x: Any) -> bool:
+        """Always True: any MXNet array can be written into."""
         return True
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
+        """Waits for a dense array, and returns the address of its memory and its strides in
+        bytes; None if MXNet does not tell the address."""
+        # MXNet allocates the memory when it computes the array
         x.wait_to_read()
         address = ctypes.c_void_p()
         has_failed = _get_data(x.handle, ctypes.byref(address))
         if has_failed:
             return None
+        # MXNet's arrays are always in C order: a stride is the size of all that the later axes
+        # hold
         itemsize = host_dtype(dtype_name(x.dtype)).itemsize
         strides = (
             [*accumulate(reversed(x.shape[1:]), mul, initial=itemsize)][::-1] if x.ndim else []
@@ -59,15 +74,19 @@ class MxnetReplicas(Replicas):
         return address.value or 0, tuple(strides)
 
     def write(self, x: Any, value: Any) -> None:
+        """Writes the values of an array into the memory of `x`, an array or a Parameter."""
         array = models.array_of(x)
         with mx.util.np_shape(True), mx.autograd.pause():
             # copyto does not take a legacy array and one of mx.np together
             value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
+        """Returns the sum or the mean of arrays on one device, added in their order; float16 is
+        added as float32."""
         rest = iter(tensors)
         first = next(rest)
         wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype
         with mx.util.np_shape(True), mx.autograd.pause():
+            # the first `astype` copies even without another dtype: `add_up` adds in place
             total = add_up(first.astype(wide), (x.astype(wide, copy=False) for x in rest), mean)
             return total.astype(first.dtype, copy=False)

@@ -1,6 +1,8 @@
-"""Decides when a thread gets NumPy's semantics, a setting that MXNet keeps for each thread and that is off at first.
+"""Decides when a thread gets NumPy's semantics, a setting that MXNet keeps for each thread and
+that is off at first.
 
-The setting replaces the meaning of shapes and the type of arrays (`mx.npx.set_np()` switches it on):
+The setting replaces the meaning of shapes and the type of arrays (`mx.npx.set_np()` switches it
+on):
 
 | | off, as in a legacy program | on | upstream |
 |---|---|---|---|
@@ -18,15 +20,19 @@ Who switches it on, once and for good in the calling thread:
 | `creating`: xdevice makes a tensor | switches on; a legacy program gets a warning instead, once |
 | `enter`, `require`: xdevice computes | switches on; a legacy program gets `UnsupportedError` |
 
-- A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. They may not work with it, so
-  `chosen` and `creating` leave it off there. So does XDEVICE_MXNET_NP=0.
-- Where the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the setting, calls it again.
+- A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. These
+  may not work with it, so `chosen` and `creating` leave the setting off in such a program.
+  XDEVICE_MXNET_NP=0 leaves it off in any program.
+- If the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the
+  setting, calls `set_np` again.
 - The setting is never on for only a part of a computation: see the last row of the first table.
-- A new thread begins with the setting off, which is why each thread is asked (apache/mxnet#14661).
+- A new thread begins with the setting off, so this module decides for each thread
+  (apache/mxnet#14661).
 
-Two things of MXNet's are replaced. `mxnet.util._set_np_array_logged` becomes an object that notices calls of `set_np`
-(`_SetNp`). And MXNet's message that the setting is on is suppressed (`_announce_shapes`): it configured the root
-logger, so that the program's `logging.basicConfig` did nothing (apache/mxnet#16413).
+This module changes two things in MXNet. `mxnet.util._set_np_array_logged` becomes an object
+that notices calls of `set_np` (`_SetNp`). And MXNet's message that the setting is on is
+suppressed (`_announce_shapes`), because logging it configures the root logger, after which the
+program's `logging.basicConfig` does nothing (apache/mxnet#16413).
 """
 
 from __future__ import annotations
@@ -51,19 +57,22 @@ if TYPE_CHECKING:
 VARIABLE: Final = "XDEVICE_MXNET_NP"
 
 _log = logging.getLogger("xdevice")
+# of the two settings that `set_np` switches on, that of shapes
 _is_on = mx.util.is_np_shape
 
 
 _IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
+"""Whether xdevice may switch NumPy's semantics on: unless XDEVICE_MXNET_NP=0."""
 
 
 class _Thread:
-    """The decisions of this module about NumPy's semantics in one thread. Each thread has one such object."""
+    """The decisions of this module about NumPy's semantics in one thread. Each thread has one
+    such object."""
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled
-        """Whether `creating` has nothing more to do in this thread, because the program or xdevice has called `set_np`
-        here, or because xdevice must not call it."""
+        """Whether `creating` has nothing more to do in this thread, because the program or
+        xdevice has called `set_np` here, or because xdevice must not call it."""
         self.is_ours = False
         """Whether xdevice has called `set_np` in this thread."""
         self.has_entered = False
@@ -71,28 +80,34 @@ class _Thread:
 
 
 class _Here(threading.local):
+    """Holds the `_Thread` of the thread that reads it."""
+
     def __init__(self) -> None:
         self.thread = _Thread()
 
 
 class _SetNp:
-    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message: a call of `set_np` is noticed
-    when it reads the flag. The flag is always true, so MXNet logs nothing."""
+    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message.
+    `set_np` reads the flag each time, and so this object notices the call. The flag is always
+    true, so MXNet logs nothing. `has_logged` is the value of the flag before: whether `set_np`
+    was called earlier."""
 
     def __init__(self, has_logged: bool) -> None:
         self.was_called = has_logged
         _here.thread.is_settled = has_logged
 
     def __bool__(self) -> bool:
+        """Returns True, and notes that `set_np` was called in this thread."""
         self.was_called = _here.thread.is_settled = True
         return True
 
 
 def _announce_shapes() -> None:
-    """Lets MXNet log, as it does once, that NumPy's shapes are on, where it neither appears nor configures the root
-    logger."""
+    """Makes MXNet log now, without effect, that NumPy's shapes are on. It does so only once,
+    and later the message would appear and configure the root logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
-    root.addHandler(silent)  # one that has a handler is not configured
+    # `logging.info`, which MXNet calls, configures a root logger without handlers
+    root.addHandler(silent)
     root.addFilter(_refuse)
     try:
         with mx.util.np_shape(True):
@@ -103,56 +118,63 @@ def _announce_shapes() -> None:
 
 
 def _refuse(record: logging.LogRecord) -> bool:
+    """A filter of a logger that refuses every record."""
     return False
 
 
 _here: Final = _Here()
 _set_np: Final = _SetNp(private.get("mxnet.util._set_np_array_logged", False))
-"""Notices whether the program has called `set_np` in this process, even before this module was imported: such a program
-is not a legacy program."""
+"""Notices whether the program has called `set_np` in this process, even before this module was
+imported: such a program is not a legacy program."""
+# in an MXNet without the flag, a call of `set_np` is not noticed
 if private.has("mxnet.util._set_np_array_logged"):
     setattr(*private.place("mxnet.util._set_np_array_logged"), _set_np)
 _announce_shapes()
 
 _lock = threading.Lock()
 _legacy: str | None = None
-"""The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was first called, in words;
-None if it had made none."""
+"""The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was
+first called, in words; None if it had made none."""
 _is_decided = False
+"""Whether `_legacy` is final."""
 _logged: set[str] = set()
+"""The messages that were logged, each of which appears only once."""
 
 
 # for the adapter
 
 
 def enter() -> None:
-    """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first time in each thread;
-    after that each kernel calls it if the semantics are off."""
+    """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first
+    time in each thread; after that, each kernel calls `require` if the semantics are off.
+    Raises what `require` raises."""
     if not _here.thread.has_entered:
         require()
         _here.thread.has_entered = True
 
 
 def require() -> None:
-    """Switches NumPy's semantics on in this thread, if they are off. Called before xdevice computes or records
-    anything.
+    """Switches NumPy's semantics on in this thread, if they are off. Called before xdevice
+    computes or records anything.
 
     Raises:
-        UnsupportedError: the program has made legacy arrays or blocks before, or XDEVICE_MXNET_NP=0 forbids it.
+        UnsupportedError: the program has made legacy arrays or blocks before, or
+        XDEVICE_MXNET_NP=0 forbids it.
     """
     if _is_on():
         return
     why_not = _switch()
     if why_not is not None:
         raise UnsupportedError(
-            f"arithmetic by xdevice needs NumPy's semantics on mxnet, which are off in this thread: {why_not}; call "
+            f"xdevice's arithmetic on mxnet needs NumPy's semantics, which are off in this thread: {why_not}; call "
             f"mxnet.npx.set_np() first if the program works with them"
         )
 
 
 def chosen() -> None:
-    """Called when the program selects MXNet by xdevice. Switches NumPy's semantics on in this thread, unless it is a
-    legacy program, or the program or XDEVICE_MXNET_NP=0 has decided otherwise."""
+    """Called when the program selects MXNet through xdevice. Switches NumPy's semantics on in this
+    thread, unless it is a legacy program, or the program or XDEVICE_MXNET_NP=0 has decided
+    otherwise."""
     if (
         _IS_ALLOWED
         and not _here.thread.is_settled
@@ -163,11 +185,15 @@ def chosen() -> None:
 
 
 def creating() -> None:
-    """Called before xdevice makes a tensor. Switches NumPy's semantics on in this thread. In a legacy program it logs a
-    warning instead; if the program or XDEVICE_MXNET_NP=0 has decided otherwise, it does nothing."""
+    """Called before xdevice makes a tensor. Switches NumPy's semantics on in this thread. In a
+    legacy program it logs a warning instead; if the program or XDEVICE_MXNET_NP=0 has decided
+    otherwise, it does nothing."""
     if _here.thread.is_settled:
         return
-    if _is_on():  # within a `with` block: `set_np` would have set `is_settled`
+    # on in a `with` block of the program only: `set_np` would have set `is_settled`. The legacy
+    # objects are looked for now, before xdevice makes arrays that might be taken for the
+    # program's
+    if _is_on():
         _legacy_things()
         return
     why_not = _switch()
@@ -175,20 +201,22 @@ def creating() -> None:
         _log_once(
             logging.WARNING,
             f"xdevice makes mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. So Gluon refuses "
-            f"these arrays, and those without dimensions cannot be computed on; call it first if the program can",
+            f"the arrays, and 0-d arrays cannot be computed with; call set_np() first if the program works with it",
         )
 
 
 def leave() -> None:
-    """Switches NumPy's semantics off again in this thread, if `require`, `chosen` or `creating` has switched them
-    on."""
+    """Switches NumPy's semantics off again in this thread, if `require`, `chosen` or `creating`
+    has switched them on."""
     if _here.thread.is_ours and mx.util.is_np_array():
         mx.npx.reset_np()
     _here.thread = _Thread()
 
 
 def _switch() -> str | None:
-    """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed, returns the reason."""
+    """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed,
+    returns the reason."""
+    # whatever follows is decided for the whole life of the thread
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
         return f"{VARIABLE}=0 leaves them off"
@@ -199,12 +227,13 @@ def _switch() -> str | None:
     _here.thread.is_ours = True
     _log_once(
         logging.INFO,
-        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute by it; {VARIABLE}=0 forbids that",
+        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute with it; {VARIABLE}=0 forbids that",
     )
     return None
 
 
 def _log_once(level: int, text: str) -> None:
+    """Logs a message, unless the same text was logged before."""
     if text not in _logged:
         _logged.add(text)
         _log.log(level, text)
@@ -214,6 +243,8 @@ def _log_once(level: int, text: str) -> None:
 
 
 def _legacy_things() -> str | None:
+    """Returns, in words, the legacy objects that the program had made when this was first
+    called; None if there were none, or if the program has called `set_np`."""
     global _legacy, _is_decided
     if _set_np.was_called:
         return None
@@ -224,27 +255,32 @@ def _legacy_things() -> str | None:
 
 
 def _look_for_legacy_things() -> str | None:
-    """Returns, in words, what the program has made that NumPy's semantics would break: arrays, blocks or symbols. None
-    if there is nothing. Looks at every object of the process, which takes 30 ms."""
+    """Returns, in words, what the program has made that NumPy's semantics would break: arrays,
+    blocks or symbols. None if there is nothing. Looks at every object of the process, which
+    takes 30 ms."""
     classes = _classes()
     arrays = [cls for cls in classes if issubclass(cls, mx.nd.NDArray)]
+    # `mx.np.ndarray` is a subclass of the legacy class
     if not all(issubclass(cls, mx.np.ndarray) for cls in arrays):
         return "mx.nd arrays"
     for cls in classes:
         if issubclass(cls, mx.gluon.Block):
             return f"a Gluon block, {cls.__name__},"
+        # NumPy's symbols are of a subclass that MXNet does not name in its public interface
         if issubclass(cls, mx.sym.Symbol) and not issubclass(
             cls, type(mx.sym.var("x").as_np_ndarray())
         ):
             return "symbols of mx.sym"
-    # arrays that are gone were freed by this function, and ctypes keeps each function that has been called
+    # MXNet calls MXNDArrayFree for an array that is gone, and ctypes keeps each function of a
+    # library that was called as an attribute: so the attribute exists if there were arrays
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None
 
 
 def _classes() -> set[type]:
     """Returns the classes of all objects in the process that the garbage collector knows."""
     is_frozen = gc.get_freeze_count() > 0
-    if is_frozen:  # gc.get_objects leaves frozen objects out
+    # `gc.get_objects` leaves out frozen objects
+    if is_frozen:
         gc.unfreeze()
     try:
         return set(map(type, gc.get_objects()))
@@ -257,8 +293,8 @@ def _classes() -> set[type]:
 
 
 class Carried:
-    """The semantics of the thread in which this object is made, for a task in another thread, which enters
-    `entered`."""
+    """The semantics of the thread in which this object is made, for a task that runs in another
+    thread, inside the block `entered`."""
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()
@@ -266,6 +302,8 @@ class Carried:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
+        """A block in which the current thread has the carried semantics. It restores the
+        thread's own."""
         thread, _here.thread = _here.thread, self._there
         before = mx.util.set_np_shape(self._is_shape)
         try:
@@ -276,7 +314,8 @@ class Carried:
             _here.thread = thread
 
     def rejoin(self) -> None:
-        """Called in the thread that made this object, after the task in the other thread. If the task has switched
-        NumPy's semantics on, this thread gets them too: otherwise it could not compute with the task's arrays."""
+        """Called in the thread that made this object, after the task in the other thread. If
+        the task has switched NumPy's semantics on, this thread gets them too: otherwise it
+        could not compute with the task's arrays."""
         if self._there.is_ours and not _is_on():
             _switch()

@@ -1,11 +1,12 @@
-"""Copies large arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda_driver.ring`).
+"""Copies large arrays between the host and an NVIDIA GPU through the ring (buffers of
+page-locked memory that xdevice keeps for this, `xdevice.cuda_driver.ring`).
 
 Rules for this module, and why:
 
-- The host waits for an array before the ring reads it, because MXNet's scheduler does not know of these copies. Nothing
-  has to be done for memory that is reused: MXNet waits for the GPU before it hands memory out again.
-- A copy that is recorded for gradients is left to MXNet, because it must be an operation of MXNet's.
+- The host waits for an array before the ring reads it, because these copies bypass MXNet's
+  scheduler. Reused memory needs no wait: MXNet waits for the GPU before it allocates freed
+  memory again.
+- A copy that is recorded for gradients is left to MXNet, because it must be an MXNet operation.
 - NumPy's semantics must be on; the callers switch them on.
 """
 
@@ -24,19 +25,21 @@ if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas
 
 LEAST: Final = 16 << 20
-"""The size in bytes from which a copy through the ring (of page-locked buffers) is faster than MXNet's own."""
+"""The size in bytes from which a copy through the ring (of page-locked buffers) is faster than
+MXNet's own."""
 
 
 def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
-    """Returns the values of an array on a GPU, read through the ring; None if MXNet has to read them."""
+    """Returns the values of an array on a GPU, read through the ring; None if MXNet has to read
+    them."""
     if not _is_staged(x, "gpu", backend):
         return None
     return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
 
 
 def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | None:
-    """Returns an array on a GPU with the values of a NumPy array, copied through the ring; None if MXNet has to copy
-    them."""
+    """Returns an array on a GPU with the values of a NumPy array, copied through the ring; None
+    if MXNet has to copy them."""
     if native.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_measured():
@@ -46,9 +49,10 @@ def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | N
 
 
 def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
-    """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring; None if MXNet has to copy
-    it."""
+    """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring;
+    None if MXNet has to copy it."""
     from_kind, to_kind = ("cpu", "gpu") if native.device_type == "gpu" else ("gpu", "cpu")
+    # the first condition excludes contexts of pinned and of shared memory
     if (
         native.device_type != to_kind
         or mx.autograd.is_recording()
@@ -59,16 +63,21 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     if to_kind == "gpu":
         is_done = _to_gpu(x, _address(x, backend), copy, backend)
     else:
+        # None for the stream: the copy may start at once, because `_address` has waited for
+        # MXNet's work
         source, target = _address(x, backend), _address(copy, backend)
         is_done = bool(source and target) and ring.to_host(
             x, source, copy, target, _size(x), None
         )
     if not is_done:
         return None
+    # an array of the kind of `x`: `mx.np` or legacy
     return copy if isinstance(x, mx.np.ndarray) else copy.as_nd_ndarray()
 
 
 def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
+    """Copies from the address `source` on the host, in the memory of `owner`, to an array on a
+    GPU. Returns False if the ring cannot do that, or an address is 0."""
     target = _address(array, backend)
     return bool(source and target) and ring.to_gpu(
         owner, source, array, target, _size(array), None
@@ -76,7 +85,8 @@ def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
 
 
 def _address(x: Any, backend: Replicas) -> int:
-    """Waits for an array, and returns the address of its memory; 0 if MXNet does not tell the address."""
+    """Waits for an array, and returns the address of its memory; 0 if MXNet does not tell the
+    address."""
     memory = backend.memory_of(x)
     return 0 if memory is None else memory[0]
 
@@ -95,4 +105,5 @@ def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
 
 
 def _size(x: Any) -> int:
+    """Returns how many bytes the values of an array take."""
     return int(x.size) * host_dtype(dtype_name(x.dtype)).itemsize

@@ -1,7 +1,9 @@
-"""The state of a Gluon Trainer's optimizer: where it is, how many steps it counts, and the names of its arrays.
+"""The state of a Gluon Trainer's optimizer: where it is, how many steps it counts, and the
+names of its arrays.
 
-"0.1" is the second array of the state of the first parameter, "0.updates" is how many steps that parameter has taken.
-The optimizer keeps these counts as numbers, outside the arrays; without them Adam would start again.
+"0.1" is the second array of the state of the first parameter, "0.updates" is how many steps
+that parameter has taken. The optimizer keeps these counts as numbers, outside the arrays;
+without them Adam would start again.
 """
 
 from __future__ import annotations
@@ -19,17 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UPDATES: Final = "updates"
+"""The last part of the name of a count of steps."""
+# each reads an attribute of a Trainer, its store or its optimizer
 contexts: Final = private.field("mxnet.gluon.Trainer._contexts")
 store: Final = private.field("mxnet.gluon.Trainer._kvstore")
 updaters: Final = private.field("mxnet.gluon.Trainer._updaters")
 counts: Final = private.field("mxnet.optimizer.Optimizer._all_index_update_counts")
 _updater_of_store: Final = private.field("mxnet.kvstore.KVStore._updater")
 _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
-"""They keep further numbers outside their arrays, so their state is refused."""
+"""Optimizers that keep further numbers outside their arrays, so their state is refused."""
 
 
 def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each part of the state of a Trainer's optimizer."""
+    """Yields the name and the array of each part of the state of a Trainer's optimizer. Raises
+    `UnsupportedError` for an optimizer that keeps more than arrays and counts of steps."""
     if isinstance(trainer.optimizer, _WITH_MORE):
         raise UnsupportedError(
             f"mxnet's {type(trainer.optimizer).__name__} keeps numbers outside its arrays; "
@@ -41,7 +46,8 @@ def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each part of the state for one parameter, which has taken `updates` steps."""
+    """Yields the name and the array of each part of the state for the parameter `index`, which
+    has taken `updates` steps. The count comes last, as an array."""
     yield from ((f"{index}.{part}", array) for part, array in enumerate(arrays(state)))
     yield f"{index}.{UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
 
@@ -52,18 +58,21 @@ def parameters(trainer: Any) -> list[Any]:
 
 
 def updater(trainer: Any) -> Any:
-    """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose key-value store is not
-    distributed. A store has one if it updates the parameters."""
-    own = store(trainer)
+    """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose
+    key-value store is not distributed. A store has one if it updates the parameters."""
+    # before the first step a Trainer has no store, and without a store it updates the
+    # parameters itself
+    kvstore = store(trainer)
     return (
-        _updater_of_store(own) if isinstance(own, mx.kvstore.KVStore) else None
+        _updater_of_store(kvstore) if isinstance(kvstore, mx.kvstore.KVStore) else None
     ) or updaters(trainer)[0]
 
 
 def steps(optimizer: Any) -> dict[Any, int]:
-    """Returns how many steps each parameter has taken, by its index: the greatest of the counts that an optimizer keeps
-    for each device."""
+    """Returns how many steps each parameter has taken, by its index: the greatest of the counts
+    that an optimizer keeps for each device."""
     latest: dict[Any, int] = {}
+    # the outer dict is by the index of a device
     for of_device in counts(optimizer).values():
         for index, count in of_device.items():
             latest[index] = max(count, latest.get(index, 0))
@@ -71,8 +80,8 @@ def steps(optimizer: Any) -> dict[Any, int]:
 
 
 def arrays(state: Any) -> Iterator[Any]:
-    """Yields the arrays in the optimizer's state for one parameter, in their order. Raises `UnsupportedError` if the
-    state contains objects of types that may hold further arrays."""
+    """Yields the arrays in the optimizer's state for one parameter, in their order. Raises
+    `UnsupportedError` if the state contains objects of types that may hold further arrays."""
     if isinstance(state, mx.nd.NDArray):
         yield state
     elif isinstance(state, list | tuple):

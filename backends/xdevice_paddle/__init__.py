@@ -1,23 +1,26 @@
-"""The adapter for PaddlePaddle: xdevice's hooks (the methods that its core calls), written with Paddle's functions.
+"""The adapter for PaddlePaddle: xdevice's hooks (the methods that its core calls), written with
+Paddle's functions.
 
 The rules that it must keep, and the facts behind them:
-- If TensorFlow is imported already, Paddle's libraries are loaded so that they find their own symbols first. Otherwise
-  Paddle segfaults (see `xdevice.contract.loader`).
-- When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all threads, unless something
-  still refers to the context manager of that mode (measured on 2.6.2 and 3.3.1). So this module keeps a reference.
+- If TensorFlow is imported already, Paddle's libraries are loaded so that they find their own
+  symbols first. Otherwise Paddle segfaults (see `xdevice.contract.loader`).
+- When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all
+  threads, unless something still refers to the context manager of that mode (measured on 2.6.2
+  and 3.3.1). So this module keeps a reference.
 - Tensors are copied by the module `copying`, never by `Tensor.to`.
-- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process with a segmentation fault (3.3.1;
-  PaddlePaddle/Paddle#46642, closed as no bug).
-- `set_device` works for the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls it, in a way that lets the
-  scopes of several threads overlap. In Paddle 2.6 only the functions of `_C_ops` take the place on which a tensor is
-  created.
-- `CUDAPlace` crashes the process in a build for the CPU, so it is checked that a device exists before its place is
-  made.
+- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process with a segmentation
+  fault (3.3.1; PaddlePaddle/Paddle#46642, closed as no bug).
+- `set_device` works for the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls
+  it, in a way that lets the scopes of several threads overlap. In Paddle 2.6 only the functions
+  of `_C_ops` take the place on which a tensor is created.
+- `CUDAPlace` crashes the process in a build for the CPU, so the adapter checks that a device
+  exists before it makes the place.
 - Paddle takes NumPy's uint16 for bfloat16, and returns bfloat16 as uint16.
-- A virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each operation on the CPU,
-  and copies operands and results. Kernels that take strides would fail there, so they are switched off; operations that
-  otherwise return a view then return a copy.
-- Paddle would make the first virtual GPU its default device, so the CPU is made the default again.
+- A virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each
+  operation on the CPU, and copies operands and results. Kernels that take strides would fail
+  there, so they are switched off; operations that otherwise return a view then return a copy.
+- Paddle makes the first virtual GPU its default device, so the adapter makes the CPU the
+  default again.
 """
 
 from __future__ import annotations
@@ -63,7 +66,10 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _is_cpu_place = methodcaller("is_cpu_place")
+# nothing reads it: as long as it exists, Paddle stays in dygraph mode (see the top of this
+# file)
 _dygraph = private.get("paddle.base.framework.global_var._functional_dygraph_context_manager")
+# None in a Paddle without this function
 _full = private.get("paddle._C_ops.full")
 
 
@@ -76,6 +82,8 @@ class PaddleBackend(
     PaddleMemory,
     Backend,
 ):
+    """Paddle as a backend. `xdevice.contract` says more about each hook."""
+
     name = "paddle"
     modules = ("paddle",)
     minimum = (2, 6)
@@ -86,11 +94,13 @@ class PaddleBackend(
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(paddle, name))
     kinds = ("cpu", "gpu")
     moves_by = "to"
-    most_axes = 9
+    most_axes = 9  # Paddle itself refuses more
     releases_under_lock = True
     private_names = private
 
     def __init__(self) -> None:
+        # Paddle's name for the device type of `gpu:i`, such as "gpu", and the number of these
+        # devices
         self._gpu, self._gpus = accelerators.detect()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
         tracing.keep_out()
@@ -99,9 +109,12 @@ class PaddleBackend(
 
     @property
     def framework(self) -> ModuleType:
+        """The module `paddle`."""
         return paddle
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "tensor" for a class of tensors, "symbol" for one of tensors in a traced
+        program, "model" for one of layers or optimizers, and None for any other class."""
         if issubclass(cls, paddle.Tensor):
             return "tensor"
         if issubclass(cls, tracing.SYMBOLS):
@@ -113,32 +126,43 @@ class PaddleBackend(
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns how many devices of a kind there are, without starting any."""
         return self._gpus if kind == "gpu" else int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
+        """Returns the name of a device, and its memory in bytes; None instead of the bytes for
+        the CPU and for devices other than CUDA's and ROCm's."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
             return VIRTUAL_GPU
+        # Paddle reports no properties of XPUs and of plugins' devices
         if self._gpu != "gpu":
             return DeviceInfo(self._gpu, None)
         properties = paddle.device.cuda.get_device_properties(device.index)
         return DeviceInfo(properties.name, properties.total_memory)
 
     def hardware(self) -> frozenset[str]:
+        """Returns the words that mean the hardware of `gpu:i` here, such as "cuda"."""
         return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
+        """Whether this process has used a GPU of CUDA; True for other devices."""
         return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
+        """Returns the place of a device, such as `CUDAPlace(1)` for `gpu:1`. Raises
+        `DeviceNotFoundError` if the device does not exist."""
         native = self._natives.get(device)
         if native is None:
+            # in a build for the CPU, making a `CUDAPlace` crashes the process
             self.require(device)
             native = self._natives[device] = accelerators.place(self._gpu, device.index)
         return native
 
     def from_native(self, native: Any) -> Device | None:
+        """Returns the `Device` of a place, of any of Paddle's classes; None if `native` is not
+        a place. Raises `UnsupportedError` for a place that is neither `gpu:i` nor the host."""
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):
@@ -149,33 +173,44 @@ class PaddleBackend(
         return self._device_at(native) if hasattr(native, "is_cpu_place") else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which Paddle makes new tensors on a device."""
         return scopes.scope(f"{self._gpu}:{device.index}" if device.kind == "gpu" else "cpu")
 
     # tensors
 
     def device_of(self, x: paddle.Tensor) -> Device:
+        """Returns the device of a tensor's memory. Raises `NotBuiltError` if it has none
+        yet."""
         place = x.place
         return _CPU if _is_cpu_place(place) else self._device_at(place)
 
     def devices_of(self, cls: type, tensors: Sequence[paddle.Tensor]) -> set[Device]:
-        for x in tensors:  # faster than a set of all
+        """Returns the set of devices on which the tensors are."""
+        # usually all are on the host: then this loop is faster than making a set
+        for x in tensors:
             if not _is_cpu_place(x.place):
                 return {*map(self.device_of, tensors)}
         return {_CPU}
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        """Returns `x` on another device. Gradients flow."""
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        if issubclass(type(x), tracing.SYMBOLS):  # `isinstance` is true for any tensor
+        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
+        flow. Raises `UnsupportedError` for a sparse or distributed tensor, and for a symbol
+        that is to leave the device of its program."""
+        # not `isinstance`, which Paddle's class of symbols answers with True for any tensor
+        if issubclass(type(x), tracing.SYMBOLS):
             return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported(
-                f"copying {conversion.described(x)}", "take x.to_dense(), or copy its parts"
+                f"copying {conversion.described(x)}", "copy x.to_dense() or the parts of x"
             )
         return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on a device; for None on all GPUs that this process has used."""
         if self.virtual:
             return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
@@ -188,31 +223,39 @@ class PaddleBackend(
             paddle.device.synchronize(self.to_native(gpu))
 
     def wait(self, x: paddle.Tensor) -> None:
+        """Waits for all work on the device of `x`, because Paddle cannot wait for one
+        tensor."""
         self.synchronize(self.device_of(x))
 
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
+        """Returns a new tensor on a device with the dtype and values of an array."""
         native = self.to_native(device)
         staged = staging.put(array, native, self.dtypes)
         if staged is not None:
             staging.wait(native)
             return staged
+        # Paddle reads no array of 8-bit floats: it gets their bytes
         if array.dtype.name in self.short_floats:
             host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(
                 array.dtype.name
             )
         else:
+            # Paddle takes uint16 for bfloat16
             bits = array.view("uint16") if array.dtype.name == "bfloat16" else array
             host = paddle.to_tensor(bits, place=self.to_native(_CPU))
         return host if device is _CPU else copying.plain(host, self.to_native(device))
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        """Returns the values of `x`, made dense, as an array. Raises `UnsupportedError` for a
+        tensor that is spread over processes."""
         staged = staging.read(x)
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        # no view is needed, and finding the name of the dtype takes longer than the rest
+        # the dtypes of BITS_AS, which Paddle returns as integers, have at most 2 bytes, and
+        # finding the name of the dtype takes longer than the other steps
         if host.itemsize > 2:
             return host
         name = dtype_name(x.dtype)
@@ -221,6 +264,7 @@ class PaddleBackend(
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> paddle.Tensor:
+        """Returns a tensor of this shape and dtype on a device, filled with one number."""
         if _full is None:
             return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
         return self._settled(
@@ -228,33 +272,42 @@ class PaddleBackend(
         )
 
     def tracing(self) -> str | None:
+        """Returns "paddle.jit.to_static" while Paddle traces a function; otherwise None."""
         return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
 
-    # several devices
+    # what a tensor is made of
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        # to_static passes symbols
+        """Whether `x` is one block of numbers in memory: not sparse, not spread over processes.
+        Also True for a symbol."""
+        # symbols, which functions get that to_static traces, have no method is_dense
         return not isinstance(x, paddle.Tensor) or bool(x.is_dense())
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
+        """Makes float64 Paddle's default dtype, for a run of the parity check."""
         paddle.set_default_dtype("float64")
 
     # what people ask
 
     def why_no_gpu(self) -> str:
+        """Returns why Paddle finds no GPU, for an error message."""
         if not paddle.is_compiled_with_cuda() and not paddle.is_compiled_with_rocm():
             return f"paddle {self.version} is a build without CUDA or ROCm"
-        return "paddle sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
+        return "paddle finds no GPU: there is no driver, or CUDA_VISIBLE_DEVICES hides the GPUs"
 
     def _device_at(self, place: Any) -> Device:
+        """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place
+        of a parameter without memory, and `UnsupportedError` for a place that is neither
+        `gpu:i` nor the host."""
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():
             return self._of_plugin(place.custom_device_type(), place.custom_device_id())
         if place.is_cpu_place() or place.is_cuda_pinned_place():
             return _CPU
+        # no method of a place tells this; its text is "Place(undefined:0)"
         if "undefined" in str(place):
             raise NotBuiltError(
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
@@ -266,6 +319,8 @@ class PaddleBackend(
         )
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Returns a dense copy of a sparse tensor. Raises `UnsupportedError` for a tensor that
+        is spread over processes."""
         if x.is_dist():
             raise self.unsupported(
                 f"reading {conversion.described(x)} as a NumPy array",
@@ -274,6 +329,8 @@ class PaddleBackend(
         return x.to_dense()
 
     def _of_plugin(self, kind: str, index: int) -> Device:
+        """Returns `gpu:index` for a device of a plugin. Raises `UnsupportedError` if `gpu:i`
+        means devices of another kind here."""
         if kind != self._gpu:
             raise self.unsupported(
                 f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()"
@@ -281,8 +338,9 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere: Paddle leaves an empty
-        result on the CPU if the device's plugin has no kernel for the operation."""
+        """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere:
+        Paddle leaves an empty result on the CPU if the device's plugin has no kernel for the
+        operation."""
         return (
             self.move(x, device)
             if self._gpu != "gpu" and self.device_of(x) is not device
@@ -290,6 +348,9 @@ class PaddleBackend(
         )
 
     def _real_gpu(self, index: int) -> Device:
+        """Returns `gpu:index` for a GPU of CUDA or ROCm. Raises `UnsupportedError` if `gpu:i`
+        means other devices here."""
+        # a real GPU would be taken for the virtual GPU of the same index
         if self.virtual:
             raise self.unsupported(
                 "a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native"

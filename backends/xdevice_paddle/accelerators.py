@@ -1,5 +1,5 @@
-"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm, else XPUs, else those of the only
-plugin that has devices."""
+"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm; if there are
+none, XPUs; if there are none either, the devices of the only plugin that has any."""
 
 from __future__ import annotations
 
@@ -16,43 +16,55 @@ from . import virtual_devices
 
 
 def detect() -> tuple[str, int]:
-    """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there are: "gpu" and 0 if there
-    is no accelerator."""
+    """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there
+    are; ("gpu", 0) if there is no accelerator. Raises `UnsupportedError` if two plugins have
+    devices and XDEVICE_ACCELERATOR does not name one."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())
     for name in paddle.device.get_all_custom_device_type() or ():
+        # virtual GPUs that were asked for are left out: `make_virtual_gpus` makes them `gpu:i`
         if name != virtual_devices.KIND or not virtual_gpus_wanted():
-            there = paddle.device.get_available_custom_device() or ()
-            counts[name] = sum(one.partition(":")[0] == name for one in there)
+            available = paddle.device.get_available_custom_device() or ()
+            counts[name] = sum(
+                device_name.partition(":")[0] == name for device_name in available
+            )
     names = [name for name, count in counts.items() if count]
     name = (
         choose(
             "paddle",
             names,
             words,
+            # devices of Paddle's own come before those of plugins
             next((name for name in names if name in ("gpu", "xpu")), None),
         )
         or "gpu"
     )
+    # the name of another type becomes a word for `gpu:i` in device spellings
     if name != "gpu":
         devices.HARDWARE.add(name)
     return name, counts[name]
 
 
 def words(name: str) -> frozenset[str]:
+    """Returns the words that mean the hardware of a Paddle device type, such as "cuda" for
+    "gpu"."""
     if name != "gpu":
         return frozenset((name,))
     return frozenset(("rocm", "hip") if paddle.is_compiled_with_rocm() else ("cuda",))
 
 
 def place(name: str, index: int) -> Any:
+    """Returns Paddle's place for a device of a type and index. In a build without this type,
+    Paddle may crash the process."""
     if name == "gpu":
         return paddle.CUDAPlace(index)
     return paddle.XPUPlace(index) if name == "xpu" else paddle.CustomPlace(name, index)
 
 
 def _count_gpus() -> int:
+    """Returns how many GPUs of CUDA or ROCm Paddle can use."""
+    # also true in a build for ROCm
     if not paddle.is_compiled_with_cuda():
         return 0
     # Paddle's own count initialises CUDA, which no forked child could use then

@@ -1,4 +1,5 @@
-"""Blocking mode for Paddle: its own flag FLAGS_benchmark, which makes it wait after each operation on a GPU."""
+"""Blocking mode for Paddle: sets Paddle's flag FLAGS_benchmark, with which Paddle waits after
+each operation on a GPU."""
 
 from __future__ import annotations
 
@@ -17,21 +18,27 @@ if TYPE_CHECKING:
 
 _BENCHMARK = "FLAGS_benchmark"
 _blocked = Shared(per_thread=False)
-"""Shared by all threads, because Paddle has one flag for the whole process: the last block to end, in any thread,
-resets the flag."""
+"""Shared by all threads, because Paddle has one flag for the whole process: the last block to
+end, in any thread, resets the flag."""
 
 
 def _block() -> Callable[[], None]:
+    """Sets the flag, and returns a function that restores its value from before."""
     before = paddle.get_flags(_BENCHMARK)
     paddle.set_flags({_BENCHMARK: True})
     return partial(paddle.set_flags, before)
 
 
 class PaddleBlocking(Blocking):
+    """The capability of blocking mode for Paddle."""
+
     _gpus: int
+    """The number of devices of the kind `gpu`."""
 
     def blocking(self) -> AbstractContextManager[Any]:
+        """Returns a context manager in which each operation returns when it is computed."""
+        # without real GPUs Paddle computes synchronously anyway, and with the flag it would
+        # print a line at each matrix product
         if not self._gpus or self.virtual:
-            # the CPU computes synchronously, and the flag prints a line at each product
             return nullcontext()
         return _blocked.on(_block)

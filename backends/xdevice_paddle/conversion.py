@@ -1,15 +1,17 @@
-"""Lends the memory of Paddle's tensors to other frameworks, and takes over memory of theirs, without a copy.
+"""Shares memory between Paddle and other frameworks without a copy, in both directions.
 
 Facts about Paddle that the code depends on:
 
 - If a stride is negative, `from_dlpack` tries to allocate 2**64 bytes.
-- Before Paddle 3, which brought `__dlpack__`, a DLPack capsule of Paddle's claims C order whatever the strides are, and
-  uint8 for bool. And `from_dlpack` makes a copy and ignores the strides.
-- Paddle releases memory while it holds a lock of its own (3.3.1), so two things can go wrong, and `releases_under_lock`
-  is set. First, the memory may belong to a tensor of MXNet, for example, that in turn holds memory of Paddle's: MXNet
-  releases that, and Paddle waits for its own lock forever. Second, another framework, such as PyTorch, may release
-  memory of Paddle's without holding Python's lock, and two threads wait for each other.
-- `contiguous()` of a view cuts the view off from its base (3.3.1), so nothing here calls it.
+- Before Paddle 3, which brought `__dlpack__`, Paddle's DLPack capsules claim C order whatever
+  the strides are, and uint8 for bool. And `from_dlpack` makes a copy and ignores the strides.
+- Paddle releases memory while it holds its own lock (3.3.1), so two things can go wrong, and
+  `releases_under_lock` is set. First, the memory may belong to an MXNet array, for example,
+  that in turn refers to Paddle's memory: MXNet releases the latter, and Paddle waits for its
+  own lock forever. Second, another framework, such as PyTorch, may release Paddle's memory
+  without holding Python's lock, and two threads wait for each other.
+- `contiguous()` of a view cuts the view off from its base (3.3.1), so this module does not call
+  it.
 """
 
 from __future__ import annotations
@@ -33,64 +35,89 @@ if TYPE_CHECKING:
 
 
 _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
+"""Whether this Paddle exchanges memory with its strides: Paddle 3 does, and 2.6 does not."""
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """Returns what memory Paddle can take over; None if this Paddle always copies. With virtual GPUs the memory must be
-    in C order, because Paddle's kernels for strides are switched off, even those of the CPU."""
+    """Returns what memory Paddle can take over; None if this Paddle always copies. With virtual
+    GPUs the memory must be in C order, because Paddle's kernels for strides are switched off,
+    even those of the CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
 
 
 def described(x: paddle.Tensor) -> str:
+    """Returns what an error message calls a tensor that is not dense."""
     return "a tensor that is spread over processes" if x.is_dist() else "a sparse tensor"
 
 
 class PaddleConversion(Conversion):
+    """The capability of sharing memory for Paddle."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def shares(self, device: Device) -> bool:
-        # sharing memory was tried on CPUs and on GPUs of NVIDIA and AMD only
+        """Whether other frameworks can use the memory of a device: the CPU, and GPUs of CUDA or
+        ROCm."""
+        # sharing the memory of other vendors' devices was never tried
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")
 
     def takes(self) -> Takes | None:
+        """Returns what memory Paddle can take over; None if it always copies."""
         return takes(bool(self.virtual))
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Returns a tensor in the memory of `x` without its gradient computation. Raises
+        `UnsupportedError` if `x` is not dense."""
         if not x.is_dense():
             raise UnsupportedError(
-                f"{described(x)} is not in one piece of memory; convert x.to_dense(), or its parts"
+                f"{described(x)} is not in one piece of memory; convert x.to_dense() or the parts of x"
             )
         return x if x.stop_gradient else x.detach()
 
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
+        """Returns the address of a tensor, whether it is in C order, and whether none of its
+        strides is negative; None in Paddle 2.6."""
         if not _knows_strides:
             return None
-        # `is_contiguous` also looks at the strides of axes of size 1, which do not matter
+        # `is_contiguous` also compares the strides of axes of size 1, which do not matter. A
+        # tensor with such an axis counts as in C order: the core then reads a capsule, which
+        # tells
         return x.data_ptr(), x.is_contiguous() or 1 in x.shape, min(x.strides, default=0) >= 0
 
     def export(self, x: paddle.Tensor) -> Any:
+        """Returns a DLPack capsule of `x`. Raises BufferError for a tensor with gaps in Paddle
+        2.6, whose capsules claim C order."""
         if not _knows_strides and not x.is_contiguous():
-            raise BufferError(f"Paddle {paddle.__version__} exports contiguous tensors only")
+            raise BufferError(f"Paddle {paddle.__version__} can export only contiguous tensors")
         return dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
+        """Returns a tensor in the memory of another framework, which `lent` describes."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
+        """Returns a tensor on the CPU in the memory of an array, or a copy if Paddle cannot use
+        that memory."""
+        # 2 means a dtype from outside NumPy: one of ml_dtypes. Its tensor is a view of one of
+        # integers, and with virtual GPUs a view would be a copy
         if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
             return self.from_numpy(array, devices.CPU)
         if array.dtype.isbuiltin != 2:
             return dlpack.from_dlpack(array.__dlpack__())
+        # NumPy cannot export a dtype of ml_dtypes by DLPack, so its bits go as integers
         name = array.dtype.name
         return dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
 
     def gives_away(self, x: paddle.Tensor) -> bool:
+        """Always True: Paddle's `numpy()` makes a new array."""
         return True
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        """Returns the values of `x` as an array for reading: in the tensor's own memory if that
+        is on the host and NumPy can read it there, otherwise as a copy."""
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
             # Paddle 2.6 exports bool as uint8, and views with wrong strides
             return self.to_numpy(x)

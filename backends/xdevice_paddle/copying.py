@@ -1,16 +1,19 @@
 """Copies Paddle's tensors, and moves the memory of tensors that must stay the same objects.
 
 Rules for this module, and why:
-- Tensors are copied by `_copy_to`. `Tensor.to` can clear its source when GPU memory is low, and before 3.0 it worked in
-  place.
-- No gradient flows through `_copy_to`, so the `PyLayer` (custom gradient) `_Copy` is put around it. A parameter's own
-  `_copy_to` makes another parameter, so that of `paddle.Tensor` is called; it is looked up at each call, because
-  `transfers` replaces it.
-- The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are made by `clone`, an
-  operation of Paddle's with a gradient; elsewhere a hook on the gradient raises an error before the second pass.
-- Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an in-place operation follows the PyLayer,
-  and the hook is on its result.
-- `_copy_to` is called blocking, except by `prefetch`, so that the copy comes after earlier work on both GPUs.
+- Tensors are copied by `_copy_to`. `Tensor.to` can clear its source when GPU memory is low, and
+  before 3.0 it worked in place.
+- No gradient flows through `_copy_to`, so it is called inside `_Copy`, a `PyLayer` (an
+  operation with a custom gradient). The `_copy_to` of a parameter makes another parameter, so
+  that of `paddle.Tensor` is called. It is looked up at each call, because `xdevice.transfers`
+  replaces it.
+- The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are
+  made by `clone`, a Paddle operation with a gradient. For other copies, a hook on the gradient
+  raises an error before the second pass.
+- Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an in-place
+  operation follows the PyLayer, and the hook is on its result.
+- `_copy_to` is called with `blocking=True`, except by `prefetch`, so that the copy comes after
+  earlier work on both GPUs.
 """
 
 from __future__ import annotations
@@ -30,55 +33,67 @@ _share_data_with = private.field("paddle.base.core.DenseTensor._share_data_with"
 
 
 def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    """Returns a copy of a tensor through which gradients flow."""
+    """Returns a copy of a tensor on a place. Gradients flow, unless the tensor asks for none or
+    gradients are switched off; a copy of integers keeps `stop_gradient`."""
     if x.stop_gradient or not paddle.is_grad_enabled():
         return plain(x, place)
     if x.is_floating_point() or x.is_complex():
-        # in Paddle 2.6, that operation fails for empty tensors
+        # from the host to the host `clone` copies, except for empty tensors, for which it fails
+        # in Paddle 2.6
         is_native = x.place.is_cpu_place() and staging.is_host(place) and x.size
         return x.clone() if is_native else _by_layer(x, place)
+    # integers, through which no gradient flows: only the flag is copied
     result = plain(x, place)
     result.stop_gradient = False
     return result
 
 
 def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    """Returns a copy of a tensor through which no gradient flows."""
+    """Returns a copy of a tensor on a place, through which no gradient flows."""
     staged = staging.moved(x, place)
     if staged is not None:
         return staged
     source = x.place
     if not (source.is_gpu_place() and staging.is_host(place) and driver.is_there()):
         return copy_to(x, place)
-    # Paddle copies to the host in the context of this thread's current GPU, and fails if the tensor is on another one
+    # Paddle copies to the host in the context of this thread's current GPU, and fails if the
+    # tensor is on another one
     with driver.on(source.gpu_device_id()):
         return copy_to(x, place)
 
 
 def relocate(x: paddle.Tensor, place: Any) -> None:
-    """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and layers may refer to it."""
+    """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and
+    layers may refer to it."""
     # in a variable, because get_tensor() does not keep the tensor alive
-    there = plain(x, place)
-    _share_data_with(x.value().get_tensor())(there.value().get_tensor())
+    copy = plain(x, place)
+    _share_data_with(x.value().get_tensor())(copy.value().get_tensor())
 
 
 def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Tensor:
+    """Returns a copy of a tensor, made by `_copy_to` of `paddle.Tensor`. If not `is_blocking`,
+    the function may return before the values have arrived."""
     copy: paddle.Tensor = _copy_to(paddle.Tensor)(x, place, is_blocking)
     return copy
 
 
 def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    """Returns a copy on another device through which gradients flow, as they do not through `_copy_to`."""
+    """Returns a copy of `x` on a place, made by the PyLayer `_Copy`, through which gradients
+    flow. A second backward pass through it raises `UnsupportedError`."""
+    # `forward` adds a weak reference to its context, which shows whether a backward pass has
+    # run
     contexts: list[ref[Any]] = []
     result = _Copy.apply(x, place, contexts)
-    # changes nothing; `paddle.reshape_` does nothing if the shape is the same
+    # an in-place operation that changes nothing, so that the hook below is not on the output of
+    # a PyLayer. `paddle.reshape_` would be no operation at all if the shape is the same
     result = paddle.unsqueeze_(result, [])
 
     def refuse_second(gradient: paddle.Tensor) -> None:
+        """Raises `UnsupportedError` in the second backward pass. Called with each gradient."""
         if contexts[0]() is None:
             raise UnsupportedError(
                 "paddle cannot run backward() a second time through a copy from or to a GPU; copy the tensor again "
-                "before it, or run backward() once, on the sum of the losses"
+                "before the second pass, or run backward() once, on the sum of the losses"
             )
 
     result.register_hook(refuse_second)
@@ -86,14 +101,19 @@ def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 
 class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
+    """The copy to another place as an operation with a gradient: the gradient is copied
+    back."""
+
     @staticmethod
     def forward(
         ctx: Any, x: paddle.Tensor, place: Any, contexts: list[ref[Any]]
     ) -> paddle.Tensor:
-        contexts.append(ref(ctx))  # Paddle lets go of it in the first backward
+        """Returns the copy, and adds a weak reference to its context to `contexts`."""
+        contexts.append(ref(ctx))  # Paddle releases the context in the first backward pass
         ctx.source = x.place
         return plain(x, place)
 
     @staticmethod
     def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:
+        """Returns the gradient on the place of `x`."""
         return copied(gradient, ctx.source)

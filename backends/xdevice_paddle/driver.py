@@ -1,7 +1,9 @@
-"""Calls functions of the CUDA driver, for two purposes that Paddle's Python functions do not serve.
+"""Calls functions of the CUDA driver, for two purposes that Paddle's Python functions do not
+serve.
 
-First, to find out which GPUs have a context: waiting for a GPU without one would create it there (500 MB). Second, to
-make a GPU the current one of this thread: Paddle's `set_device` does that for all threads.
+First, they tell which GPUs have a context: waiting for a GPU without a context would create
+one, which takes 500 MB. Second, they make a GPU the current one of a single thread, while
+Paddle's `set_device` changes the current GPU of all threads.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Whether this process has a context on a GPU; True if the driver cannot be asked, as on ROCm."""
+    """Whether this process has a context on the GPU `index`. Also True if the driver cannot be
+    asked, as on ROCm."""
     driver = _driver()
     if driver is None:
         return True
+    # not by `call`, which would raise: the driver refuses before `cuInit`, and asking must not
+    # start CUDA
     device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     if driver.cuDeviceGet(ctypes.byref(device), index):
         return True
@@ -30,7 +35,8 @@ def is_started(index: int) -> bool:
 
 
 class DriverError(RuntimeError):
-    """An error that a function of the driver has reported; it may come from earlier asynchronous work."""
+    """The error `code`, in words `text`, that the driver's function `name` has reported. Its
+    cause may be earlier asynchronous work."""
 
     def __init__(self, name: str, text: str, code: int) -> None:
         super().__init__(f"{name} of the CUDA driver failed: {text}")
@@ -43,11 +49,13 @@ def is_there() -> bool:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls a function of the driver; raises `DriverError` if it reports an error."""
+    """Calls the driver's function `name` with these arguments. Raises `DriverError` if it
+    reports an error. There must be a driver (`is_there`)."""
     driver = _driver()
     assert driver is not None
     failed = getattr(driver, name)(*arguments)
     if failed:
+        # stays None for a code that the driver does not know
         text = ctypes.c_char_p()
         driver.cuGetErrorName(failed, ctypes.byref(text))
         raise DriverError(name, (text.value or b"unknown error").decode(), failed)
@@ -55,11 +63,13 @@ def call(name: str, *arguments: Any) -> None:
 
 @contextmanager
 def on(index: int) -> Iterator[None]:
-    """While this block is open, a GPU is the current one of this thread for the CUDA driver."""
+    """While this block is open, the GPU `index` is the current one of this thread for the CUDA
+    driver."""
     call("cuCtxPushCurrent_v2", _context(index))
     try:
         yield
     finally:
+        # the function writes the context that was current, which nobody reads
         call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
@@ -73,8 +83,9 @@ def free_and_total(index: int) -> tuple[int, int]:
 
 @cache
 def _context(index: int) -> ctypes.c_void_p:
-    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if there is none; it is never
-    released."""
+    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if
+    there is none; it is never released."""
+    # does nothing if CUDA was started before
     call("cuInit", 0)
     device, primary = ctypes.c_int(), ctypes.c_void_p()
     call("cuDeviceGet", ctypes.byref(device), index)
@@ -84,6 +95,7 @@ def _context(index: int) -> ctypes.c_void_p:
 
 @cache
 def _driver() -> ctypes.CDLL | None:
+    """Returns the CUDA driver's library for this platform; None if this machine has none."""
     try:
         return ctypes.CDLL("nvcuda.dll" if hasattr(ctypes, "WinDLL") else "libcuda.so.1")
     except OSError:

@@ -16,22 +16,29 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _KIND = "Allocated"
-
+"""Paddle's name for the count of the bytes in use, as opposed to "Reserved"."""
 
 _allocated = private["paddle.base.core.host_memory_stat_current_value"]
 _peak = private["paddle.base.core.host_memory_stat_peak_value"]
 _reset_peak = private["paddle.base.core.host_memory_stat_reset_peak_value"]
 _IS_2 = paddle.__version__.startswith("2.")
 _COUNTS_PLUGINS = hasattr(paddle.device, "memory_allocated")
+"""Whether this Paddle counts the memory of the devices of plugins, as virtual GPUs are."""
 
 
 class PaddleMemory(Primitives):
+    """The hooks on memory for Paddle."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def memory(self, device: Device) -> Memory:
+        """Returns the bytes of a device's memory that Paddle and the CUDA driver report:
+        allocated and peak for the CPU and for virtual GPUs, all four for real GPUs of CUDA."""
         if device.kind != "gpu":
-            return Memory(None, None, _allocated(_KIND, 0), _peak(_KIND, 0))
+            return Memory(
+                None, None, _allocated(_KIND, 0), _peak(_KIND, 0)
+            )  # 0: the index of the CPU
         if self._gpu not in ("gpu", virtual_devices.KIND):
             return Memory()  # Paddle counts the memory of GPUs only
         index = device.index
@@ -48,6 +55,7 @@ class PaddleMemory(Primitives):
         if driver.is_there():
             free, total = driver.free_and_total(index)
         else:
+            # ROCm: Paddle tells the total, and nothing tells what is free
             free, total = None, paddle.device.cuda.get_device_properties(index).total_memory
         return Memory(
             total,
@@ -57,13 +65,17 @@ class PaddleMemory(Primitives):
         )
 
     def empty_cache(self, device: Device) -> None:
+        """Gives back the memory that Paddle keeps on all GPUs. Raises `UnsupportedError` for
+        other accelerators and for virtual GPUs."""
         if self._gpu != "gpu":
-            super().empty_cache(device)
+            super().empty_cache(device)  # raises
         paddle.device.cuda.empty_cache()
 
     def reset_peak(self, device: Device) -> None:
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle
+        2.6, which cannot."""
         if _IS_2:
-            super().reset_peak(device)
+            super().reset_peak(device)  # raises
         elif device.kind != "gpu":
             _reset_peak(_KIND, 0)
         elif virtual_devices.registered():

@@ -1,5 +1,5 @@
-"""Moves Paddle's layers and optimizers in place, copies layers, and moves a `paddle.Model`, which holds a layer and an
-optimizer."""
+"""Moves Paddle's layers and optimizers in place, copies layers, and moves a `paddle.Model`,
+which holds a layer and an optimizer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
-"""The names of the attributes that every layer has, and of the memory from which a recurrent layer cuts its parameters;
-each of these has memory of its own once it has moved, and nothing reads the old one."""
+"""The names of the attributes that every layer has, and of the memory from which a recurrent
+layer cuts its parameters; each of these has memory of its own once it has moved, and nothing
+reads the old one."""
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-    """Yields name and tensor of everything that moves with a layer or an optimizer."""
+    """Yields the name and the tensor of everything that moves with a layer or an optimizer."""
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
         # an LSTM has a buffer without memory, and so without a device
@@ -42,23 +43,30 @@ def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
 
 
 def has_memory(x: paddle.Tensor) -> bool:
+    """Whether a tensor has memory: a parameter made under LazyGuard has none before
+    `initialize()`."""
+    # only the text of a place tells that it is undefined; the first check is the fast one
     return x.place.is_cpu_place() or "undefined" not in str(x.place)
 
 
 def require_known(optimizer: Any, backend: Models) -> None:
-    """Raises `UnsupportedError` for an optimizer that keeps tensors outside the attributes in which Paddle's optimizers
-    usually keep their state, parameters and settings, because such tensors would not be moved or saved. An example is
-    LBFGS, which keeps its state in an attribute `state` of its own."""
-    ids = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
+    """Raises `UnsupportedError` for an optimizer that keeps tensors outside the attributes in
+    which Paddle's optimizers usually keep their state, parameters and settings, because such
+    tensors would not be moved or saved. An example is LBFGS, which keeps its state in an
+    attribute `state` of its own."""
+    # the tensors in the usual attributes
+    ids = {id(x) for container in optimizers.kept(optimizer) for x in _tensors(container)}
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(
                 f"a {type(optimizer).__name__} that keeps tensors in its {name}",
-                "move it before its first step; of its state, save state_dict() yourself",
+                "move it before its first step, and save its state_dict() yourself",
             )
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
+    """Yields the tensors in a value: itself, or those in dicts, lists and tuples at any
+    depth."""
     if isinstance(value, paddle.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -67,8 +75,9 @@ def _tensors(value: Any) -> Iterator[paddle.Tensor]:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
-    """Moves the memory of everything that a layer or optimizer has, gradients included. The tensors stay the same
-    objects."""
+    """Moves the memory of everything that a layer or optimizer has, gradients included. The
+    tensors stay the same objects. Raises `UnsupportedError`, before anything has moved, for a
+    sparse gradient and for an optimizer that keeps tensors in unusual places."""
     if not isinstance(model, paddle.nn.Layer):
         require_known(model, backend)
     moving = []
@@ -79,7 +88,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
                 f"moving the sparse gradient of {name}", "call clear_grad() first"
             )
         moving += [variable] if gradient is None else [variable, gradient]
-    # tensors of learning rates are on the device of the first step, and a kernel of another GPU may not read them
+    # tensors of learning rates are on the device of the first step, and a kernel of another GPU
+    # may not read them
     rates = () if isinstance(model, paddle.nn.Layer) else optimizers.rates(model)
     moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
     for x in moving:
@@ -88,13 +98,15 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn.Layer:
+    """Returns a copy of a layer on a device."""
     twin = _duplicate(model, backend)
     move(twin, device, backend)
     return twin
 
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
-    """Returns a deep copy of a layer, on the device of the layer."""
+    """Returns a deep copy of a layer, on the device of the layer. Raises `UnsupportedError` if
+    the layer holds something that Python cannot copy."""
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
     strategies = [
@@ -105,7 +117,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     except (TypeError, RuntimeError) as error:
         raise backend.unsupported(
             f"copying this {type(model).__name__} ({error})",
-            "build a second one, and give it the values: other.set_state_dict(model.state_dict())",
+            "build a second one, and set its values: other.set_state_dict(model.state_dict())",
         ) from error
 
 
@@ -113,18 +125,28 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
 
 
 def _owned(model: paddle.Model) -> dict[str, Any]:
+    """Returns the network of a `paddle.Model`, and its optimizer if it has one, by the names of
+    the attributes."""
+    # the optimizer is None before `prepare`
     parts = {"network": model.network, "_optimizer": _optimizer(model)}
     return {name: part for name, part in parts.items() if part is not None}
 
 
 class PaddleModels(Models):
+    """The capability of handling Paddle's layers and optimizers."""
+
     lists_layers = "paddle.nn.LayerList, LayerDict or ParameterList"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Yields the name and the device of each tensor that moves with a model. Raises
+        `NotBuiltError` for a parameter without memory."""
         for name, variable in named_tensors(model):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+        """Yields the name and the tensor of each variable, as in `state_dict`; for an optimizer
+        as in `optimizer_states.variables`. Raises `NotBuiltError` for a parameter without
+        memory, and `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
         if isinstance(model, paddle.optimizer.Optimizer):
             require_known(model, self)
             yield from optimizers.variables(model)
@@ -139,6 +161,8 @@ class PaddleModels(Models):
             yield name, value
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
+        """Returns (path, layer, names of Paddle's own attributes) for a layer and each of its
+        sublayers; nothing for an optimizer."""
         layers = (
             model.named_sublayers(include_self=True)
             if isinstance(model, paddle.nn.Layer)
@@ -147,6 +171,7 @@ class PaddleModels(Models):
         return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
+        """Returns the parameters that an optimizer updates; nothing for a layer."""
         return (
             optimizers.parameters_of(model)
             if isinstance(model, paddle.optimizer.Optimizer)
@@ -154,26 +179,33 @@ class PaddleModels(Models):
         )
 
     def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        """Moves the memory of `x` and of its gradient to a device, and returns `x`."""
         if has_memory(x) and self.device_of(x) is not device:
-            for one in (x, x.grad):
-                if one is not None:
-                    copying.relocate(one, self.to_native(device))
+            for tensor in (x, x.grad):
+                if tensor is not None:
+                    copying.relocate(tensor, self.to_native(device))
         return x
 
     def is_parameter(self, x: paddle.Tensor) -> bool:
+        """Whether a tensor is a parameter."""
+        # only parameters have this attribute
         return hasattr(x, "optimize_attr")
 
     def move_model(self, model: Any, device: Device) -> None:
+        """Moves a layer or an optimizer in place."""
         move(model, device, self)
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a layer on a device. Raises `UnsupportedError` for an optimizer."""
         if isinstance(model, paddle.nn.Layer):
             return copied(model, device, self)
         raise self.no_copy_of_optimizer(
-            "copy the model, make an optimizer for the copy, and set_state_dict() the state"
+            "copy the model, make an optimizer for the copy, and pass the state to its set_state_dict()"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
+        """Returns a layer, its sublayers, and their parameters and buffers; nothing for an
+        optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
@@ -181,6 +213,9 @@ class PaddleModels(Models):
     def gradients(
         self, model: Any
     ) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
+        """Returns the name, the tensor and the gradient of each parameter that is trained; the
+        gradient is None before the first backward pass. Raises `UnsupportedError` for an
+        optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(
                 f"gradients of a {type(model).__qualname__}", "pass the model"
@@ -190,23 +225,26 @@ class PaddleModels(Models):
         ]
 
     def container_way(self, x: Any) -> Way | None:
-        """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.
-        None for any other object."""
+        """Returns how to move a `paddle.Model`: by moving its network, and the optimizer that
+        was passed to `prepare`. Returns None for any other object."""
         if not isinstance(x, paddle.Model):
             return None
 
         def moved(x: Any, device: Device) -> Any:
+            """Moves the network and the optimizer in place, and returns the model."""
             for part in _owned(x).values():
                 move(part, device, self)
             return x
 
         def no_copy(x: Any, device: Device) -> Any:
+            """Raises `UnsupportedError`."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
-                "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
+                "make paddle.Model(xdevice.copy_to(model.network, device)), and call prepare() on the result",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:
+            """Yields the path and the tensor of everything that moves."""
             for name, part in _owned(x).items():
                 yield from (
                     (f".{name}.{inner}", variable) for inner, variable in named_tensors(part)

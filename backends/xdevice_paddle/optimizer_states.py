@@ -1,5 +1,6 @@
-"""Where Paddle's optimizers keep their state, and how it is named: "0.moment1_0" is the state `moment1_0` of the first
-parameter. Paddle's own names are numbered through the whole process, so they differ in another one."""
+"""Where Paddle's optimizers keep their state, and what xdevice calls it: "0.moment1_0" is the
+state `moment1_0` of the first parameter. Paddle's own names contain numbers that are counted
+for the whole process, so they differ in another process."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 IS_2: Final = paddle.__version__.startswith("2.")
+# each reads an attribute or method of an optimizer that has the same name with an underscore
+# before it
 accumulators = private.field("paddle.optimizer.Optimizer._accumulators")
 master_weights = private.field("paddle.optimizer.Optimizer._master_weights")
 accumulators_holder = private.field("paddle.optimizer.Optimizer._accumulators_holder")
 create_accumulators = private.field("paddle.optimizer.Optimizer._create_accumulators")
 opti_name_list = private.field("paddle.optimizer.Optimizer._opti_name_list")
+# the attribute with a spelling mistake that Paddle 3 has corrected
 already_created = (
     private.field("paddle.optimizer.Adam._already_create_accumulater")
     if IS_2
@@ -27,31 +31,38 @@ learning_rate_map = private.field("paddle.optimizer.Optimizer._learning_rate_map
 parameter_list = private.field("paddle.optimizer.Optimizer._parameter_list")
 default_dict = private.field("paddle.optimizer.Optimizer._default_dict")
 MASTER: Final = "master_weight"
+"""The kind of state under which the copies in 32 bits of 16-bit parameters are listed."""
 
 
 def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:
-    """Returns the state of an optimizer: by its kind, and then by the name of the parameter."""
+    """Returns the state of an optimizer: its tensors, by the kind of state, such as "moment1",
+    and then by the name of the parameter."""
     return {**accumulators(optimizer), MASTER: master_weights(optimizer)}
 
 
 def rates(optimizer: Any) -> Iterable[Any]:
+    """Returns the tensors in which an optimizer has kept its learning rate since its first
+    step."""
     return list(learning_rate_map(optimizer).values())
 
 
 def kept(optimizer: Any) -> Iterable[Any]:
-    """Returns where Paddle's own optimizers keep tensors: state, parameters and settings."""
+    """Returns the containers in which Paddle's own optimizers keep tensors: those of the state,
+    of the parameters and of the settings."""
     holders = (accumulators_holder, learning_rate_map, default_dict, parameter_list)
     return [*state(optimizer).values(), *(holder(optimizer) for holder in holders)]
 
 
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
-    """Yields name and tensor of each part of the state, named by the number of its parameter."""
+    """Yields the name and the tensor of each part of the state. The name begins with the number
+    of the parameter: "0.moment1_0"."""
     parameters = parameters_of(optimizer)
     if accumulators_holder(optimizer) and not accumulators(optimizer):
-        # set_state_dict() has kept the state in the holder for the first step
+        # set_state_dict() was called before the first step, and has kept the state in the
+        # holder: making the accumulators takes it from there
         make(optimizer, parameters)
     numbers = {parameter.name: number for number, parameter in enumerate(parameters)}
-    # the state of a parameter of 16 bits is named after the parameter's copy in 32 bits
+    # if a parameter has 16 bits, its state is named after its copy in 32 bits
     numbers |= {
         weight.name: numbers[name] for name, weight in master_weights(optimizer).items()
     }
@@ -61,14 +72,18 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
 
 
 def make(optimizer: Any, parameters: list[Any]) -> None:
+    """Makes an optimizer's state for these parameters, as its first step would."""
     with paddle.no_grad():
+        # the block is for static graphs, but the argument is always needed
         create_accumulators(optimizer)(
             paddle.static.default_main_program().global_block(), parameters
         )
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
+    """Returns the parameters that an optimizer updates, in its order."""
     parameters: list[Any] = []
     for group in parameter_list(optimizer):
+        # the list has groups with their own settings (dicts), or the parameters themselves
         parameters += group["params"] if isinstance(group, dict) else [group]
     return parameters

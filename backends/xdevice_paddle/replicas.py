@@ -1,4 +1,5 @@
-"""Splits and joins tensors, makes replicas of parameters, and adds tensors of several devices."""
+"""Splits and joins tensors, makes replicas of parameters, and adds tensors of several
+devices."""
 
 from __future__ import annotations
 
@@ -20,25 +21,32 @@ if TYPE_CHECKING:
 
 
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
-"""The dtype in which tensors of each of these dtypes are added, because Paddle has no kernel on the CPU for their own
-sums: 8-bit integers in Paddle 2.6, 16-bit floats in any version."""
+"""The dtype in which tensors of each of these dtypes are added, because Paddle has no kernel on
+the CPU for their own sums: 8-bit integers in Paddle 2.6, 16-bit floats in any version."""
 
 
 class PaddleReplicas(Replicas):
+    """The capability of using several devices in one process, for Paddle."""
+
     if TYPE_CHECKING:
+        # a method of the backend, of which this class is a base
 
         def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
 
     def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
+        """Returns parts of `x` with these sizes along its first axis. Raises `DTypeError` for
+        8-bit floats."""
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
             raise DTypeError(
-                f"paddle has no kernel that takes a part of a {name} tensor; split x.astype('float16')"
+                f"paddle cannot split a {name} tensor, because it lacks the kernel; split x.astype('float16')"
             )
         place = self.device_of(x)
         return [self._settled(part, place) for part in super().split(x, sizes)]
 
     def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
         place = self.device_of(parts[0])
         if any(part.size for part in parts):
             return self._settled(
@@ -49,6 +57,8 @@ class PaddleReplicas(Replicas):
         return self.full(shape, 0, place, dtype_name(parts[0].dtype))
 
     def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        """Returns a copy of `x` on a device that asks for its gradient if it holds floats. The
+        copy of a parameter is a parameter."""
         if hasattr(x, "optimize_attr"):  # a parameter
             twin = copy.deepcopy(x)
             if self.device_of(twin) is not device:
@@ -59,23 +69,30 @@ class PaddleReplicas(Replicas):
         return new
 
     def can_write(self, x: paddle.Tensor) -> bool:
+        """Always True: any Paddle tensor can be written into."""
         return True
 
     def memory_of(self, x: paddle.Tensor) -> tuple[int, tuple[int, ...]]:
+        """Returns the address of a tensor, and its strides in bytes; Paddle's own count
+        elements."""
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
-        # an empty tensor would take over the flags of `value`; `x.size` takes 8 us
+        """Writes the values of a tensor into the memory of `x`."""
+        # `copy_` gives an empty tensor the flags of `value`. Not `x.size`, which takes 8 us
         if 0 not in x.shape:
             with paddle.no_grad():
                 x.copy_(value, True)
 
     def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
+        """Returns the sum or the mean of tensors on one device, in the dtype of the first,
+        added in their order in the dtype of `_ADDED_AS`."""
         rest = iter(tensors)
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            # in Paddle 2.6, clone() fails for empty tensors
+            # a copy, because `add_up` adds in place; not by clone(), which fails for empty
+            # tensors in Paddle 2.6
             start = copying.plain(first.astype(wide), first.place)
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))

@@ -1,8 +1,9 @@
-"""Scopes that set Paddle's current device. Paddle has one current device for the whole process, so scopes of several
-threads may overlap, and end in any order.
+"""Scopes that set Paddle's current device. Paddle has one current device for the whole process,
+so scopes of several threads may overlap, and end in any order.
 
-The scope that is left last restores the device that was current before all scopes. If a scope is left while a later one
-is open, the next one restores the device that the first would have restored.
+The scope that is left last restores the device that was current before all scopes. If a scope
+is left while a later one is open, the next one restores the device that the first would have
+restored.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class _Open:
-    """An open scope, with the name of the device that becomes current again when the scope is left."""
+    """An open scope, with the name of the device that becomes current again when the scope is
+    left."""
 
     def __init__(self, before: str) -> None:
         self.before = before
@@ -26,11 +28,14 @@ class _Open:
 
 _lock = threading.Lock()
 _open: list[_Open] = []
+"""The open scopes of all threads, in the order in which they were entered."""
 
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """A block in which a device is the current one of the process."""
+    """A block in which the device that Paddle calls `name`, such as "gpu:1", is the current one
+    of the process."""
+    # no other thread may change the device between reading and setting it
     with _lock:
         own = _Open(paddle.get_device())
         paddle.set_device(name)
@@ -38,14 +43,18 @@ def scope(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if _lock is not None:  # as it is while the interpreter ends, which puts nothing back
+        # while the interpreter ends, modules lose their globals, and nothing has to be restored
+        if _lock is not None:
             with _lock:
                 _leave(own)
 
 
 def _leave(own: _Open) -> None:
+    """Closes a scope. If it was the last one entered, its device from before becomes current
+    again; otherwise the scope entered after it takes over that device, to restore it later."""
     place = _open.index(own)
     del _open[place]
+    # true if no scope is open that was entered after this one
     if place == len(_open):
         paddle.set_device(own.before)
     else:

@@ -1,12 +1,14 @@
-"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda_driver.ring`).
+"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of
+page-locked memory that xdevice keeps for this, `xdevice.cuda_driver.ring`).
 
 Rules for this module, and why:
 
-- The ring copies on the current stream, because Paddle works on that stream and allocates memory for it.
-- A copy has ended when its function returns, so that every stream can use it, as with Paddle's own copies. `put` and
-  `to_gpu`, which `stage` calls, are the exceptions.
-- Nothing is copied through the ring to or from a virtual GPU, whose memory the CUDA driver cannot read.
+- The ring copies on the current stream, because Paddle works on that stream and allocates
+  memory for it.
+- A copy is complete when its function returns, so that every stream can use it, as with
+  Paddle's own copies. The exceptions are `put` and `to_gpu`, which `stage` calls.
+- Nothing is copied through the ring to or from a virtual GPU, whose memory the CUDA driver
+  cannot read.
 """
 
 from __future__ import annotations
@@ -26,17 +28,21 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+# makes a tensor on a place without values; None in a Paddle that lacks it, and then nothing
+# goes through the ring
 _empty = private.get("paddle._C_ops.empty")
 TO_HOST: Final = 32 << 20
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than Paddle's own: `TO_HOST`
-for copies to the host, `TO_GPU` for copies to a GPU."""
+"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than
+Paddle's own: `TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
 
 
 def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
-    """Returns the values of a tensor on a GPU, read through the ring; None if Paddle has to read them."""
+    """Returns the values of a tensor on a GPU, read through the ring; None if Paddle has to
+    read them."""
     if not _is_read(x):
         return None
+    # on the current stream, so that the copy comes after the work that computes `x`
     return staging.read(
         x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place))
     )
@@ -45,14 +51,16 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
 def put(
     values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]
 ) -> paddle.Tensor | None:
-    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if Paddle has to copy them.
-    The array may be changed as soon as this returns, while the copy ends later, on the current stream."""
+    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if
+    Paddle has to copy them. The array may be changed as soon as this returns, while the copy
+    ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or values.nbytes < TO_GPU
         or not values.flags.c_contiguous
     ):
         return None
+    # separate from the checks above, which are faster and exclude most arrays
     if values.dtype.name not in dtypes or not _is_possible():
         return None
     tensor = _empty(list(values.shape), getattr(paddle, values.dtype.name), place)
@@ -60,8 +68,9 @@ def put(
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """Returns a copy on a GPU of a tensor on the host, through which no gradient flows; None if Paddle has to copy it.
-    The tensor has been read when this returns, while the copy ends later, on the current stream."""
+    """Returns a copy on a GPU of a tensor on the host, through which no gradient flows; None if
+    Paddle has to copy it. The tensor has been read when this returns, while the copy ends
+    later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or not _is_plain(x, TO_GPU)
@@ -80,24 +89,29 @@ def wait(place: Any) -> None:
 
 
 def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """Returns a finished copy on a GPU of a tensor on the host, or the reverse, through which no gradient flows; None
-    if Paddle has to copy it."""
+    """Returns a finished copy on a GPU of a tensor on the host, or the reverse, through which
+    no gradient flows; None if Paddle has to copy it."""
     gpu = _gpu(place)
     if gpu is None:
         return _on_host(x) if is_host(place) else None
     copy = to_gpu(x, gpu)
+    # the copy goes on as work of the current stream, while the result may be used on any stream
     if copy is not None:
         wait(gpu)
     return copy
 
 
 def is_host(place: Any) -> bool:
+    """Whether a place is that of the CPU, in either of Paddle's two classes of places."""
+    # programs make a `CPUPlace`, and `Tensor.place` returns an object of another class
     return isinstance(place, paddle.CPUPlace) or (
         hasattr(place, "is_cpu_place") and place.is_cpu_place()
     )
 
 
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
+    """Returns a copy on the host of a tensor on a GPU, through which no gradient flows; None if
+    Paddle has to copy it."""
     if not _is_read(x):
         return None
     copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
@@ -108,42 +122,53 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
 
 
 def _gpu(place: Any) -> Any | None:
-    """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` takes, while `Tensor.place` is of
-    another class. None if the place is not that of a GPU."""
+    """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` takes, while
+    `Tensor.place` is of another class. None if the place is not that of a GPU."""
     if hasattr(place, "is_gpu_place") and place.is_gpu_place():
         return paddle.CUDAPlace(place.gpu_device_id())
     return place if isinstance(place, paddle.CUDAPlace) else None
 
 
 def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
+    """Returns `copy` with the name and the flag `persistable` of `x`, as Paddle's own copies
+    have them."""
     copy.name, copy.persistable = x.name, x.persistable
     return copy
 
 
 def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
+    """Starts a copy from the address `source` on the host, in the memory of `owner`, to a
+    tensor on a GPU. Returns False if the ring cannot do that."""
     return ring.to_gpu(owner, source, target, target.data_ptr(), size(target), _stream(place))
 
 
 def _stream(place: Any) -> int:
+    """Returns CUDA's handle of the current stream of a GPU."""
     handle: int = _current(place).stream_base.cuda_stream
     return handle
 
 
 def _current(place: Any) -> Any:
+    """Returns Paddle's current stream of a GPU."""
     return paddle.device.current_stream(place)
 
 
 def _is_read(x: paddle.Tensor) -> bool:
+    """Whether the host reads a tensor through the ring: a large one on a GPU."""
     return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 
 def _is_plain(x: paddle.Tensor, least: int) -> bool:
+    """Whether a tensor is dense, without gaps, and of at least this many bytes."""
     return x.is_dense() and size(x) >= least and x.is_contiguous()
 
 
 def _is_possible() -> bool:
+    """Whether the ring can be used now: not while Paddle traces, and only on a machine of the
+    kind on which the ring was measured."""
     return _empty is not None and paddle.in_dynamic_mode() and ring.is_measured()
 
 
 def size(x: paddle.Tensor) -> int:
+    """Returns how many bytes the values of a tensor take."""
     return int(x.size) * int(x.element_size())

@@ -1,8 +1,9 @@
-"""Streams and events on GPUs, and keeping tensors as long as a stream uses them.
+"""Streams and events on GPUs. Also keeps tensors alive as long as a stream uses them.
 
-The events are made by the CUDA driver, because Paddle makes its own on the current GPU, which only `set_device`
-chooses, for all threads. Tensors have to be kept, because Paddle has no `record_stream`: as soon as a tensor is
-deleted, the stream on which it was made may reuse its memory.
+The events are made by the CUDA driver: Paddle makes its own on the current GPU, which can only
+be changed for all threads (by `set_device`). Tensors must be kept alive, because Paddle has no
+`record_stream`: as soon as a tensor is deleted, the stream on which it was made may reuse its
+memory.
 """
 
 from __future__ import annotations
@@ -28,28 +29,33 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 class Event:
-    """A CUDA event on one GPU that can be timed, made by the CUDA driver."""
+    """A CUDA event on the GPU `index` that can be timed, made by the CUDA driver."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.handle = ctypes.c_void_p()
         with driver.on(index):
+            # the flags 0 mean an event that keeps its time
             driver.call("cuEventCreate", ctypes.byref(self.handle), 0)
 
     def record(self, stream: Any) -> None:
+        """Makes this event happen when the work that a stream has been given so far is done."""
         with driver.on(self.index):
             driver.call("cuEventRecord", self.handle, _handle(stream))
 
     def block(self, stream: Any) -> None:
         """Makes later work of a stream wait for this event."""
+        # in the context of the stream, which may be on another GPU than the event
         with driver.on(stream.stream_base.place.get_device_id()):
             driver.call("cuStreamWaitEvent", _handle(stream), self.handle, 0)
 
     def wait(self) -> None:
+        """Makes the host wait until this event has happened."""
         with driver.on(self.index):
             driver.call("cuEventSynchronize", self.handle)
 
     def has_happened(self) -> bool:
+        """Whether the work before this event is done. Raises `DriverError` if it has failed."""
         try:
             with driver.on(self.index):
                 driver.call("cuEventQuery", self.handle)
@@ -60,12 +66,14 @@ class Event:
         return True
 
     def __del__(self) -> None:
+        # no handle if the driver has refused to make the event
         if self.handle:
             with suppress(Exception):  # at the end of the process the driver may be gone
                 driver.call("cuEventDestroy_v2", self.handle)
 
 
 def _handle(stream: Any) -> ctypes.c_void_p:
+    """Returns the CUDA driver's handle of one of Paddle's streams."""
     return ctypes.c_void_p(stream.stream_base.cuda_stream)
 
 
@@ -73,23 +81,28 @@ def _handle(stream: Any) -> ctypes.c_void_p:
 
 _lock = threading.Lock()
 _used: list[tuple[paddle.Tensor, Any]] = []
+"""The tensors that the program may still use, each with a stream that uses it."""
 _ending: list[tuple[paddle.Tensor, Event]] = []
+"""The tensors that only this module still refers to, each with the event that ends their
+use."""
 
 
 def keep(x: paddle.Tensor, stream: Any) -> None:
-    """Keeps `x` alive until nothing else refers to it and the stream has then finished all work that it was given."""
+    """Keeps `x` alive until nothing else refers to it and the stream has then finished all work
+    that it was given."""
     with _lock:
         _let_go()
         _used.append((x, stream))
 
 
 def _let_go() -> None:
-    """Releases tensors whose stream has finished its work, and marks the end of the work on those that only this module
-    still holds."""
+    """Releases the tensors in `_ending` whose event has happened, and moves those in `_used`
+    that only this module still refers to into `_ending`."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:
-        # two references are not the program's: that of the entry, and that of getrefcount's argument
+        # two references are not the program's: that of the entry, and that of the argument of
+        # `getrefcount`
         if sys.getrefcount(entry[0]) > 2:
             still_used.append(entry)
             continue
@@ -100,21 +113,26 @@ def _let_go() -> None:
 
 
 class PaddleStreams(Streams):
+    """The capability of streams and events, on CUDA's GPUs."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
-    stream_reach = "process"
+    stream_reach = "process"  # Paddle has one current stream of a GPU for all threads
 
     def new_stream(self, device: Device) -> Any:
+        """Returns a new stream on a GPU. Raises `UnsupportedError` for other devices."""
         self._require_gpu(device, "streams")
         return paddle.device.Stream(self.to_native(device))
 
     def current_stream(self, device: Device) -> Any:
+        """Returns the current stream of a GPU. Raises `UnsupportedError` for other devices."""
         self._require_gpu(device, "streams")
         return paddle.device.current_stream(self.to_native(device))
 
     @contextmanager
     def stream_scope(self, stream: Any) -> Iterator[None]:
+        """A block in which the work of all threads goes to a stream."""
         # not paddle.device.stream_guard, which may also change the default GPU of all threads
         before = paddle.device.set_stream(stream)
         try:
@@ -123,14 +141,18 @@ class PaddleStreams(Streams):
             paddle.device.set_stream(before)
 
     def stream_wait(self, stream: Any, event: Any) -> None:
+        """Makes later work of a stream wait for an event; the host does not wait."""
         event.block(stream)
 
     def new_event(self, device: Device) -> Any:
+        """Returns an event on a GPU. Raises `UnsupportedError` for other devices, and on
+        ROCm."""
         self.require_events(device)
-        self.current_stream(device)  # makes the GPU's context
+        self.current_stream(device)  # makes Paddle's context on the GPU, if there is none
         return Event(device.index)
 
     def require_events(self, device: Device) -> None:
+        """Raises `UnsupportedError` for a device without events."""
         self._require_gpu(device, "events")
         if not driver.is_there():
             raise self.unsupported(
@@ -139,12 +161,15 @@ class PaddleStreams(Streams):
             )
 
     def record(self, event: Any, stream: Any) -> None:
+        """Makes an event happen when the work that a stream has been given so far is done."""
         event.record(stream)
 
     def wait_event(self, event: Any) -> None:
+        """Makes the host wait until an event has happened."""
         event.wait()
 
     def elapsed(self, start: Any, end: Any) -> float:
+        """Returns the seconds between two events that have happened."""
         milliseconds = ctypes.c_float()
         with driver.on(start.index):
             driver.call(
@@ -153,12 +178,14 @@ class PaddleStreams(Streams):
         return milliseconds.value / 1000
 
     def keep_for(self, x: paddle.Tensor, stream: Any) -> None:
+        """Keeps the memory of `x` until a stream has finished the work that uses it."""
         if x.place.is_gpu_place():
             keep(x, stream)
 
     def _require_gpu(self, device: Device, what: str) -> None:
-        """Raises `UnsupportedError` for a device without streams. Paddle would crash with a segmentation fault (3.3.1,
-        built for the CPU)."""
+        """Raises `UnsupportedError` for a device without streams, on which Paddle would crash
+        with a segmentation fault (3.3.1, built for the CPU). `what` says in the error what was
+        asked for: "streams" or "events"."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel.run() runs tasks side by side"
             raise self.unsupported(f"{what} on {device}", how)

@@ -1,8 +1,9 @@
-"""Help for functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's code, and copies
-symbols (the stand-ins for tensors in a traced program).
+"""Help for functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's
+code, and copies symbols (the stand-ins for tensors in a traced program).
 
-Paddle rewrites the source of all functions that a traced function calls. The rewritten functions do not see the names
-of their module, so those of xdevice would fail with a TypeError or an ImportError (3.3.1).
+Paddle rewrites the source of all functions that a traced function calls. A rewritten function
+cannot use the names of its module, so functions of xdevice would fail with a TypeError or an
+ImportError (3.3.1).
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 
 SYMBOLS: tuple[type, ...] = tuple(
     cls
-    # of 2.6, and of 3.x
+    # Paddle 2.6 traces with the first class, Paddle 3 with the second
     for cls in (paddle.static.Variable, getattr(getattr(paddle, "pir", None), "Value", None))
     if cls is not None
 )
 
 
+# a set of files that Paddle's tracer of bytecode does not follow, and a function that makes a
+# changed set count. None in Paddle 2.6, which lacks them
 _skipped = private.get("paddle.jit.sot.opcode_translator.skip_files.skip_file_names")
 _skip = private.get("paddle.jit.sot.opcode_translator.skip_files.setup_skip_files")
 
@@ -37,25 +40,30 @@ _skip = private.get("paddle.jit.sot.opcode_translator.skip_files.setup_skip_file
 def keep_out() -> None:
     """Tells Paddle not to rewrite the functions of xdevice and of this adapter."""
     stand_ins = []
+    # the folders of xdevice and of this adapter
     for name, file in (("xdevice", errors.__file__), (__package__ or "", __file__)):
-        # not the module itself: Paddle would also ignore what it can reach from there, which is all of Paddle
+        # not the module itself: Paddle also ignores every module that it reaches from there,
+        # and it would reach all of Paddle
         stand_ins.append(ModuleType(name))
         stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
     paddle.jit.ignore_module(stand_ins)
-    # the tracer of to_static(full_graph=False), not in 2.6
+    # `ignore_module` does not reach the tracer of bytecode, that of to_static(full_graph=False)
     if _skipped is not None and _skip is not None:
-        _skipped.update(str(one.__file__).removesuffix("__init__.py") for one in stand_ins)
+        _skipped.update(
+            str(module.__file__).removesuffix("__init__.py") for module in stand_ins
+        )
         _skip()
 
 
 def copied(x: Any, device: Device, backend: Backend) -> Any:
-    """Adds a copy of the symbol `x` to the traced program, and returns the copy's symbol. Raises `UnsupportedError`
-    unless `device` is Paddle's current device, on which the whole program runs."""
+    """Adds a copy of the symbol `x` to the traced program, and returns the copy's symbol.
+    Raises `UnsupportedError` unless `device` is Paddle's current device, on which the whole
+    program runs."""
     # "vgpu:1" is a virtual GPU
-    here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
-    if here is not device:
+    current = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
+    if current is not device:
         raise backend.unsupported(
-            f"moves to {device} inside to_static, whose program runs on {here}",
+            f"moves to {device} inside to_static, whose program runs on {current}",
             "move its inputs before it is called",
         )
     return paddle.assign(x)

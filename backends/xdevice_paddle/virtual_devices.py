@@ -1,5 +1,7 @@
-"""The kind of device that virtual GPUs are for Paddle, which lists its devices at its import: so this is needed before.
-Importing this module must not import Paddle. It loads the code that makes virtual GPUs only if they are wanted.
+"""The kind of device as which virtual GPUs are registered with Paddle.
+
+Paddle lists its devices when it is imported, so this module is needed before that, and must not
+import Paddle. It loads the code that makes virtual GPUs only if they are wanted.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _TOO_LATE: Final = (
     "XDEVICE_VIRTUAL_GPUS set, or xdevice.virtual_gpus(n) above `import paddle`"
 )
 _registered = 0
+"""How many virtual GPUs Paddle has."""
 _why_not: str | None = _TOO_LATE
+"""Why Paddle has no virtual GPUs; None if it has them."""
 
 
 def registered() -> int:
@@ -44,12 +48,15 @@ def name_of(device: Device) -> str:
 
 @contextmanager
 def importing(n: int) -> Iterator[None]:
-    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes nothing."""
+    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes
+    nothing."""
     global _registered, _why_not
+    # Paddle lists its devices once, when it is imported
     if not n or "paddle" in sys.modules:
         yield
         return
-    # by name, because the folder of the product imports this module
+    # by its name, because this module belongs to the device layer, which may not import the
+    # folder `virtual`, which imports this module
     custom_device: Any = import_module(f"{__package__}.virtual.custom_device")
     with custom_device.environment():
         _why_not = custom_device.register(n, KIND)

@@ -1,7 +1,9 @@
-"""Finds the type of device that `gpu:i` means in TensorFlow, and waits for devices that TensorFlow's own wait skips.
+"""Finds the type of device that `gpu:i` means in TensorFlow, and waits for devices that
+TensorFlow's own wait skips.
 
-`tf.test.experimental.sync_devices` waits only for GPUs of CUDA or ROCm, in a build for them. For all pluggable devices,
-including Metal's "GPU" and Intel's "XPU", its kernel is empty. Reading a value waits on every device.
+`tf.test.experimental.sync_devices` waits only for GPUs of CUDA or ROCm, in a build for them.
+For all pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is empty.
+Reading a value, in contrast, waits for the value on every device.
 """
 
 from __future__ import annotations
@@ -16,34 +18,50 @@ from xdevice.base import devices
 from xdevice.contract.accelerators import choose
 
 _NO_GPU: Final = {"CPU", "XLA_CPU", "XLA_GPU", "TPU", "TPU_SYSTEM", "COMPOSITE"}
+"""TensorFlow's own device types that are no accelerators of the kind `gpu`; every other type
+is."""
 IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm()
+"""Whether this build of TensorFlow supports CUDA or ROCm, so that "GPU" is not a plugin's
+device."""
 
 
 @cache
 def kind() -> str:
-    """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no accelerator."""
-    names = sorted({one.device_type for one in tf.config.list_physical_devices()} - _NO_GPU)
+    """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no
+    accelerator."""
+    names = sorted(
+        {device.device_type for device in tf.config.list_physical_devices()} - _NO_GPU
+    )
+    # on a machine with several types TensorFlow itself computes on "GPU", so that is the
+    # default
     device_type = choose("tensorflow", names, _words, "GPU") or "GPU"
+    # a plugin's type, such as "XPU", becomes a word for `gpu:i` in device spellings
     devices.HARDWARE.update(word for word in [device_type.lower()] if word != "gpu")
     return device_type
 
 
 def words() -> frozenset[str]:
+    """Returns the words that mean the hardware of `gpu:i` in TensorFlow, such as "cuda"."""
     return _words(kind())
 
 
 def _words(name: str) -> frozenset[str]:
+    """Returns the words that mean the hardware of a TensorFlow device type, such as "cuda" for
+    "GPU"."""
     if name != "GPU":
         return frozenset((name.lower(),))
+    # on macOS only Apple's plugin has GPUs
     if sys.platform == "darwin":
         return frozenset(("mps",))
     return frozenset(("rocm", "hip") if tf.test.is_built_with_rocm() else ("cuda",))
 
 
 def wait_for_others() -> None:
-    """Waits for all devices that TensorFlow's own `sync_devices` does not wait for, by reading a value on each."""
+    """Waits for all devices that TensorFlow's own `sync_devices` does not wait for, by reading
+    a value on each."""
     for device in tf.config.list_logical_devices():
         if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):
             continue
         with tf.device(device.name):
+            # the sum is computed on the device, after its earlier work
             (tf.constant(0.0) + 1).numpy()

@@ -26,12 +26,16 @@ def is_blocking() -> bool:
 
 
 def blocking(waits: bool) -> AbstractContextManager[None]:
-    """While this block is open, the operations of this thread run synchronously. With `waits`, the host also waits
-    after each operation until the GPUs are done."""
+    """While this block is open, the operations of this thread run synchronously. With `waits`,
+    the host also waits after each operation until the GPUs are done."""
     return _blocked.on(partial(_block, waits))
 
 
 def _block(waits: bool) -> Callable[[], None]:
+    """Makes the operations of this thread synchronous, as `blocking` says. Returns a function
+    that restores the setting from before."""
+
+    # TensorFlow calls it after each operation, with these arguments
     def wait(
         op_type: str,
         inputs: Any,
@@ -40,7 +44,9 @@ def _block(waits: bool) -> Callable[[], None]:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        # SyncDevice is the operation that sync_devices runs
+        """Waits for the GPUs if the operation has run in a block."""
+        # only for operations that have run: not while a graph is built, and not for SyncDevice,
+        # which sync_devices itself runs
         if (
             graph is None
             and op_type != "SyncDevice"
@@ -54,6 +60,7 @@ def _block(waits: bool) -> Callable[[], None]:
     tf.config.experimental.set_synchronous_execution(True)
 
     def undo() -> None:
+        """Restores what held before the block."""
         if call_no_more is not None:
             call_no_more()
         tf.config.experimental.set_synchronous_execution(before)
@@ -62,11 +69,17 @@ def _block(waits: bool) -> Callable[[], None]:
 
 
 class TensorflowBlocking(Blocking):
+    """The capability of blocking mode for TensorFlow."""
+
     def blocking(self) -> AbstractContextManager[None]:
+        """Returns a context manager in which each operation of this thread returns when it is
+        computed. Raises `UnsupportedError` for GPUs of a plugin, for which TensorFlow cannot
+        wait."""
+        # virtual GPUs are CPUs, on which synchronous execution is enough
         waits = self.count("gpu") > self.virtual
         if waits and not accelerators.IS_NVIDIA_OR_AMD:
             raise self.unsupported(
-                f"blocking mode on {accelerators.kind()}, whose work its own wait passes over",
+                f"blocking mode on {accelerators.kind()}, for whose work TensorFlow cannot wait",
                 "call xdevice.sync() after the line in question",
             )
         return blocking(waits)

@@ -1,12 +1,14 @@
-"""Lends the memory of TensorFlow's tensors to other frameworks, and takes over memory of theirs, without a copy.
+"""Shares memory between TensorFlow and other frameworks without a copy, in both directions.
 
 Facts about TensorFlow that the code depends on:
 
 - An operation on memory whose address is not a multiple of 64 bytes crashes the process.
-- `x.__dlpack__` refuses a `stream`, so tensors are exchanged through `tf.experimental.dlpack`, after a wait.
-- TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same value. Writing into
-  such a constant would change all later ones.
-- `to_dlpack` of a string tensor crashes the process. Strings never get here, because xdevice has no dtype for them.
+- `x.__dlpack__` refuses a `stream`, so tensors are exchanged through `tf.experimental.dlpack`,
+  after a wait.
+- TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same
+  value. Writing into such a constant would change all later ones.
+- `to_dlpack` of a string tensor crashes the process. The core never converts strings, because
+  xdevice has no dtype for them.
 """
 
 from __future__ import annotations
@@ -29,41 +31,57 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
 
 COMPOSITES = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
+"""The types of tensors that consist of several dense tensors (their components)."""
 TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 
 class TensorflowConversion(Conversion):
+    """The capability of sharing memory for TensorFlow."""
+
     def shares(self, device: Device) -> bool:
-        # sharing memory was tried on GPUs of NVIDIA and AMD only
+        """Whether other frameworks can use the memory of a device: the CPU, and real GPUs of
+        NVIDIA or AMD."""
+        # sharing the memory of other vendors' GPUs was never tried
         return super().shares(device) and (
             device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD
         )
 
     def takes(self) -> Takes | None:
+        """Returns the memory in which TensorFlow can compute: aligned, and in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:
+        """Returns `x` itself, because tapes record TensorFlow's gradients, and not the tensors.
+        Raises `UnsupportedError` for a composite or symbolic tensor."""
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
-                f"a {type(x).__name__} has no memory of its own; convert the dense tensor (tf.sparse.to_dense(x), "
+                f"a {type(x).__name__} consists of several tensors; convert the dense tensor (tf.sparse.to_dense(x), "
                 f"x.to_tensor(), tf.convert_to_tensor(x)), or its components"
             )
         return x
 
     def finish(self, x: Any) -> None:
+        """Waits for all work on a GPU, because TensorFlow cannot wait for one tensor."""
         if self.device_of(x).kind != "cpu":  # on the CPU `to_dlpack` itself waits
             self.synchronize(None)
 
     def export(self, x: Any) -> Any:
+        """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, whose memory
+        may belong to a constant that TensorFlow returns again."""
         if x.shape.rank == 0:
-            raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
+            raise BufferError(
+                "TensorFlow may use the memory of a 0-d tensor again for another constant"
+            )
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
+        """Returns a tensor in the memory of another framework, which `lent` describes."""
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        # a dtype of ml_dtypes, which NumPy does not export by DLPack
+        """Returns a tensor on the CPU in the memory of an array, or a copy for 8-bit floats."""
+        # 2 means a dtype from outside NumPy: one of ml_dtypes, which NumPy cannot export by
+        # DLPack
         if array.dtype.isbuiltin == 2:
             if array.dtype.name in self.short_floats:
                 # tf.bitcast does not support these dtypes
@@ -73,4 +91,6 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def gives_away(self, x: Any) -> bool:
+        """Whether `to_numpy(x)` returns an array of its own: only if it is read through the
+        ring."""
         return staging.is_read(x, self)

@@ -1,12 +1,15 @@
-"""Names the variables of TensorFlow's and Keras's models, so that a model that is built again has the same names.
+"""Names the variables of TensorFlow's and Keras's models, so that a model that is built again
+has the same names.
 
 How the names are made:
 
-- Keras's own `path` is not such a name: Keras numbers the layers of the whole process (dense, dense_1, ...), so a model
-  that is built a second time has other paths. So a layer has its own name without this number, and is numbered among
-  the layers of its parent, as in Keras's own files.
+- Keras's own `path` cannot be used: Keras numbers the layers of the whole process (dense,
+  dense_1, ...), so the paths differ if a model is built a second time. So a layer has its Keras
+  name without this number, and is numbered among the layers of its parent, as in Keras's own
+  files.
 - Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
-- Variables that only the search for moving models (`parts.built`) finds are named by their path.
+- Variables that only the search for moving models (`parts.built`) finds are named by their
+  path.
 """
 
 from __future__ import annotations
@@ -27,20 +30,23 @@ if TYPE_CHECKING:
 _trainable = private.field("keras.Layer._trainable_variables")
 _non_trainable = private.field("keras.Layer._non_trainable_variables")
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""Types of parts of a Keras model whose variables are left out of the model's state dict, because no other framework
-has them there."""
+"""Types of parts of a Keras model whose variables are left out of the model's state dict,
+because no other framework has them there."""
 _Named = tuple[str, Any]
+"""The name of an object, and the object."""
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns the name and the `tf.Variable` of each variable of a model, without those of its optimizer and its
-    metrics; or of `model` itself if it is an optimizer or a metric."""
+    """Returns the name and the `tf.Variable` of each variable of a model, without those of its
+    optimizer and its metrics; or of `model` itself if it is an optimizer or a metric. Raises
+    `NotBuiltError` if the model or optimizer does not have its variables yet."""
     if isinstance(model, keras.optimizers.Optimizer):
         if not model.built:
             raise NotBuiltError(
                 "the optimizer has no state yet; build it first: optimizer.build(model.trainable_variables)"
             )
-        # by number, as in Keras's own files: the paths contain those of the parameters, which differ between processes
+        # by number, as in Keras's own files: the paths contain those of the parameters, which
+        # differ between processes
         owned_by_optimizer: list[tuple[str, Any]] = [
             (str(i), parts.tf_variable(x)) for i, x in enumerate(model.variables)
         ]
@@ -50,8 +56,11 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
         return _unique(
             (variable.name, parts.tf_variable(variable)) for variable in model.variables
         )
+    # a shared variable comes once for each of its names
     named = list(_walk(model, "", ()))
     reached = {id(variable) for _, variable in named}
+    # the variables that `_walk` does not reach, such as those in a set or in a loss, are named by
+    # their paths
     names = {
         id(parts.tf_variable(part)): part.path
         for part in owned
@@ -66,8 +75,10 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
-    """Yields name and variable for every variable in `thing`, a shared variable under each of its names. `name` is the
-    name of `thing`; `above` has the `id`s of the objects that contain it."""
+    """Yields name and variable for every variable in `thing`, a shared variable under each of
+    its names. `name` is the name of `thing`; `above` has the `id`s of the objects that contain
+    it."""
+    # a part that refers to the model that contains it would be walked without end
     if id(thing) in above:
         return
     if isinstance(thing, tf.Variable):
@@ -81,13 +92,15 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 
 
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
-    """Yields path and layer of every layer of a model, once. The path is the one in the names of the layer's variables,
-    with dots instead of slashes."""
+    """Yields path and layer of every layer of a model, once. The path is the one in the names
+    of the layer's variables, with dots instead of slashes."""
     visited: set[int] = set()
     return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", visited))
 
 
 def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
+    """Yields the name and the layer of every layer in `thing`, including `thing` itself. `name`
+    is the name of `thing`; the `id`s of what was walked are added to `visited`."""
     if id(thing) in visited or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
         return
     visited.add(id(thing))
@@ -119,19 +132,24 @@ def _children(thing: Any) -> Iterable[_Named]:
 
 
 def _attributes(thing: Any) -> list[_Named]:
-    # attributes that begin so are TensorFlow's own records
+    """Returns the names and values of the attributes that the program has given to an
+    object."""
+    # TensorFlow's own records have names that begin with "_self_"
     return [
         (name, value) for name, value in vars(thing).items() if not name.startswith("_self_")
     ]
 
 
 def _foreign(layer: keras.Layer) -> list[_Named]:
-    """Returns the `tf.Variable`s and `tf.Module`s that a Keras layer has as attributes. Keras does not track these."""
+    """Returns the `tf.Variable`s and `tf.Module`s that a Keras layer has as attributes. Keras
+    does not track these."""
     kinds = (tf.Variable, tf.Module)
     return [(name, value) for name, value in _attributes(layer) if _holds(value, kinds)]
 
 
 def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a value is an object of one of these types, or a dict, list or tuple with at
+    least one directly in it."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -140,9 +158,11 @@ def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _lasting(layer: keras.Layer) -> str:
-    """Returns the name of a layer without the number that Keras appended: "dense" for "dense_3"."""
+    """Returns the name of a layer without the number that Keras appended: "dense" for
+    "dense_3"."""
     base, _, number = layer.name.rpartition("_")
-    # such as "dense_3" of a Dense, and "forward_lstm_3" of the LSTM in a Bidirectional
+    # the name must end with the class: "dense_3" of a Dense, "forward_lstm_3" of the LSTM in a
+    # Bidirectional. In any other name the program itself has chosen the number
     is_numbered = number.isdigit() and base.replace("_", "").endswith(
         type(layer).__name__.lower()
     )
@@ -150,7 +170,8 @@ def _lasting(layer: keras.Layer) -> str:
 
 
 def _unique(named: Iterable[_Named]) -> list[_Named]:
-    """Returns the pairs with unique names: a name that an earlier pair has gets a number appended."""
+    """Returns the pairs with unique names: a name that an earlier pair has gets a number
+    appended."""
 
     taken: set[str] = set()
     unique = []

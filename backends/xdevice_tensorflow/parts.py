@@ -20,62 +20,78 @@ layers_in = private.field("keras.Layer._layers")
 nodes_of = private.field("keras.Operation._inbound_nodes")
 
 TRACES = ("train_function", "test_function", "predict_function")
+"""The attributes in which Keras keeps the functions that it has traced for `fit`, `evaluate`
+and `predict`. It makes them again when they are None."""
 TRACED_FUNCTION = type(tf.function(lambda: None))
+"""The type of the objects that `tf.function` returns. TensorFlow has no public name for it."""
 SHARED = (
     tf.distribute.Strategy,
     ModuleType,
     type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)),
 )
-"""The types of objects that a model refers to but does not own, so a copy of the model has the same ones. The last is
-Keras's switch between backends, which layers for images hold and `copy` cannot take."""
+"""The types of objects that a model refers to but does not own, so a copy of the model has the
+same ones. The last is Keras's switch between backends, which layers for images hold and `copy`
+cannot take."""
 
 _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
     keras.Loss, keras.random.SeedGenerator,
 )  # fmt: skip
+"""The types of objects that may own variables, and whose attributes are searched for them."""
 _LEAVES = (tf.Variable, TRACED_FUNCTION, FunctionType, *SHARED)
+"""The types of objects that are parts of a model, but are not searched any further."""
 _MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
+"""The types of parts whose variables `fit` makes, on the default device."""
 _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
+"""The `build` methods of Keras's base classes. A layer that inherits one of them makes no
+variables of its own when it is built, so it need not be built before it is moved."""
 
 
 def tf_variable(variable: Any) -> tf.Variable | None:
-    """Returns the `tf.Variable` in a Keras variable, or itself; None if it has none yet. The public `value` is not
-    used, because it is cast inside a layer of mixed precision."""
+    """Returns the `tf.Variable` in a Keras variable, or None if it has none yet; a
+    `tf.Variable` is returned as it is. The public `value` is not used, because inside a layer
+    of mixed precision it is cast to another dtype."""
     if isinstance(variable, tf.Variable):
         return variable
     return next((x for x in vars(variable).values() if isinstance(x, tf.Variable)), None)
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns the name and the `tf.Variable` of each variable of a model, including those of its optimizer, its metrics
-    and its random seeds."""
+    """Returns the name and the `tf.Variable` of each variable of a model, including those of
+    its optimizer, its metrics and its random seeds."""
     return _named(built(model))
 
 
 def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
+    """Returns each `tf.Variable` among `parts` with its name: the path of the Keras variable
+    that has it, if there is one, or its own name."""
     names = {
         id(tf_variable(part)): part.path for part in parts if isinstance(part, keras.Variable)
     }
     tf_variables = [part for part in parts if isinstance(part, tf.Variable)]
     return [
+        # TensorFlow appends ":0" to names
         (names.get(id(variable), variable.name.partition(":")[0]), variable)
         for variable in tf_variables
     ]
 
 
 def weights(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns the variables that say on which device a model is. Those of metrics and optimizers count only if the
-    model has no others, because `fit` makes them on the default device."""
+    """Returns the name and the `tf.Variable` of each variable that decides on which device a
+    model is. The variables of metrics and optimizers count only if the model has no others,
+    because `fit` makes them on the default device."""
     parts = built(model, without=_MADE_LATER)
+    # an optimizer or a metric itself, or a model without weights
     if not any(isinstance(part, tf.Variable) for part in parts):
         return variables(model)
     return _named(parts)
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tensors that a model holds besides its variables, as attributes or in lists, dicts and tuples. Each
-    comes with the dict, list or tuple that holds it, and its key there: (holder, key, tensor). Strings and handles,
-    which cannot move, are left out."""
+    """Returns the tensors that a model holds besides its variables, as attributes or in lists,
+    dicts and tuples. Each comes with the dict, list or tuple that holds it, and its key there:
+    (holder, key, tensor). Strings and handles, which cannot move, are left out."""
+    # only types of eager tensors have a backing device
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -85,8 +101,10 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tuples that a model holds as attributes or in lists and dicts, not those inside other tuples. Each
-    comes with its holder: (holder, key, tuple)."""
+    """Returns the tuples that a model holds as attributes or in lists and dicts, but not those
+    inside other tuples. Each comes with the dict or list that holds it, and its key there:
+    (holder, key, tuple). A move replaces a tuple if a tensor in it moves, because it cannot be
+    changed."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -95,7 +113,9 @@ def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
-    """Returns each part of a model, with the keys of its `__dict__` in which TensorFlow, or `constants`, looks."""
+    """Returns each part of a model that has attributes, as ("", part, keys). The keys are those
+    of its `__dict__` whose values TensorFlow or `constants` searches for tensors; the core
+    searches the values of the others."""
     parts = [part for part in owned(model) if isinstance(part, _OWNING)]
     return [
         (
@@ -108,6 +128,7 @@ def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
 
 
 def _is_looked_into(value: Any) -> bool:
+    """Whether the value of an attribute is a container, a tensor, or a part of a model."""
     cls: Any = type(value)
     return (
         isinstance(value, dict | list | tuple)
@@ -117,7 +138,8 @@ def _is_looked_into(value: Any) -> bool:
 
 
 def traced(model: Any) -> list[Any]:
-    """Returns the tensors of a trace that a model has kept, such as a loss."""
+    """Returns the symbolic tensors that a model has kept from a trace, such as a loss. A copy
+    of the model keeps the same ones."""
     return [
         value
         for _, _, value in _attributes(model)
@@ -126,6 +148,9 @@ def traced(model: Any) -> list[Any]:
 
 
 def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yields (holder, key, value) for each attribute of the parts of a model, and for each item
+    of the dicts, lists and tuples among them, at any depth. Dicts and lists themselves are not
+    yielded, tuples are."""
     visited: set[int] = set()
     holders = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
     while holders:
@@ -133,6 +158,7 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
         if id(holder) in visited:
             continue
         visited.add(id(holder))
+        # a list of the items, because the caller may change the holder in its loop
         for key, value in list(
             holder.items() if isinstance(holder, dict) else enumerate(holder)
         ):
@@ -143,16 +169,17 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns, as `owned` does. Raises `NotBuiltError` if the model does not have its
-    variables yet."""
+    """Returns everything that a model owns, as `owned` does. Raises `NotBuiltError` if the
+    model does not have its variables yet."""
     parts = owned(model, without)
     _require_built(model, parts)
     return parts
 
 
 def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Returns everything that a model owns (layers, variables, optimizers, ...) once, in the order of the attributes.
-    Objects of the types in `without` are left out, with what they own."""
+    """Returns everything that a model owns (layers, variables, optimizers, ...) once, in the
+    order of the attributes. Objects of the types in `without` are left out, with what they
+    own."""
     parts: list[Any] = []
     visited: dict[int, Any] = {}
     stack = [model]
@@ -160,9 +187,12 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
         thing = stack.pop()
         if id(thing) in visited:
             continue
+        # not `type(thing)`: a `tf.Module` wraps tuples and dicts, and the `__class__` of a
+        # wrapper is that of the wrapped object
         role = _role(thing.__class__)
         if role is None or (isinstance(thing, without) and thing is not model):
             continue
+        # the object is kept too, because an `id` is only unique while its object lives
         visited[id(thing)] = thing
         if role in ("leaf", "owner"):
             parts.append(thing)
@@ -171,12 +201,17 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
             children = _children(thing)
         elif role != "leaf":
             children = thing.values() if role == "dict" else thing
+        # reversed, so that the stack gives the first child first
         stack.extend(reversed(list(children)))
     return parts
 
 
 @functools.lru_cache(1024)
 def _role(cls: type) -> str | None:
+    """Returns how `owned` treats objects of a type: "leaf" (a part that is not searched),
+    "owner" (a part whose attributes are searched), "dict" or "list" (no part, but searched);
+    None if it ignores them."""
+    # in this order, because the first role that fits counts
     roles = (
         ("leaf", _LEAVES),
         ("owner", _OWNING),
@@ -187,28 +222,37 @@ def _role(cls: type) -> str | None:
 
 
 def _children(owner: Any) -> list[Any]:
-    """Returns the attributes of an object, except those that it does not own: traced functions, which Keras makes anew
-    when it needs them, and the model's variables, to which an optimizer only refers."""
+    """Returns the values of an object's attributes, except those that it does not own: traced
+    functions, which Keras makes again when it needs them, and the list of the model's
+    variables, to which an optimizer only refers."""
     values = [value for name, value in vars(owner).items() if name not in TRACES]
     if not isinstance(owner, keras.optimizers.Optimizer):
         return values
-    own = set(map(id, owner.variables))
+    # an optimizer's list of the model's variables is recognized by a variable that is not its own
+    own_ids = set(map(id, owner.variables))
     return [
-        value for value in values if not (isinstance(value, list) and _has_others(value, own))
+        value
+        for value in values
+        if not (isinstance(value, list) and _has_others(value, own_ids))
     ]
 
 
-def _has_others(values: list[Any], own: set[int]) -> bool:
+def _has_others(values: list[Any], own_ids: set[int]) -> bool:
+    """Whether a list contains a variable whose `id` is not in `own_ids`."""
     return any(
-        isinstance(value, tf.Variable | keras.Variable) and id(value) not in own
+        isinstance(value, tf.Variable | keras.Variable) and id(value) not in own_ids
         for value in values
     )
 
 
 def _require_built(model: Any, parts: list[Any]) -> None:
+    """Raises `NotBuiltError` if a layer among the parts of a model does not have its variables
+    yet."""
+    # a model that has been built may have unbuilt layers: those that it never calls
     if getattr(model, "built", False):
         return
     for part in parts:
+        # the layers in a layer are parts too, so a layer that only calls others is skipped
         if (
             isinstance(part, keras.Layer)
             and not part.built

@@ -1,7 +1,9 @@
-"""The private names of TensorFlow and Keras that this adapter uses, and their attributes that it replaces, each by the
-capability that needs it. Its other modules read them as `private["tensorflow.python...."]`.
+"""The private names of TensorFlow and Keras that this adapter reads, and the attributes that it
+replaces, each with the capability that needs it. The adapter's other modules read them as
+`private["tensorflow.python...."]`.
 
-`tf.__internal__` is not among them: TensorFlow exports it for Keras, which is released separately.
+`tf.__internal__` is not among them: TensorFlow exports it for Keras, which is released
+separately.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ READS: Final = (
 """Methods of a tensor through which the host reads it."""
 
 IN_BLOCKS: Final = (
-    # the layers that a model calls; Keras has no hooks
+    # which layers a model calls: Keras has no hooks on calls
     Private("layers' calls", "keras.Layer", ("__call__",)),
-    # the gradients of what lies between
+    # the gradients of the layers' outputs: the tape is asked for them together with those of
+    # the variables
     Private("layers' calls", "tensorflow.GradientTape", ("gradient",)),
-    # reads
+    # notices each method of a tensor through which the host reads it
     Private("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal")),
-    # copies on the named device; replaced by `xdevice.transfers`, which records moves by it. Without it `tf.identity`
-    # copies, except for int32 and strings, which it leaves on the host; no upstream issue
+    # copies to the named device. `xdevice.transfers` replaces it to record moves. Without it
+    # `tf.identity` copies, except for int32 and strings, which it leaves on the host; no
+    # upstream issue
     Private("tensors", "tensorflow.__internal__.EagerTensor", ("_copy",)),
-    # NumPy reads by the buffer protocol
+    # notices reads by NumPy, which uses the buffer protocol and none of the tensor's methods
     Private("transfers", "numpy", ("asarray", "array")),
 )  # fmt: skip
 """Attributes that are replaced until the last block that needs them ends."""
@@ -36,67 +40,74 @@ IN_BLOCKS: Final = (
 FOR_GOOD: Final = (
     # a tf.distribute strategy on a GPU that does not exist hangs in `fit`; no upstream issue
     Private("virtual GPUs", "tensorflow.python.distribute.device_util", ("canonicalize",)),
-    # a virtual GPU may lack a dtype; callbacks see the operations of one thread, and see them too late
+    # refuses operations with a dtype that a virtual GPU lacks. TensorFlow's callbacks cannot do
+    # that: they see the operations of one thread, after they have run
     Private("virtual GPUs", "tensorflow.python.pywrap_tfe", ("TFE_Py_FastPathExecute", "TFE_Py_Execute")),
-    # the same, for constants
+    # refuses constants of a dtype that a virtual GPU lacks
     Private("virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",)),
-    # the same, for copies
+    # refuses copies of a dtype that a virtual GPU lacks
     Private("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",)),
-    # AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each. Without it a
-    # trace takes ten times as long, and AutoGraph warns
+    # keeps AutoGraph from rewriting xdevice's own functions; the public `do_not_convert` is for
+    # one function each. Without it a trace takes ten times as long, and AutoGraph warns
     Private("compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",)),
 )  # fmt: skip
 """Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    # each operation with its values; `tf.debugging` keeps them in files alone
+    # reports each operation with its values; `tf.debugging` only writes them to files
     Private("operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback")),
-    # the public `enable_op_determinism` cannot be undone; no upstream issue known
+    # ends deterministic mode, and tells whether it is on: the public `enable_op_determinism`
+    # cannot be undone; no upstream issue known
     Private(
         "deterministic", "tensorflow.python.framework.config", ("disable_op_determinism", "is_op_determinism_enabled"),
     ),
-    # see above
+    # the class of the rules in `CONVERSION_RULES` that keep AutoGraph away from a module
     Private("compile", "tensorflow.python.autograph.core.config", ("DoNotConvert",)),
-    # a call whose signature has been checked. Without it a call takes 150 us more
+    # calls a compiled function whose arguments xdevice has already checked. Without it a call
+    # takes 150 us more
     Private(
         "compile", "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),
     ),
-    # whether the runtime has started. Without it TensorFlow counts as started. Also the owner of other names here:
-    # nothing public says it without starting the runtime or counting the GPUs; no upstream issue
+    # the object with the state of TensorFlow's runtime, to which other names here belong.
+    # Nothing public tells whether the runtime has started without starting it or counting the
+    # GPUs; no upstream issue. Without it TensorFlow counts as started
     Private("waiting, transfers, blocking and several processes", "tensorflow.python.eager.context", ("context",)),
-    # the same
+    # whether the runtime has started. Without it TensorFlow counts as started
     Private("waiting", "tensorflow.python.eager.context.Context", ("_initialized",)),
-    # seeing each operation of a thread; blocking needs it on GPUs only
+    # reports each operation of a thread; blocking mode needs it on GPUs only
     Private(
         "transfers and blocking", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
     ),
-    # the same, while other threads are seen
+    # removes the callback of one thread while other threads still have theirs
     Private("transfers and blocking", "tensorflow.python.eager.context.Context", ("remove_op_callback",)),
-    # collectives without a strategy: MultiWorkerMirroredStrategy is built on them, and ends processes whose peers have
-    # died
+    # collectives without a strategy: MultiWorkerMirroredStrategy is built on them, and ends
+    # processes whose peers have died
     Private(
         "several processes", "tensorflow.python.eager.context.Context",
         ("configure_collective_ops", "enable_collective_ops"),
     ),
-    # models move in place: the handle inside a variable is swapped; no upstream issue
+    # moves a model in place: the handle inside each variable is replaced; no upstream issue
     Private("models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle",)),
-    # by it Keras's optimizers look variables up, those of a copy too
+    # the name under which Keras's optimizers keep the slots of a variable: in a copied
+    # optimizer it must be that of the copied variable
     Private("models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_unique_id",)),
-    # a variable that a pipeline reads is not moved
+    # tells whether a tf.data pipeline reads a variable: such a variable cannot be moved
     Private("models", "tensorflow.python.data.ops.structured_function", ("StructuredFunctionWrapper",)),
-    # methods that hold the old model are made anew for its copy
+    # makes a `tf.function` like another one around a method of the copied model
     Private("models", "tensorflow.__internal__.function.Function", ("_clone",)),
-    # copied lists must not tell their layer of what they get
+    # keeps Keras's lists from registering items with their layer while a model is copied
     Private("models", "keras.src.utils.tracking", ("DotNotTrackScope",)),
-    # Keras keeps `id`s there
+    # the `id`s of a layer's objects: a copied layer needs those of its own
     Private("models", "keras.src.utils.tracking.Tracker", ("stored_ids",)),
-    # what a layer itself has, in order: names, and what layers compute
+    # the layers and variables directly in a layer, in order; the public lists contain those of
+    # inner layers too
     Private("layers", "keras.Layer", ("_layers", "_trainable_variables", "_non_trainable_variables")),
-    # the graph of a functional model
+    # the calls of a layer in the graph of a functional model
     Private("layers", "keras.Operation", ("_inbound_nodes",)),
-    # the same: what it writes on its outputs
+    # from which call of which layer a tensor in the graph of a functional model comes
     Private("layers", "keras.src.ops.node.Node", ("_keras_history",)),
-    # what an optimizer computes, and for which parameters
+    # an optimizer's learning rate or schedule, the parameters that it updates, and which of
+    # them have weight decay
     Private(
         "optimizers", "keras.optimizers.Optimizer", ("_learning_rate", "_trainable_variables", "_use_weight_decay"),
     ),

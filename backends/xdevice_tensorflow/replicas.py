@@ -1,8 +1,8 @@
-"""Splits and joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of its own, otherwise on
-the device of the first tensor.
+"""Splits and joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of
+its own, otherwise on the device of the first tensor.
 
-NCCL's operation on one GPU waits for those on the other GPUs. So all of them are in one `tf.function`: run eagerly, the
-first would wait forever. Each output stays on its GPU.
+NCCL's operation on one GPU waits for those on the other GPUs. So all of them are in one
+`tf.function`: run eagerly, the first would wait forever. Each output stays on its GPU.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from xdevice.base.devices import Device
+
 _SHORT = (tf.float16, tf.bfloat16)
+"""The dtypes that are added as float32, so that a sum of many tensors is rounded once."""
 _NCCL = (tf.float16, tf.float32, tf.float64)
+"""Those float dtypes that TensorFlow's operation `NcclAllReduce` supports."""
 
 
 def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
-    """Whether NCCL can add tensors like `x` on the devices `places`."""
+    """Whether NCCL can add tensors like `x` on the devices `places`: real GPUs, one for each
+    tensor."""
     return (
         not backend.virtual
         and hasattr(tf.raw_ops, "NcclAllReduce")
@@ -36,17 +40,23 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """Returns the sum or mean of the tensors, as a new tensor on the device of each."""
+    """Returns the sum or mean of the tensors, as a new tensor on the device of each. `natives`
+    are TensorFlow's names of these devices, in the order of the tensors."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 
 @lru_cache(32)
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
+    """Returns a function that adds one tensor on each of these devices, for tensors of any
+    shape. Tracing takes long, so the last 32 functions are kept."""
+
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:
+        """Returns the sum or mean of the tensors, on the device of each."""
         totals = []
         for x, native in zip(tensors, natives, strict=True):
             with tf.device(native):
+                # the operations of one reduction find each other by the shared name
                 total = tf.raw_ops.NcclAllReduce(
                     input=x, reduction="sum", num_devices=len(natives), shared_name="xdevice"
                 )
@@ -57,11 +67,16 @@ def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[...
 
 
 class TensorflowReplicas(Replicas):
+    """The capability of using several devices in one process, for TensorFlow."""
+
     if TYPE_CHECKING:
+        # a method of the backend, of which this class is a base
 
         def _settled(self, x: Any, device: Device) -> Any: ...
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        """Returns parts of `x` with these sizes along its first axis, on the device of `x`."""
+        # a symbolic tensor inside tf.function is on no device
         if not hasattr(x, "backing_device"):
             return list(tf.split(x, sizes))
         place = self.device_of(x)
@@ -69,6 +84,8 @@ class TensorflowReplicas(Replicas):
             return [self._settled(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
         concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
         # a symbolic tensor inside tf.function is on no device
         if not hasattr(parts[0], "backing_device"):
@@ -78,6 +95,8 @@ class TensorflowReplicas(Replicas):
             return self._settled(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
+        """Returns a copy of `x` on `device`: a `tf.Variable`, which tapes record without being
+        told, or a tensor if the dtype has no gradients."""
         copied = self.copy(x, device)
         if not (x.dtype.is_floating or x.dtype.is_complex):
             return copied
@@ -85,13 +104,15 @@ class TensorflowReplicas(Replicas):
             return tf.Variable(tf.stop_gradient(copied))
 
     def write(self, x: Any, value: Any) -> None:
+        """Assigns values to a variable. Raises `UnsupportedError` for a tensor, because
+        TensorFlow's tensors cannot be changed."""
         if not isinstance(x, tf.Variable | keras.Variable):
-            super().write(x, value)
+            super().write(x, value)  # raises
         with self.scope(self.device_of(value)):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """The sum or mean of tensors on one device, added there in their order."""
+        """Returns the sum or mean of tensors on one device, added there in their order."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype
@@ -99,10 +120,12 @@ class TensorflowReplicas(Replicas):
         with self.scope(place):
             total = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
             result = tf.stop_gradient(tf.cast(total, first.dtype))
-        # int32 is added on the host: its kernel for GPUs takes host memory
+        # int32 is added on the host, because its kernel for GPUs takes host memory
         return result if self.device_of(result) is place else self.move(result, place)
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
+        """Returns the sum or mean of tensors on several devices, as a new tensor on the device
+        of each: by NCCL if it can, otherwise added on the device of the first."""
         places = [self.device_of(x) for x in tensors]
         if not is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)

@@ -9,18 +9,23 @@ import tensorflow as tf
 from .private import private
 
 HERE: Final = "/job:localhost/replica:0/task:0/device:"
+"""How TensorFlow's long names of devices begin, outside a cluster."""
+# whether this TensorFlow has the private names that tell whether it has started
 _KNOWS = not private.absent("waiting")
 _context = private["tensorflow.python.eager.context.context"]
 _initialized = private.field("tensorflow.python.eager.context.Context._initialized")
 
 
 def is_started() -> bool:
-    """Whether TensorFlow's runtime has started, after which its devices can no longer change."""
+    """Whether TensorFlow's runtime has started, after which its devices can no longer change.
+    Also True if this TensorFlow does not tell."""
     return not _KNOWS or bool(_initialized(_context()))
 
 
 def address() -> str:
-    """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its job in a cluster."""
+    """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its
+    job in a cluster."""
+    # outside any tf.function, in which a tensor would have no device
     with tf.init_scope(), tf.device("/CPU:0"):
         # not `backing_device`, which says localhost in a cluster too
         return str(tf.constant(0).device).rpartition("/device:")[0]

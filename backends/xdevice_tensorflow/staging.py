@@ -1,11 +1,12 @@
-"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda_driver.ring`).
+"""Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of
+page-locked memory that xdevice keeps for this, `xdevice.cuda_driver.ring`).
 
 Rules for this module, and why:
 
-- The host waits for TensorFlow before the ring reads or writes a tensor, and the ring has finished its copy before the
-  tensor is returned. TensorFlow's stream is not accessible, and its allocator reuses memory in the order of that
-  stream: earlier work may still use the memory of a tensor that `Empty` returns.
+- The host waits for TensorFlow before the ring reads or writes a tensor, and the ring has
+  finished its copy before the tensor is returned. TensorFlow's stream is not accessible, and
+  its allocator reuses memory in the order of that stream: earlier work may still use the memory
+  of a tensor that `Empty` returns.
 - Moves through the ring are recorded on gradient tapes, as TensorFlow records its own copies.
 - Moving a tensor to a tensor on the host is left to TensorFlow, which is not slower.
 """
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
-"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than TensorFlow's own:
-`TO_HOST` for reading a tensor, `TO_GPU` for making a tensor on a GPU from an array, `MOVED` for moving a tensor from
-the host to a GPU."""
+"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than
+TensorFlow's own: `TO_HOST` for reading a tensor, `TO_GPU` for making a tensor on a GPU from an
+array, `MOVED` for moving a tensor from the host to a GPU."""
 _ON_GPUS: Final = frozenset(
     ("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64")
 )
@@ -40,8 +41,8 @@ _ON_GPUS: Final = frozenset(
 
 
 def is_read(x: Any, backend: Conversion) -> bool:
-    """Whether the host should read `x` through the ring, by `read`. The result of `read` shares memory with no
-    tensor."""
+    """Whether the host should read `x` through the ring, by `read`. The result of `read` shares
+    memory with no tensor."""
     return (
         backend.device_of(x).kind == "gpu"
         and not backend.virtual
@@ -54,7 +55,9 @@ def is_read(x: Any, backend: Conversion) -> bool:
 
 
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
-    """Returns the values of a tensor on a GPU, read through the ring; None if TensorFlow has to read them."""
+    """Returns the values of a tensor on a GPU, read through the ring; None if TensorFlow has to
+    read them."""
+    # the ring does not wait for TensorFlow's work
     backend.finish(x)
     return staging.read(
         x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name)
@@ -62,8 +65,8 @@ def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
 
 
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
-    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if TensorFlow has to make
-    the tensor. The array may be changed as soon as this returns."""
+    """Returns a tensor on a GPU with the values of an array, copied through the ring; None if
+    TensorFlow has to make the tensor. The array may be changed as soon as this returns."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     if (
@@ -75,6 +78,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
         return None
     with backend.scope(device):
         tensor = tf.raw_ops.Empty(shape=values.shape, dtype=tf.as_dtype(values.dtype))
+    # a dtype that a GPU cannot hold stays on the host, despite the scope
     if backend.device_of(tensor) is not device:
         return None
     backend.finish(tensor)
@@ -84,7 +88,8 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
 
 
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
-    """Returns a copy on a GPU of a tensor on the host, made through the ring; None if TensorFlow has to copy it."""
+    """Returns a copy on a GPU of a tensor on the host, made through the ring; None if
+    TensorFlow has to copy it."""
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None
     place = backend.device_of(x)
@@ -92,17 +97,23 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     if copy is None:
         return None
 
+    # integers have no gradient that a tape could record
     if not x.dtype.is_floating:
         return copy
 
     def back(gradient: Any) -> Any:
+        """Returns the gradient on the device of `x`."""
+        # a symbolic gradient is on no device, and TensorFlow copies it where it is needed
         return (
             backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient
         )
 
-    with backend.scope(device):  # `custom_gradient` passes what it gets through an operation
+    # `custom_gradient` passes the copy through an operation, which runs on the device of the
+    # scope
+    with backend.scope(device):
         return tf.custom_gradient(lambda x: (copy, back))(x)
 
 
 def _size(x: Any) -> int:
+    """Returns how many bytes the values of a tensor take."""
     return int(x.shape.num_elements()) * int(x.dtype.size)

@@ -6,7 +6,9 @@ import json
 import socket
 import threading
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.environment import needs, printed, python
@@ -61,7 +63,7 @@ print(*names)
 
 @pytest.mark.slow
 def test_mxnet_says_why_it_has_none():
-    with pytest.raises(xdevice.errors.UnsupportedError, match="sends float64 through float32"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="sends float64 as float32"):
         engines.candidates("mxnet", xdevice.backend("mxnet"), CPU)
 
 
@@ -234,6 +236,62 @@ def test_jax_sends_what_is_not_on_the_device_of_its_engine(tmp_path):
     two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     done = python("-m", "xdevice", "launch", "-n", 2, "--backend", "jax", path, **two)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+SLICES = """
+import numpy as np
+import paddle
+import xdevice
+
+with xdevice.distributed.processes(engine="paddle:gloo") as world:
+    for dtype in ("float32", "complex64", "bool"):
+        host = np.arange(12).reshape(4, 3).astype(dtype)
+        for rows in (slice(1, None), slice(3, None), slice(None, None, 2)):
+            ours, both = host[rows] * (world.rank + 1), [host[rows], host[rows] * 2]
+            x = paddle.to_tensor(host * (world.rank + 1))
+            gathered = world.all_gather(x[rows]).numpy()
+            assert np.array_equal(gathered, np.concatenate(both)), (dtype, rows, gathered)
+            if world.is_first:
+                world.send(x[rows], 1)
+            else:
+                received = world.recv(paddle.zeros_like(x)[rows], 0).numpy()
+                assert np.array_equal(received, both[0]), (dtype, rows, received)
+            if dtype != "bool":
+                total = world.all_reduce(paddle.to_tensor(x.numpy())[rows]).numpy()
+                assert np.array_equal(total, both[0] + both[1]), (dtype, rows, total)
+            world.broadcast(x[rows], 1)
+            assert np.array_equal(x.numpy()[rows], both[1]), (dtype, rows, x)
+    print("all right")
+"""
+
+
+@pytest.mark.slow
+def test_paddle_sends_the_values_of_a_slice(tmp_path):
+    """Paddle's `view` to a dtype of another size reads other numbers where a slice begins later than its memory."""
+    needs("paddle")
+    path = tmp_path / "slices.py"
+    path.write_text(SLICES)
+    done = python("-m", "xdevice", "launch", "-n", 2, path)
+    assert done.stdout.count("all right") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 2, 129, 1024])
+def test_the_groups_of_paddle_and_their_pairs_have_numbers_of_their_own(size, monkeypatch):
+    needs("paddle")
+    from xdevice_paddle.distributed import processes
+
+    monkeypatch.setattr(processes, "_Store", lambda *args: None)
+    group = SimpleNamespace(
+        host="127.0.0.1", rank=0, size=size, timeout=30, exchange=lambda text: [text]
+    )
+    firsts = sorted({processes._store(group)[1] for _ in range(300)})
+    engine = object.__new__(processes.PaddleEngine)
+    engine.size, engine._number, engine._pairs = size, 0, {}
+    engine._new_group = lambda number, ranks: number
+    last = engine._pair(size - 1, max(size - 2, 0))
+    assert firsts[0] > 0
+    assert firsts[-1] + last < 2**31
+    assert all(after - before > last for before, after in pairwise(firsts))
 
 
 @pytest.mark.slow

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class MxnetSampling(Sampling):
+    """The capability of being tested by the conformance suite."""
+
     def samples(self) -> MxnetSamples:
+        # imported only here, because programs other than the suite do not need it
         from .samples import MxnetSamples
 
         return MxnetSamples(self)

@@ -1,7 +1,8 @@
-"""Networks, gradients and other samples, written with MXNet alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass.
+"""Networks, gradients and other samples for the conformance suite (the tests in
+`xdevice.testing` that every adapter must pass), written with MXNet alone.
 
-NumPy's semantics are a flag of each thread. The samples switch the flag on by `use_np`, so that they run in any thread.
+Each thread has its own flag for NumPy's semantics. The samples switch it on with `use_np`, so
+that they run in any thread.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 
 class MxnetSamples(Samples):
+    """The samples of MXNet. `xdevice.testing.contract.samples` describes each method."""
+
     def other_device(self) -> Device:
         return devices.of("gpu") if self.backend.virtual else devices.of("cpu", 1)
 
@@ -35,6 +38,7 @@ class MxnetSamples(Samples):
         return mx.np.ones(shape)
 
     def floats(self) -> None:
+        # MXNet has no default dtype to change
         return None
 
     @use_np  # type: ignore[untyped-decorator]
@@ -61,7 +65,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def marked(self, x: Any) -> Any:
-        # `attach_grad` marks the array itself, and this one is the suite's
+        # a copy, because `attach_grad` marks the array itself, which belongs to the suite
         leaf = x.copy()
         leaf.attach_grad()
         return leaf
@@ -102,18 +106,19 @@ class MxnetSamples(Samples):
     def variables(self, model: Any) -> Mapping[str, Any]:
         if isinstance(model, mx.gluon.Parameter):
             return {model.name: model.data()}
-        # a ParameterDict is its own collection
+        # a ParameterDict is iterated over as it is
         parameters = model.collect_params() if isinstance(model, mx.gluon.Block) else model
         return {name: parameter.data() for name, parameter in parameters.items()}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
         first = nn.Dense(3, in_units=3)
+        # `params` makes the second layer use the parameters of the first
         second = nn.Dense(3, in_units=3, params=first.params)
         return _built(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> Any:
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
-        # one of the two layers only
+        # only one of the two layers
         net[1].collect_params().reset_ctx(self.backend.to_native(device))
         return net
 
@@ -122,6 +127,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def optimized(self) -> tuple[Any, Any, Step]:
+        # the suite expects the same first weights at each call
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
@@ -129,6 +135,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def failing_work(self) -> Any:
+        # a matrix that is not positive definite: MXNet reports it when the result is waited for
         return mx.np.linalg.cholesky(-mx.np.eye(3))
 
     def long_work(self, device: Device) -> Work | None:
@@ -136,6 +143,7 @@ class MxnetSamples(Samples):
         if native.device_type == "gpu":
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020
         x = mx.np.ones((1200, 1200), ctx=native)
+        # so that only the products are in progress
         mx.nd.waitall()
         # products of large matrices, which take a tenth of a second together
         for _ in range(10):
@@ -145,6 +153,7 @@ class MxnetSamples(Samples):
         waiting.start()
 
         def is_done() -> bool:
+            # 20 ms, because a thread needs a moment to notice that the array is computed
             waiting.join(0.02)
             return not waiting.is_alive()
 
@@ -157,6 +166,7 @@ class _Net(nn.HybridSequential):  # type: ignore[misc]
 
 
 def _built(*layers: Any) -> Any:
+    """Returns a sequence of these layers, initialized on the CPU."""
     net = _Net()
     net.add(*layers)
     net.initialize()
@@ -164,17 +174,21 @@ def _built(*layers: Any) -> Any:
 
 
 def _run(net: Any) -> Any:
+    """Returns a model after it has run on a batch, so that its parameters have shapes."""
     net(mx.np.ones((2, 4)))
     return net
 
 
 def _hybridized() -> Any:
+    """Returns a model that has been compiled. With `static_alloc` its graph keeps its
+    arrays."""
     net = _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3))
     net.hybridize(static_alloc=True, static_shape=True)
     return _run(net)
 
 
 def _legacy() -> Any:
+    """Returns a model of legacy arrays, made with NumPy's arrays switched off."""
     with mx.util.np_array(False):
         net = nn.Dense(1, in_units=4)
         net.initialize()
@@ -184,6 +198,8 @@ def _legacy() -> Any:
 
 @use_np
 class _Scaled(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """A model with a constant, a parameter that is never trained."""
+
     def __init__(self) -> None:
         super().__init__()
         self.scale = self.params.get_constant("scale", mx.np.arange(4))
@@ -195,8 +211,10 @@ class _Scaled(mx.gluon.HybridBlock):  # type: ignore[misc]
 
 @use_np  # type: ignore[untyped-decorator]
 def _step(net: Any, trainer: Any, x: Any, y: Any) -> float:
+    """Trains a model on a batch by one step, and returns the mean squared error before the
+    step."""
     with mx.autograd.record():
         loss = ((net(x) - y) ** 2).mean()
     loss.backward()
-    trainer.step(1)
+    trainer.step(1)  # 1: the loss is a mean already, and is not divided by the batch size again
     return float(loss.item())

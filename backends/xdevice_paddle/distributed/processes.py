@@ -1,24 +1,33 @@
-"""Moves tensors between processes with Paddle's collectives: by gloo on the CPU, by NCCL on GPUs.
+"""Moves tensors between processes with Paddle's collectives: by gloo on the CPU, by NCCL on
+GPUs.
 
 Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
 
-- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So tensors that are only sent
-  are sent as bytes, and tensors that are reduced are converted to a dtype that gloo supports.
+- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So
+  tensors that are only sent are sent as bytes, and tensors that are reduced are converted to a
+  dtype that gloo supports.
+- In 2.6.2, `view` to a dtype with larger elements ends the process with SIGFPE. So bytes cannot
+  become a tensor again: all_gather and the reduction of complex numbers do not work there.
 - gloo does not have reduce_scatter.
-- Each rank counts the calls of a group by itself: after a send between two of four ranks, the next collective of all
-  hangs until it times out. So each pair of ranks that sends has a group of its own.
-- gloo gives up after 30 s, which no setting changes.
-- A rank that connects to the store (where the ranks find each other) before rank 0 has opened it sleeps for 3 s.
-- `init_parallel_env` keeps one store for the whole process, so a process could join other processes only once. So the
-  groups are made here, by the classes that this function uses, which read the rank from the environment.
-- NCCL's calls make their results on the current GPU, and fail if the tensor is on another one. So the GPU of this rank
-  is made the current one for the whole process, as in `init_parallel_env`.
+- Each rank counts the calls of a group by itself: after a send between two of four ranks, the
+  next collective of all four hangs until it times out. So each pair of ranks that sends has its
+  own group.
+- gloo gives up after 30 s, and no setting changes that.
+- A rank that connects to the store (where the ranks find each other) before rank 0 has opened
+  it sleeps for 3 s.
+- `init_parallel_env` keeps one store for the whole process, so a process could join other
+  processes only once. So the groups are made here, by the classes that this function uses,
+  which read the rank from the environment.
+- NCCL's calls make their results on the current GPU, and fail if the tensor is on another one.
+  So this module makes the rank's GPU the current one for the whole process, as
+  `init_parallel_env` does.
 - The store listens on all addresses, and accepts any connection.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -44,17 +53,25 @@ _Store: Any = private["paddle.base.core.TCPStore"]
 _KINDS: Final = {
     "nccl": private.get("paddle.base.core.ProcessGroupNCCL"), "gloo": private.get("paddle.base.core.ProcessGroupGloo")
 }  # fmt: skip
-"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
+"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes
+for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+"""Paddle's name for each reduction."""
 _REDUCED_AS: Final = {"int16": "int32", "bool": "uint8"}
+"""The dtype in which tensors of each of these dtypes are reduced, because gloo does not support
+their own."""
 _GLOO_GIVES_UP: Final = 30.0
+"""The seconds after which gloo stops waiting for another rank."""
 
 
 class PaddleProcesses(Processes):
+    """The capability of several processes for Paddle."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def engines(self) -> Sequence[str]:
+        """Returns the names of the engines that this process can use, the best engine first."""
         has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
         return tuple(
             name
@@ -63,54 +80,72 @@ class PaddleProcesses(Processes):
         )
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Returns the engine for the ranks of a group, after all of them have met."""
         return PaddleEngine(name, group, self.to_native(group.device))
 
 
 class PaddleEngine(Engine):
+    """Paddle's collectives as an engine. `name` is "nccl" or "gloo", `native` the place of this
+    rank's device."""
+
     def __init__(self, name: str, group: Group, native: Any) -> None:
         super().__init__(f"paddle:{name}", group)
         self._native = native
+        # whether gloo would give up before the timeout that the user has set
         self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
         self._is_gloo = name == "gloo"
+        # NCCL computes on the current GPU (see the top of this file)
         if not self._is_gloo:
             paddle.set_device(str(group.device))
         self._store, self._number = _store(group)
         self._members = self._new_group(self._number, range(group.size))
+        # the groups of two ranks in which this rank has sent or received, by their numbers
         self._pairs: dict[int, Members] = {}
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        """Returns why every collective is refused; None if none is."""
         if self._is_short_of_time:
-            return "Paddle's gloo gives up after 30 s whatever the timeout, so a longer timeout is refused"
+            return (
+                "Paddle's gloo always gives up after 30 s, so the timeout must be 30 s or less"
+            )
         return None
 
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        """Returns the reduction of the `x` of all ranks: in `x` itself, or as a new tensor."""
         dtype = dtype_name(x.dtype)
         if dtype in PARTS:
+            # the real and imaginary parts as one tensor, because gloo takes no complex dtype
             parts = _compact(x).reshape([-1]).view(PARTS[dtype])
-            return self._reduced(parts.clone(), op).view(dtype).reshape(x.shape)
+            return self._reduced(parts, op).view(dtype).reshape(x.shape)
         if dtype in _REDUCED_AS:
             return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
         return self._reduced(_compact(x), op)
 
     def broadcast(self, x: paddle.Tensor, root: int) -> paddle.Tensor:
+        """Returns the `x` of the rank `root`: in this rank's `x` itself, or as a new tensor."""
         sent = _bytes(x)
         dist.broadcast(sent, src=root, group=self._members)
         self._wait()
         return _from_bytes(sent, x)
 
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
+        """Returns the `x` of each rank as new tensors, in the order of the ranks."""
         received: list[paddle.Tensor] = []
         dist.all_gather(received, _bytes(x), group=self._members)
         self._wait()
-        return [_from_bytes(one, x) for one in received]
+        return [_from_bytes(item, x) for item in received]
 
     def send(self, x: paddle.Tensor, to: int) -> None:
+        """Sends `x` to the rank `to`, which has to call `recv` for it."""
         pair = self._pair(self.rank, to)
         with _as_trainer(self.rank):
             dist.send(_bytes(x), dst=to, group=pair)
         self._wait()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
+        """Returns the tensor that the rank `source` sends: in `like` itself, or as a new tensor
+        of its shape and dtype."""
+        # the bytes of `like` are overwritten
         received = _bytes(like)
         pair = self._pair(source, self.rank)
         with _as_trainer(self.rank):
@@ -121,43 +156,52 @@ class PaddleEngine(Engine):
     # the end
 
     def close(self) -> None:
+        """Leaves the groups: Paddle closes a group or the store when nothing refers to it."""
         self._pairs.clear()
         del self._members, self._store
 
     # the groups
 
     def _new_group(self, number: int, ranks: Sequence[int]) -> Members:
+        """Returns a new Paddle group of these ranks, to which this rank belongs. All of them
+        have to call this, with the same number, which no other group of the process has."""
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
+        # this rank's own rank in the new group
         rank = ranks.index(self.rank)
         with _as_trainer(self.rank):
             process_group = kind.create(self._store, rank, len(ranks), number)
         return Members(rank, number, list(ranks), pg=process_group, name=f"xdevice {number}")
 
     def _pair(self, source: int, to: int) -> Members:
+        """Returns the group in which the rank `source` sends to the rank `to`. The first call
+        makes it, and waits for the other rank."""
+        # at most self._number + size**2 - 1: up to there `_store` leaves the numbers free
         number = self._number + 1 + source * self.size + to
         if number not in self._pairs:
             self._pairs[number] = self._new_group(number, (source, to))
         return self._pairs[number]
 
     def _reduced(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        """Reduces `x` over all ranks in place, and returns it. `x` must be contiguous."""
         dist.all_reduce(x, op=_OPS[op], group=self._members)
         self._wait()
         return x
 
     def _wait(self) -> None:
-        """Waits for NCCL, whose calls return before they have run. The wait must be in this thread, because xdevice
-        gives the thread up if another process has died. It polls, because Paddle's own wait would hold Python's
-        lock."""
+        """Waits for NCCL, whose calls return before they have run. The wait must be in this
+        thread, because xdevice gives the thread up if another process has died. It polls,
+        because Paddle's own wait would hold Python's lock."""
         if not self._is_gloo:
             stream = paddle.device.current_stream(self._native)
+            # 0.1 ms is short next to most collectives, and lets other threads run
             while not stream.query():
                 time.sleep(0.0001)
 
 
 @contextmanager
 def _as_trainer(rank: int) -> Iterator[None]:
-    """While this block is open, the environment variable from which Paddle reads the rank is set. Paddle reads it when
-    a group is made, and in 2.6 also at each send and recv by NCCL."""
+    """While this block is open, the environment variable from which Paddle reads the rank is
+    set. Paddle reads it when a group is made, and in 2.6 also at each send and recv by NCCL."""
     before = os.environ.get("PADDLE_TRAINER_ID")
     os.environ["PADDLE_TRAINER_ID"] = str(rank)
     try:
@@ -170,11 +214,15 @@ def _as_trainer(rank: int) -> Iterator[None]:
 
 
 def _store(group: Group) -> tuple[Any, int]:
-    """Returns Paddle's key-value store, which rank 0 serves, and a random number for the group of all ranks. Because
-    the number is random, two groups that a process joins in turn do not have the same one."""
+    """Returns Paddle's key-value store, which rank 0 serves, and the number of the group of all
+    ranks, which rank 0 draws."""
     port = free_port(group.host) if group.rank == 0 else 0
-    # a multiple of 2**14, because the numbers after it are those of the pairs
-    number = 1 + int.from_bytes(os.urandom(2), "big") << 14
+    # Paddle refers to the groups of a process by numbers of 32 bits with a sign. The numbers
+    # after this one, up to the next multiple of size**2, belong to the pairs of ranks (`_pair`).
+    # This one is random, so that a process that joins two worlds in turn uses other numbers in
+    # the second
+    numbers = group.size**2
+    number = numbers * (1 + secrets.randbelow(2**31 // numbers - 1))
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
         0
     ].split()
@@ -188,13 +236,20 @@ def _store(group: Group) -> tuple[Any, int]:
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:
-    return x if x.is_contiguous() else x.clone()
+    """Returns `x` itself if it is contiguous and begins where its memory begins; otherwise a
+    copy that is both."""
+    # if `x` begins later, as the slice y[1:] does, `view` to a dtype of another size reads
+    # other numbers, because it adds the offset twice (2.6.2 and 3.3.1; no upstream issue known)
+    return x if x.is_contiguous() and not x.offset else x.clone()
 
 
 def _bytes(x: paddle.Tensor) -> paddle.Tensor:
+    """Returns the bytes of `x` as a vector of uint8: in the memory of `x` if that is possible,
+    otherwise in a copy."""
     return _compact(x).reshape([-1]).view("uint8")
 
 
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """The bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
+    """Returns the bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if
+    they are in its memory."""
     return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)

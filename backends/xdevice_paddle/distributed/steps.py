@@ -1,5 +1,5 @@
-"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, and the hyperparameters of an
-optimizer."""
+"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, and the
+hyperparameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -15,35 +15,48 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
+# the class and the name of the method in which each optimizer of Paddle updates its parameters
 _apply = private.place("paddle.optimizer.Optimizer._apply_optimize")
 _watch: Final = GradientWatch(lambda p, hook: _register_backward_hook(p)(hook))
 
 
 class PaddleSteps(Steps):
+    """The capability of training steps over several processes, for Paddle."""
+
     _steps = 0
     """How many steps optimizers have taken in blocks of `averaging`."""
 
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        # Paddle does not count the steps of its optimizers as writes (3.3.1; no upstream issue known)
-        end, plain = _watch.watch(variables, ready), getattr(*_apply)
+        """Calls `ready` with the number and the gradient of each of these variables as soon as
+        a backward pass has stored it, and counts the steps of optimizers. Returns a function
+        that ends both."""
+        # `times_written` needs the count, because Paddle does not count the steps of its
+        # optimizers as writes (3.3.1; no upstream issue known)
+        end, original = _watch.watch(variables, ready), getattr(*_apply)
 
         def step(*args: Any, **kwargs: Any) -> Any:
+            """Counts the step, and lets Paddle take it."""
             self._steps += 1
-            return plain(*args, **kwargs)
+            return original(*args, **kwargs)
 
         def put_back() -> None:
-            setattr(*_apply, plain)
+            """Ends the count and the watch."""
+            setattr(*_apply, original)
             end()
 
         setattr(*_apply, step)
         return put_back
 
     def times_written(self, x: paddle.Tensor) -> int | None:
+        """Returns a number that grows with each write into `x`, and with each step of any
+        optimizer."""
         return int(x.inplace_version) + self._steps
 
     def hyperparameters(self, optimizer: Any) -> str:
+        """Returns the learning rate of an optimizer as a text that ranks can compare; "" for
+        any other object."""
         return (
             f"rate {optimizer.get_lr()}"
             if isinstance(optimizer, paddle.optimizer.Optimizer)

@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with Paddle alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples for the conformance suite (the tests in
+`xdevice.testing` that every adapter must pass), written with Paddle alone."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class PaddleSamples(Samples):
+    """The samples of Paddle. `xdevice.testing.contract.samples` describes each method."""
+
     makes_memory_first = True
 
     def other_device(self) -> Device | None:
@@ -39,13 +41,15 @@ class PaddleSamples(Samples):
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
-        # Paddle's gradients have stop_gradient=False, although their graph is gone
+        # Paddle's gradients have stop_gradient=False, although no graph belongs to them any
+        # more
         return leaf.grad.detach()
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
         return not x.stop_gradient
 
     def marked(self, x: paddle.Tensor) -> paddle.Tensor:
+        # `detach` gives another object with the same memory: the suite's own keeps its flag
         leaf = x.detach()
         leaf.stop_gradient = False
         return leaf
@@ -83,14 +87,17 @@ class PaddleSamples(Samples):
 
     def spread(self, device: Device) -> paddle.nn.Layer:
         first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
+        # only one of the two layers
         second.to(device=virtual_devices.name_of(device))
         return paddle.nn.Sequential(first, second)
 
     def unbuilt(self) -> paddle.nn.Layer:
+        # under LazyGuard a layer's parameters have no memory until `initialize()`
         with paddle.LazyGuard():
             return paddle.nn.Linear(4, 1)
 
     def optimized(self) -> tuple[Any, Any, Step]:
+        # the suite expects the same first weights at each call
         half = paddle.nn.initializer.Constant(0.5)
         net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
         optimizer = paddle.optimizer.Momentum(
@@ -113,7 +120,9 @@ class PaddleSamples(Samples):
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or virtual_devices.registered():
             return None
-        # copies, because they need no kernel, and Paddle may not be built with kernels for this GPU
+        # copies, because they need no kernel: Paddle may have been built without kernels for
+        # this GPU. 400 copies of 1 GiB take more than the tenth of a second that the suite
+        # expects
         place = paddle.CUDAPlace(device.index)
         x = copying.copy_to(
             paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18]), place
@@ -125,13 +134,16 @@ class PaddleSamples(Samples):
 
 
 def _without_parameters() -> paddle.nn.Layer:
+    """Returns a model with layers that have settings but no parameters, as `Samples.settings`
+    describes it."""
     nn = paddle.nn
     block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
     return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
 
 
 def _on_cpu(make: Callable[[], Any]) -> Any:
-    # Paddle makes parameters on its current device, which by default is a GPU where there is one
+    """Returns `make()`, called with the CPU as Paddle's current device."""
+    # Paddle makes parameters on its current device, which is a GPU by default if there is one
     before = paddle.get_device()
     paddle.set_device("cpu")
     try:

@@ -1,19 +1,23 @@
-"""Moves tensors between processes with TensorFlow's collectives: its "ring" on the CPU, NCCL on GPUs.
+"""Moves tensors between processes with TensorFlow's collectives: its "ring" on the CPU, NCCL on
+GPUs.
 
 Facts about TensorFlow that the code depends on (measured on 2.21):
 
-- The cluster (which processes there are) must be set before TensorFlow has run anything, and cannot be changed. So a
-  process has the same rank in all groups that it joins later.
-- After one collective has failed, all later ones fail. So none is called that could fail: a dtype that TensorFlow's
-  collectives do not support is sent as another one, without a change of its values.
-- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU"
-  (https://github.com/tensorflow/tensorflow/issues/56184).
-- `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to send and receive. Instead
-  of these, the code takes its part of an all-reduce, and broadcasts in a group of two processes.
-- TensorFlow rounds the mean of integers down, so only sums are asked for.
-- TensorFlow matches the calls of different processes by their `instance_key`, which this module counts.
-- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died. So this module calls
-  the functions on which it is built instead.
+- The cluster (which processes there are) must be set before TensorFlow has run anything, and
+  cannot be changed. So a process has the same rank in all groups that it joins later.
+- After one collective has failed, all later ones fail. So this module calls none that could
+  fail: tensors of a dtype that TensorFlow's collectives do not support are sent in another
+  dtype that keeps their values.
+- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype
+  DT_INT32 on DEVICE_GPU" (https://github.com/tensorflow/tensorflow/issues/56184).
+- `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to
+  send and receive. Instead of these, the code takes its part of an all-reduce, and broadcasts
+  in a group of two processes.
+- TensorFlow rounds the mean of integers down, so this module computes only sums.
+- TensorFlow matches the calls of different processes by their `instance_key`, which this module
+  counts.
+- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died.
+  So this module calls the functions on which it is built instead.
 """
 
 from __future__ import annotations
@@ -42,18 +46,20 @@ _context = private["tensorflow.python.eager.context.context"]
 _configure = private["tensorflow.python.eager.context.Context.configure_collective_ops"]
 _enable = private["tensorflow.python.eager.context.Context.enable_collective_ops"]
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
+"""TensorFlow's name for each reduction."""
 _ALL: Final = 1000
-"""TensorFlow's key for the group of all processes; the groups of two processes have greater keys. TensorFlow's own
-strategies count their keys from 1."""
+"""TensorFlow's key for the group of all processes; the groups of two processes have greater
+keys. TensorFlow's own strategies count their keys from 1."""
 
 As = tuple[str | None, str | None]
-"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to which they are then cast.
-None leaves out the step."""
+"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to
+which they are then cast. None leaves out the step."""
 _PLAIN: Final[As] = (None, None)
 _SMALL: Final[dict[str, As]] = dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
 )
-# without 16-bit floats, which the core casts before a reduction
+# how the dtypes that TensorFlow cannot add are reduced. 16-bit floats are missing, because the
+# core casts them before a reduction
 _REDUCED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "uint32": (None, "int64"),
@@ -62,6 +68,7 @@ _REDUCED_AS: Final[dict[str, As]] = {
     "complex64": ("float32", None),
     "complex128": ("float64", None),
 }
+# how the dtypes that TensorFlow cannot send are sent to other ranks
 _MOVED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "bfloat16": ("uint16", "int32"),
@@ -72,16 +79,22 @@ _MOVED_AS: Final[dict[str, As]] = {
 }
 
 _cluster: list[tuple[int, int]] = []
-"""The rank of this process and the number of processes, once TensorFlow knows the cluster; until then empty."""
+"""The rank of this process and the number of processes, once TensorFlow knows the cluster;
+until then empty."""
 _calls: Counter[int] = Counter()
 """How many collectives this process has called so far, by the key of the group."""
 
 
 def names(gpus: int) -> tuple[str, ...]:
+    """Returns TensorFlow's engines for a process with this many GPUs, the best engine first."""
     return ("nccl", "ring") if gpus else ("ring",)
 
 
 class TensorflowEngine(Engine):
+    """TensorFlow's collectives as an engine. `name` is "ring" or "nccl", and `native`
+    TensorFlow's name of this rank's device. `is_started` says whether TensorFlow has run
+    anything before."""
+
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         super().__init__(f"tensorflow:{name}", group)
         self._hint, self._native = name, native
@@ -91,11 +104,13 @@ class TensorflowEngine(Engine):
         _join(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        """Returns why a collective is refused for a dtype; None if it is not."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
             return "TensorFlow reduces no uint64, and the order of its bits is another in int64"
         return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
+        """Returns the reduction of the `x` of all ranks, as a new tensor."""
         with tf.device(self._native):
             sent = _carried(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(
@@ -108,9 +123,11 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(result, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
+        """Returns the `x` of the rank `root`, as a new tensor."""
         return self._broadcast_in(x, self.rank == root, _ALL, self.size)
 
     def all_gather(self, x: Any) -> list[Any]:
+        """Returns the `x` of each rank as new tensors, in the order of the ranks."""
         with tf.device(self._native):
             sent = _carried(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
@@ -118,10 +135,14 @@ class TensorflowEngine(Engine):
             )
             return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(result)])
 
+    # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
+
     def send(self, x: Any, to: int) -> None:
+        """Sends `x` to the rank `to`, which has to call `recv` for it."""
         self._broadcast_in(x, True, self._pair(self.rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
+        """Returns the tensor that the rank `source` sends, of the shape and dtype of `like`."""
         return self._broadcast_in(like, False, self._pair(source, self.rank), 2)
 
     # the end
@@ -130,7 +151,10 @@ class TensorflowEngine(Engine):
         """Does nothing, because the cluster stays until the process ends."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
-        # counted for the process and not for the engine: the cluster stays when an engine is closed
+        """Returns the arguments that all collectives have: those for the next call in the group
+        with this key, which has `size` ranks."""
+        # counted for the process and not for the engine: the cluster, in which TensorFlow
+        # matches calls by this number, stays when an engine is closed
         _calls[key] += 1
         instance = _calls[key]
         return {
@@ -141,9 +165,12 @@ class TensorflowEngine(Engine):
         }
 
     def _pair(self, source: int, to: int) -> int:
+        """Returns the key of the group in which the rank `source` sends to the rank `to`."""
         return _ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
+        """Returns the tensor of the rank that is the source, broadcast in the group with this
+        key, which has `size` ranks. The other ranks use only the shape and dtype of `x`."""
         with tf.device(self._native):
             sent, call = _carried(x, self._moved_as), self._call(key, size)
             if is_source:
@@ -155,57 +182,65 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
-        """Returns the result of a collective. With NCCL, whose calls return at once, waits for it. The wait must be in
-        this thread, because xdevice gives the thread up if another process has died."""
+        """Returns the result of a collective. With NCCL, whose calls return at once, waits for
+        it. The wait must be in this thread, because xdevice gives the thread up if another
+        process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return result
 
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
-    """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not support."""
+    """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not
+    support."""
     wider = {
-        dtype: (bits, "int64" if "int32" in (bits, wide) else wide)
-        for dtype, (bits, wide) in table.items()
+        dtype: (bits, "int64" if "int32" in (bits, cast_to) else cast_to)
+        for dtype, (bits, cast_to) in table.items()
     }
     return {**wider, "int32": (None, "int64")}
 
 
 def _carried(x: Any, table: Mapping[str, As]) -> Any:
-    bits, wide = table.get(x.dtype.name, _PLAIN)
+    """Returns `x` in the form in which TensorFlow can send or reduce it, as the table says."""
+    bits, cast_to = table.get(x.dtype.name, _PLAIN)
     x = x if bits is None else tf.bitcast(x, bits)
-    return x if wide is None else tf.cast(x, wide)
+    return x if cast_to is None else tf.cast(x, cast_to)
 
 
 def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
-    bits, wide = table.get(x.dtype.name, _PLAIN)
-    result = result if wide is None else tf.cast(result, bits or x.dtype)
+    """Returns the result of a collective in the dtype of `x`: the steps of `_carried` undone,
+    in the reverse order."""
+    bits, cast_to = table.get(x.dtype.name, _PLAIN)
+    result = result if cast_to is None else tf.cast(result, bits or x.dtype)
     return result if bits is None else tf.bitcast(result, x.dtype)
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
-    """Tells TensorFlow the cluster, unless it is that of an earlier group. Raises `LaunchError` if TensorFlow has run
-    before."""
-    here = address(group.host, free_port(group.host))
+    """Makes the ranks of a group a TensorFlow cluster, unless they are one since an earlier
+    group. Raises `LaunchError` if TensorFlow has run on any rank before."""
+    own_address = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [
-        text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")
+        text.split()
+        for text in group.exchange(f"{int(is_ready)} {int(is_started)} {own_address}")
     ]
+    # all ranks see the same answers, so all of them return, raise or go on
     if all(ready == "1" for ready, _, _ in answers):
         return
     started = [str(rank) for rank, (_, started, _) in enumerate(answers) if started == "1"]
     if started:
         raise LaunchError(
-            f"TensorFlow has already been used on rank {', '.join(started)}, and it meets other processes only "
+            f"TensorFlow has already been used on rank {', '.join(started)}, and it can join other processes only "
             "before its first tensor: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
         )
     cluster = tf.train.ClusterSpec(
-        {"worker": [there for _, _, there in answers]}
+        {"worker": [rank_address for _, _, rank_address in answers]}
     ).as_cluster_def()
     _configure(
         _context(),
         collective_leader="/job:worker/replica:0/task:0",
         use_nccl_communication=name == "nccl",
+        # as in MultiWorkerMirroredStrategy: this rank uses no devices of other ranks
         device_filters=(f"/job:worker/task:{group.rank}",),
     )
     _enable(
@@ -215,7 +250,8 @@ def _join(group: Group, name: str, is_started: bool) -> None:
             job_name="worker",
             task_index=group.rank,
             protocol="grpc",
-            default_session_config=tf.__internal__.eager_context.get_config(),  # without it the first collective hangs
+            # without it the first collective hangs
+            default_session_config=tf.__internal__.eager_context.get_config(),
         ),
     )
     tf.config.list_logical_devices()  # starts the runtime
@@ -223,15 +259,22 @@ def _join(group: Group, name: str, is_started: bool) -> None:
 
 
 class TensorflowProcesses(Processes):
+    """The capability of several processes for TensorFlow."""
+
     _counts: dict[str, int]
+    """The backend's cache of the numbers of devices."""
 
     def engines(self) -> Sequence[str]:
+        """Returns the names of the engines that this process can use, the best engine first."""
         return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Returns the engine for the ranks of a group, after all of them have met. Raises
+        `LaunchError` if TensorFlow has run before."""
         private.require("several processes")
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
+        # in the cluster TensorFlow sees other GPUs, so they are counted again; the number of
+        # virtual ones is set by the program
         if not self.virtual:
             self._counts.clear()
         return engine

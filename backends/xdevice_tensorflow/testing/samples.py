@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with TensorFlow and Keras alone, for the conformance suite: the tests
-in `xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples for the conformance suite (the tests in
+`xdevice.testing` that every adapter must pass), written with TensorFlow and Keras alone."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 with importing():
     import keras
 
-# not ctypes.pythonapi.PyCapsule_GetPointer: types set on that function hold for every library, and break MXNet's use
+# reads the pointer in a DLPack capsule. It is not ctypes.pythonapi.PyCapsule_GetPointer itself:
+# types that are set on that function hold for every library in the process, and break MXNet's
+# use
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
 class Subclassed(keras.Model):  # type: ignore[misc]
-    """A model as in tutorials: not registered for saving, without `get_config`, with a seed generator in its
-    Dropout."""
+    """A model as in tutorials: not registered for saving, without `get_config`, with a seed
+    generator in its Dropout."""
 
     def __init__(self, units: int = 3) -> None:
         super().__init__()
@@ -60,6 +62,9 @@ class Module(tf.Module):  # type: ignore[misc]
 
 
 class TensorflowSamples(Samples):
+    """The samples of TensorFlow and Keras. `xdevice.testing.contract.samples` describes each
+    method."""
+
     def other_device(self) -> Device | None:
         if self.backend.virtual:
             return devices.of("gpu")
@@ -80,17 +85,18 @@ class TensorflowSamples(Samples):
         if x.dtype == tf.string:
             return None  # `to_dlpack` of a string tensor crashes the process
         capsule = tf.experimental.dlpack.to_dlpack(x)
+        # the first field of a DLManagedTensor is the address of the tensor's memory
         return ctypes.c_void_p.from_address(_pointer(capsule, b"dltensor")).value
 
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
         with tf.GradientTape() as tape:
-            # a tape follows only variables of its own accord
+            # a tape records variables without being told, but not tensors
             tape.watch(x)
             total = tf.reduce_sum(function(x))
         return tape.gradient(total, x)
 
     def draw(self) -> list[Any]:
-        # Keras has a generator of its own
+        # Keras draws from another generator than TensorFlow
         return [
             tf.random.uniform([5]).numpy().tolist(),
             keras.random.uniform([5]).numpy().tolist(),
@@ -101,12 +107,13 @@ class TensorflowSamples(Samples):
         return is_on() if is_on else NotImplemented
 
     def network(self, inputs: int, outputs: int) -> Any:
-        # TensorFlow makes variables on the first GPU otherwise
+        # without the scope, TensorFlow makes variables on the first GPU
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
 
     def settings(self) -> Any:
         kl = keras.layers
+        # the suite expects these numbers, and the last two layers in a block of their own
         with tf.device("/CPU:0"):
             block = keras.Sequential(
                 [keras.Input((3, 3, 4)), kl.Dropout(0.375), kl.MaxPooling2D((3, 2), (1, 2))]
@@ -145,6 +152,7 @@ class TensorflowSamples(Samples):
             both = keras.Sequential([keras.Input((3,)), *parts])
 
         def is_tied(net: Any) -> bool:
+            # `net` is `both` or a copy of it: the first layer of each of its two parts is `dense`
             first, second = (part.layers[0].kernel.value for part in net.layers)
             return first is second
 
@@ -204,7 +212,8 @@ class TensorflowSamples(Samples):
 
 
 def _slow(value: Any, done: threading.Event) -> Any:
-    # in a function of Python's, which TensorFlow calls in a thread of its own
+    """Returns `value` after 0.3 s, and sets the event. TensorFlow calls it in a thread of its
+    own."""
     time.sleep(0.3)
     done.set()
     return value
@@ -212,15 +221,20 @@ def _slow(value: Any, done: threading.Event) -> Any:
 
 @tf.function  # type: ignore[untyped-decorator]
 def _fail(x: Any) -> Any:
+    """Fails when it is computed, for a tensor whose sum is not negative."""
     tf.debugging.Assert(tf.reduce_sum(x) < 0, [x])
     return x + 1
 
 
 def _go_asynchronous() -> None:
+    """Makes TensorFlow return from operations before they are computed, until `settle` is
+    called."""
     tf.config.experimental.set_synchronous_execution(False)
 
 
 def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a function that calls `make` with the CPU as the device of new variables."""
+
     def make_there() -> Any:
         with tf.device("/CPU:0"):
             return make()
@@ -229,21 +243,25 @@ def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _label(variable: Any) -> str:
+    """Returns the path of a Keras variable, or the name of a `tf.Variable`, which has no
+    path."""
     label: str = getattr(variable, "path", variable.name)
     return label
 
 
 def _read(variable: Any) -> Any:
-    """The value of a TensorFlow or Keras variable, on the variable's device."""
+    """Returns the value of a TensorFlow or Keras variable, on the variable's device."""
+    # `value` of a Keras variable is the `tf.Variable` in it; a generator's state is one already
     plain = (
         variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
     )
     with tf.device(plain.device):
-        # on the variable's own device, or TensorFlow would copy the value
+        # without the scope, TensorFlow would copy the value to the default device
         return plain.read_value()
 
 
 def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
+    """Returns a layer with its variables made for inputs of this shape."""
     layer.build(shape)
     return layer
 
@@ -258,18 +276,23 @@ def _sequential() -> Any:
 
 
 def _functional() -> Any:
+    """Returns a functional model that calls one of its layers twice, and adds without a
+    layer."""
     x = keras.Input((4,))
     shared = keras.layers.Dense(4)
     return keras.Model(x, keras.layers.Dense(1)(shared(shared(x)) + x))
 
 
 def _subclassed() -> Any:
+    """Returns a `Subclassed` model, whose variables its first call makes."""
     net = Subclassed()
     net(tf.ones((1, 4)))
     return net
 
 
 def _compiled() -> Any:
+    """Returns a compiled model after one training step, so that its optimizer and metrics have
+    their variables."""
     net = _functional()
     # eagerly, because compiling a trace would take half a second
     net.compile(optimizer="adam", loss="mse", metrics=["mae"], run_eagerly=True)
@@ -278,6 +301,7 @@ def _compiled() -> Any:
 
 
 def _variables(model: Any) -> list[Any]:
+    """Returns the variables of any of the models in `models`, in the same order for a copy."""
     if isinstance(model, tf.Variable | keras.Variable):
         return [model]
     if isinstance(model, tf.random.Generator):
