@@ -271,8 +271,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
     def tracing(self) -> str | None:
-        """Returns "a hybridized Gluon block" if such a block calls this code to build its
-        graph; None otherwise."""
+        """Returns "a hybridized Gluon block" if the program is inside the `hybrid_forward` of a
+        block that MXNet has called with symbols, to build its graph; otherwise None."""
         frame: FrameType | None = sys._getframe(1)
         # the callers are searched, because nothing else shows that MXNet traces
         while frame is not None and not _builds_graph(frame):

@@ -348,7 +348,7 @@ class MxnetModels(Models):
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         """Returns (name, block, names of Gluon's own attributes) for a block and each block in
-        it; nothing for other models."""
+        it, with the name "" for the block itself; nothing for other models."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)

@@ -385,6 +385,7 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
             )
         elif has_keys and isinstance(value, set | dict):
             renewed = {key: _renewed(key, memo, keys) for key in value}
+            # no key has an id in it: this set or dict is of another kind
             if list(renewed) == list(renewed.values()):
                 continue
             if isinstance(value, dict):
@@ -504,8 +505,9 @@ class TensorflowModels(Models):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """Says how to take apart and rebuild an `ExtensionType`, or the wrapper that
+        """Returns how to take apart and rebuild an `ExtensionType`, or the wrapper that
         `tf.Module` puts around a list or a tuple; None for any other object."""
+        # without a field, `Way` means that the attributes are walked
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
         if type(x) is _WRAPPED_LIST:
