@@ -363,7 +363,7 @@ def _builds_graph(frame: FrameType) -> bool:
 def _refuse_long(shape: tuple[int, ...]) -> None:
     """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes,
     as MXNet's wheels have. Such a build would treat the size as 0, sometimes silently."""
-    # no length, and not the number of elements either
+    # neither a length nor the number of elements may be that large
     long = max([*shape, prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(

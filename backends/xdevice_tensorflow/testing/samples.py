@@ -257,6 +257,7 @@ def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
     """Returns a function that calls `make` with the CPU as the device of new variables."""
 
     def make_there() -> Any:
+        """Calls `make`."""
         with tf.device("/CPU:0"):
             return make()
 

@@ -44,6 +44,7 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
 
 
+# the kernels that also take `Symbol`s, as `xdevice.math.contract.nn` explains
 TRACED = ("adam",)
 relu = torch.relu
 sigmoid = torch.sigmoid

@@ -259,6 +259,7 @@ class TorchGraphs(Graphs):
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
+    # the error for a device without graphs recommends it
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
