@@ -234,6 +234,7 @@ class PaddleBackend(
         """Returns a new tensor on a device with the dtype and values of an array."""
         native = self.to_native(device)
         staged = staging.put(array, native, self.dtypes)
+        # `put` returns before its copy has ended
         if staged is not None:
             staging.wait(native)
             return staged

@@ -420,8 +420,9 @@ class TensorflowBackend(
         """Returns a copy of `x` in new storage. `x` is on `device` already, or is a traced
         tensor, which has no device."""
         with self.scope(device):
+            # on CPUs, as which virtual GPUs count, DeepCopy has no kernel for these dtypes
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
-                return tf.constant(self.to_numpy(x))  # DeepCopy has no kernel for these dtypes
+                return tf.constant(self.to_numpy(x))
             try:
                 # Snapshot only inside a graph (see the top of this file), and not for strings,
                 # for which it has no kernel

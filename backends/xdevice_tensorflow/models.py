@@ -123,7 +123,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 def _replaced(value: Any, moved: _Memo) -> Any:
     """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s;
-    the tuple itself if there are none."""
+    the tuple itself if there are none. Of any other value, returns the one that replaces it, or
+    the value itself."""
     if not isinstance(value, tuple):
         return moved.get(id(value), value)
     children = [_replaced(child, moved) for child in value]
@@ -438,8 +439,9 @@ class TensorflowModels(Models):
         def _refuse_models_here(self) -> None: ...
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Yields the name and the device of each variable of a model, except those of its
-        metrics and optimizers, and of each other tensor that it holds."""
+        """Yields the name and the device of each variable of a model, and of each other tensor
+        that it holds. The variables of its metrics and optimizers are left out, unless it has
+        no others."""
         weights = parts.weights(model)
         for name, variable in weights:
             # the variable's device, not its memory's, which for int32 "on" a GPU is always on

@@ -126,6 +126,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         error if an array has a dtype that its virtual GPU lacks, and counts the memory."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
+            """Replaces JAX's function: puts the arrays, and then checks the results."""
             results = put(*args, **kwargs)
             # the primitive returns a list, and the other function one array
             for x in results if isinstance(results, list) else [results]:

@@ -92,6 +92,7 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
     The gradients are the argument with the number `at` after the arrays."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
+        """Replaces the function of MXNet's library, and returns its status."""
         gradients = rest[at]
         # MXNet passes a null pointer if no array has a gradient, and a null handle for each
         # array without one
@@ -205,6 +206,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         memory for it, and counts that memory."""
 
         def checked(array: Any, handle: Any, writable: bool = True) -> None:
+            """Replaces `__init__` of MXNet's arrays."""
             make(array, handle, writable)
             # an array that is being unpickled has no handle yet
             kind, index = _place(handle) if handle is not None and handle.value else (None, 0)

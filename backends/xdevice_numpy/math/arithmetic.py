@@ -134,6 +134,7 @@ globals().update({name: _silent(getattr(np, own)) for name, own in _WARNING.item
 
 @_silent
 def sign(x: Array) -> Array:
+    """Returns -1, 0 or 1 for each real number, and x / |x| for each complex number."""
     if x.dtype.kind != "c":
         return np.asarray(np.sign(x))
     # the standard has x / |x| for complex numbers, and 0 for 0; NumPy 1 returns the sign of the

@@ -109,8 +109,8 @@ negative = paddle.neg
 
 def equal(x1: Any, x2: Any) -> Any:
     """Returns for each pair of elements whether they are equal."""
-    # Paddle's own treats floats that differ by 1e-8 as equal in older versions. Equal means
-    # neither greater nor less here, so NaN, for which both comparisons are False, is not equal
+    # Paddle's own treats floats that differ by 1e-8 as equal in older versions. NaN is not
+    # equal to NaN here either, because both comparisons below are False
     if not paddle.is_floating_point(x1):
         return paddle.equal(x1, x2)
     return paddle.logical_and(paddle.less_equal(x1, x2), paddle.greater_equal(x1, x2))

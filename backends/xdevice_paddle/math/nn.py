@@ -149,6 +149,9 @@ def adam(
         rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
         # clones, because the kernel writes into its arguments, which are the caller's
         result = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
+        # param, grad, learning_rate, moment1, moment2, moment2_max, beta1_pow, beta2_pow,
+        # master_param, skip_update, beta1, beta2, epsilon, lazy_mode,
+        # min_row_size_to_use_multithread, and those of `_ADAM`
         for p, g, m, v in result:
             _adam(
                 p,

@@ -179,8 +179,8 @@ class PaddlePrefetch(Prefetch):
         return copying.copy_to(pinned, self.to_native(device), is_blocking=False)
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """Returns an iterator over a loader that raises the errors of the user's code
-        unchanged."""
+        """Returns an iterator over `source`. If that is a `DataLoader`, the iterator raises the
+        errors of the user's code unchanged."""
         if not isinstance(source, paddle.io.DataLoader):
             return iter(source)
         if source.num_workers == 0:

@@ -126,11 +126,10 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 @placed
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     """Returns the mean of each window of the images."""
+    # padding counts as zeros; TensorFlow's own padding is left out of the mean
     if padding != (0, 0):
         height, width = padding
-        x = tf.pad(
-            x, [[0, 0], [0, 0], [height, height], [width, width]]
-        )  # TensorFlow's own padding is left out of the mean
+        x = tf.pad(x, [[0, 0], [0, 0], [height, height], [width, width]])
     return _each_channel(
         partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x
     )

@@ -174,4 +174,5 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         values = _values(x)() if owner is x and x.shape.rank else None
         address = key if values is None else values.ctypes.data
         self.ledger.hold(key, index, address, int(x.shape.num_elements()) * int(x.dtype.size))
+        # not at the end of the process, when nobody reads the ledger any more
         weakref.finalize(owner, self.ledger.drop, key).atexit = False
