@@ -572,8 +572,10 @@ class TorchModels(Models):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers the class `cls` with PyTorch's pytrees. `flatten(x)` returns the children
-        of an object and the rest of it; `unflatten(rest, children)` makes an object."""
+        """Registers the class `cls` with PyTorch's pytrees; does nothing if it is registered
+        already, or if this version of PyTorch lacks the function. `flatten(x)` returns the
+        children of an object and the rest of it; `unflatten(rest, children)` makes an
+        object."""
         register = private.get("torch.utils._pytree.register_pytree_node")
         # PyTorch refuses a type that is registered already, and passes the arguments in the
         # other order
