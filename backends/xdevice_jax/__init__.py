@@ -38,7 +38,8 @@ from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
 
-# JAX takes three quarters of a GPU's memory at start unless told before its import
+# JAX takes three quarters of a GPU's memory at its start, unless this variable is set before its
+# import
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 with importing():
@@ -114,7 +115,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def count(self, kind: str) -> int:
         """Returns how many devices of a kind there are, without starting JAX if that is
-        possible."""
+        possible; 0 for a kind that JAX lacks."""
         if kind not in self.kinds:
             return 0
         if self.virtual:
@@ -138,7 +139,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def hardware(self) -> frozenset[str]:
         """Returns the words for the hardware of `gpu:i`, such as "cuda"; an empty set without
-        GPUs."""
+        GPUs. Starts JAX, because only then are its GPUs known."""
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
@@ -148,8 +149,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def to_native(self, device: Device) -> Any:
-        """Returns the `jax.Device` of a `Device`. Raises `DeviceNotFoundError` if there is
-        none."""
+        """Returns the `jax.Device` of a `Device`, and starts JAX for that. Raises
+        `DeviceNotFoundError` if there is none."""
         natives = (self._natives or self._start()).get(device.kind, [])
         # this method may be given a device that does not exist
         if device.index >= len(natives):
@@ -158,7 +159,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def from_native(self, native: Any) -> Device | None:
         """Returns the `Device` of a `jax.Device`; None if `native` is not one. Raises
-        `UnsupportedError` for a device of another process."""
+        `UnsupportedError` for a device of another process, and for one of a platform that
+        xdevice has no kind for."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():
@@ -188,6 +190,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns `x` on another device, through page-locked memory if that is faster."""
         require_values(x)
         native = self.to_native(device)
+        # `_read` makes arrays on cpu:0, and `moved` on GPUs; None means that JAX has to copy
         staged = self._read(x) if device is devices.CPU else staging.moved(x, native)
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
@@ -206,7 +209,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if staged is not None:
             return staged
         # `device_put` aliases a shard of a replicated array; a symbol is copied too, because it
-        # may stand for one
+        # may represent such an array
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
             x = jnp.copy(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
@@ -268,7 +271,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
-        """Returns an array filled with one value, made on the device itself."""
+        """Returns an array filled with one value, made on the device itself. Raises
+        `DTypeError` if JAX cannot hold the value or the dtype, because 64-bit is off."""
         own = stored_dtype(dtype, np.asarray(value))
         # a program that is bound to one device cannot be part of a traced function for another
         # device
@@ -307,9 +311,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers the class `cls` with JAX's pytrees. `flatten(x)` returns the children of an
-        object and the rest of it; `unflatten(rest, children)` makes an object."""
-        with suppress(ValueError):  # the program has registered it
+        """Registers the class `cls` with JAX's pytrees; does nothing if the program has
+        registered the class itself. `flatten(x)` returns the children of an object and the rest
+        of it; `unflatten(rest, children)` makes an object."""
+        with suppress(ValueError):  # raised for a class that is registered already
             jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
     # memory
@@ -343,7 +348,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def _start(self) -> dict[str, list[Any]]:
-        """Starts JAX, and returns its devices of each kind, in the order of their indices."""
+        """Starts JAX, and returns its devices of each kind, in the order of their indices. From
+        then on users may write the words for the hardware of its GPUs as a device."""
         # raises an error with the cause if JAX cannot start, which `_local_devices` would hide
         jax.local_devices()
         cpus = _local_devices("cpu")

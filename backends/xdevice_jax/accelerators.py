@@ -45,7 +45,7 @@ def platforms() -> dict[str, Any]:
 
 def name_of(native: Any) -> str:
     """Returns the name of the platform of a JAX device, as JAX's own functions take it for
-    `backend=`."""
+    `backend=`; the device's attribute `platform` if JAX does not list its client."""
     return next(
         (name for name, client in platforms().items() if client is native.client),
         native.platform,

@@ -66,6 +66,7 @@ def _waiting(call: Any) -> Any:
     when the results are computed, and raises the error of the computation."""
 
     def call_and_wait(self: Any, *args: Any) -> Any:
+        """Replaces JAX's method `__call__`."""
         result = call(self, *args)
         try:
             jax.block_until_ready(result)

@@ -68,6 +68,7 @@ def is_moved(x: jax.Array) -> bool:
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
     """Returns the values of an array on a GPU, for which the caller has waited, as a NumPy
     array, read with the driver or the ring; None if the caller has to read them with JAX."""
+    # the module `xdevice.contract.staging`, not this one
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
 
@@ -107,6 +108,7 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
         _seen.add(key)
         return None
+    # the `__dict__` of a `threading.local` has the attributes that this thread has set
     ahead_key, ahead = _ahead.__dict__.pop("room", (None, None))
     array = (
         ahead

@@ -271,8 +271,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
     def tracing(self) -> str | None:
-        """Returns "a hybridized Gluon block" if such a block calls this code to build its
-        graph; None otherwise."""
+        """Returns "a hybridized Gluon block" if the program is inside the `hybrid_forward` of a
+        block that MXNet has called with symbols, to build its graph; otherwise None."""
         frame: FrameType | None = sys._getframe(1)
         # the callers are searched, because nothing else shows that MXNet traces
         while frame is not None and not _builds_graph(frame):
@@ -363,7 +363,7 @@ def _builds_graph(frame: FrameType) -> bool:
 def _refuse_long(shape: tuple[int, ...]) -> None:
     """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes,
     as MXNet's wheels have. Such a build would treat the size as 0, sometimes silently."""
-    # no length, and not the number of elements either
+    # neither a length nor the number of elements may be that large
     long = max([*shape, prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(

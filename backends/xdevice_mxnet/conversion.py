@@ -78,6 +78,7 @@ class MxnetConversion(Conversion):
         """Returns the values of `x` as an array for reading: in the memory of `x` if that is on
         the host and MXNet can export it, otherwise as a copy."""
         with mx.util.np_shape(True):
+            # dense, with axes and elements, and of a dtype that MXNet exports correctly
             is_shared = (
                 dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
             )

@@ -254,6 +254,8 @@ def _refuse_own_store(trainer: Any) -> None:
     is distributed over machines, and for one with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
+    # after a move the Trainer makes a new store (`_move_state`), which it cannot do for a store
+    # that it was given; a distributed one is shared with other machines
     if store is not None and (
         store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type
     ):
@@ -333,6 +335,7 @@ class MxnetModels(Models):
         """Raises `NotBuiltError` for a model with a parameter that has no values yet."""
         if not isinstance(model, Trainer):
             for name, parameter in _parameters(model):
+                # raises `NotBuiltError` for a parameter that is not initialized
                 _contexts(name, parameter)
                 if _arrays(parameter) is None:
                     raise _unshaped(name)
@@ -348,7 +351,7 @@ class MxnetModels(Models):
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         """Returns (name, block, names of Gluon's own attributes) for a block and each block in
-        it; nothing for other models."""
+        it, with the name "" for the block itself; nothing for other models."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)

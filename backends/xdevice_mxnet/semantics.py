@@ -175,6 +175,9 @@ def chosen() -> None:
     """Called when the program selects MXNet through xdevice. Switches NumPy's semantics on in this
     thread, unless it is a legacy program, or the program or XDEVICE_MXNET_NP=0 has decided
     otherwise."""
+    # `_switch` would refuse a legacy program too, but it settles the thread first, and
+    # `creating` would then not log its warning. If the setting is on without being settled, it
+    # is on for a `with` block of the program only
     if (
         _IS_ALLOWED
         and not _here.thread.is_settled

@@ -59,23 +59,29 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return np
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "tensor" for a class of arrays, and None for any other class."""
         return "tensor" if issubclass(cls, np.ndarray) else None
 
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns 1 for "cpu", and 0 for any other kind of device."""
         return int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
+        """Returns the name of the CPU, without its memory, which NumPy does not report."""
         return DeviceInfo("cpu", None)
 
     def to_native(self, device: Device) -> str:
+        """Returns NumPy's name for its one device."""
         return "cpu"  # what NumPy's own functions take as `device=`
 
     def from_native(self, native: Any) -> Device | None:
+        """Returns None for every object: none is a device of NumPy."""
         return None  # NumPy has no class of devices
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a block that changes nothing."""
         return nullcontext()  # NumPy makes all arrays on the CPU
 
     # tensors
@@ -84,6 +90,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return _CPU
 
     def move(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        """Never called, because the core moves an array only to another device."""
         raise AssertionError("NumPy has one device, so nothing moves")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
@@ -101,6 +108,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        """Returns a copy of an array."""
         return np.array(array, copy=True)
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -135,11 +143,13 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
+        """Returns a block that changes nothing."""
         return nullcontext()  # NumPy computes synchronously
 
     # memory
 
     def memory(self, device: Device) -> Memory:
+        """Returns a `Memory` in which all numbers are None."""
         return Memory()  # NumPy reports no numbers
 
     # floats of a parity run
@@ -150,4 +160,5 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # what people ask
 
     def why_no_gpu(self) -> str:
+        """Returns why NumPy has no GPU, for an error message."""
         return "NumPy computes on the CPU only"

@@ -75,7 +75,7 @@ class NumpyConversion(Conversion):
     def adopt(self, lent: Lent, dtype: str) -> Array:
         """Returns an array in the memory of another framework that `lent` describes."""
         array = np.from_dlpack(lent)
-        # it was labelled as uint16
+        # NumPy has taken bfloat16 over under the label of uint16
         return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array
 
     def from_buffer(self, array: Array) -> Array:

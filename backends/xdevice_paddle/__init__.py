@@ -143,7 +143,7 @@ class PaddleBackend(
         return DeviceInfo(properties.name, properties.total_memory)
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words that mean the hardware of `gpu:i` here, such as "cuda"."""
+        """Returns the words that users may write for `gpu:i` here, such as "cuda"."""
         return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
@@ -194,6 +194,7 @@ class PaddleBackend(
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Returns `x` on another device. Gradients flow."""
+        # to another device, a copy is all that a move can be
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
@@ -233,6 +234,7 @@ class PaddleBackend(
         """Returns a new tensor on a device with the dtype and values of an array."""
         native = self.to_native(device)
         staged = staging.put(array, native, self.dtypes)
+        # `put` returns before its copy has ended
         if staged is not None:
             staging.wait(native)
             return staged

@@ -17,8 +17,9 @@ from . import virtual_devices
 
 def detect() -> tuple[str, int]:
     """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there
-    are; ("gpu", 0) if there is no accelerator. Raises `UnsupportedError` if two plugins have
-    devices and XDEVICE_ACCELERATOR does not name one."""
+    are; ("gpu", 0) if there is no accelerator. From then on users may write the name of a type
+    other than "gpu" as a device. Raises `UnsupportedError` if two plugins have devices and
+    XDEVICE_ACCELERATOR does not name one."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())
@@ -40,7 +41,7 @@ def detect() -> tuple[str, int]:
         )
         or "gpu"
     )
-    # the name of another type becomes a word for `gpu:i` in device spellings
+    # "gpu" is a kind of device already, and not a word for one vendor's hardware
     if name != "gpu":
         devices.HARDWARE.add(name)
     return name, counts[name]

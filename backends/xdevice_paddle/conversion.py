@@ -118,10 +118,13 @@ class PaddleConversion(Conversion):
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         """Returns the values of `x` as an array for reading: in the tensor's own memory if that
         is on the host and NumPy can read it there, otherwise as a copy."""
+        # in four cases the values are not read in place: in Paddle 2.6 (`takes` is None), which
+        # exports bool as uint8, and views with wrong strides; on a GPU; if `x` is not dense; and
+        # if it has no elements
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
-            # Paddle 2.6 exports bool as uint8, and views with wrong strides
             return self.to_numpy(x)
         name = dtype_name(x.dtype)
+        # with virtual GPUs, the view as integers below would be a copy or fail
         if name in BITS_AS and self.virtual:
             return self.to_numpy(x)
         plain = x.detach().view(BITS_AS[name]) if name in BITS_AS else x.detach()

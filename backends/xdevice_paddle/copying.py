@@ -40,8 +40,8 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     if x.is_floating_point() or x.is_complex():
         # from the host to the host `clone` copies, except for empty tensors, for which it fails
         # in Paddle 2.6
-        is_native = x.place.is_cpu_place() and staging.is_host(place) and x.size
-        return x.clone() if is_native else _by_layer(x, place)
+        can_clone = x.place.is_cpu_place() and staging.is_host(place) and x.size
+        return x.clone() if can_clone else _by_layer(x, place)
     # integers, through which no gradient flows: only the flag is copied
     result = plain(x, place)
     result.stop_gradient = False

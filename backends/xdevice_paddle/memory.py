@@ -68,14 +68,14 @@ class PaddleMemory(Primitives):
         """Gives back the memory that Paddle keeps on all GPUs. Raises `UnsupportedError` for
         other accelerators and for virtual GPUs."""
         if self._gpu != "gpu":
-            super().empty_cache(device)  # raises
+            super().empty_cache(device)  # raises `UnsupportedError`
         paddle.device.cuda.empty_cache()
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle
         2.6, which cannot."""
         if _IS_2:
-            super().reset_peak(device)  # raises
+            super().reset_peak(device)  # raises `UnsupportedError`
         elif device.kind != "gpu":
             _reset_peak(_KIND, 0)
         elif virtual_devices.registered():

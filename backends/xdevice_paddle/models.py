@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
-"""The names of the attributes that every layer has, and of the memory from which a recurrent
-layer cuts its parameters; each of these has memory of its own once it has moved, and nothing
-reads the old one."""
+"""The names of the attributes in which xdevice need not search for tensors: those that every
+layer has, and `_flat_weight`, the memory from which a recurrent layer cuts its parameters. Each
+parameter has its own memory once it has moved, and nothing reads `_flat_weight` then."""
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -37,7 +37,8 @@ def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
         return
     for kind, state in optimizers.state(model).items():
         for name, value in state.items():
-            # Adam keeps the powers of its betas on the host, wherever the parameter is
+            # Adam keeps the powers of its betas ("beta1_pow_acc") on the host, wherever the
+            # parameter is, so they do not say where the optimizer is
             if not ("_pow" in kind and value.place.is_cpu_place()):
                 yield f"{kind}[{name!r}]", value
 
@@ -171,7 +172,8 @@ class PaddleModels(Models):
         return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
-        """Returns the parameters that an optimizer updates; nothing for a layer."""
+        """Returns the parameters that an optimizer updates: they do not move with it. Empty for
+        a layer, whose own parameters are among its `variables`."""
         return (
             optimizers.parameters_of(model)
             if isinstance(model, paddle.optimizer.Optimizer)

@@ -82,7 +82,7 @@ class PaddleReplicas(Replicas):
         # `copy_` gives an empty tensor the flags of `value`. Not `x.size`, which takes 8 us
         if 0 not in x.shape:
             with paddle.no_grad():
-                x.copy_(value, True)
+                x.copy_(value, True)  # True: returns after the copy
 
     def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
         """Returns the sum or the mean of tensors on one device, in the dtype of the first,

@@ -52,10 +52,10 @@ def scope(name: str) -> Iterator[None]:
 def _leave(own: _Open) -> None:
     """Closes a scope. If it was the last one entered, its device from before becomes current
     again; otherwise the scope entered after it takes over that device, to restore it later."""
-    place = _open.index(own)
-    del _open[place]
+    position = _open.index(own)
+    del _open[position]
     # true if no scope is open that was entered after this one
-    if place == len(_open):
+    if position == len(_open):
         paddle.set_device(own.before)
     else:
-        _open[place].before = own.before
+        _open[position].before = own.before

@@ -66,6 +66,7 @@ class Event:
         return True
 
     def __del__(self) -> None:
+        """Releases the event in the driver."""
         # no handle if the driver has refused to make the event
         if self.handle:
             with suppress(Exception):  # at the end of the process the driver may be gone

@@ -43,6 +43,8 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 with importing():
+    # PyTorch may import triton later, which would crash next to some versions of TensorFlow;
+    # `import_apart` says why
     import_apart("triton._C.libtriton", beside="torch")
     import keras
     import tensorflow as tf
@@ -159,7 +161,7 @@ class TensorflowBackend(
         return DeviceInfo(details.get("device_name", accelerators.kind()), None)
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words that mean the hardware of `gpu:i` here, such as "cuda"."""
+        """Returns the words that users may write for `gpu:i` here, such as "cuda"."""
         return accelerators.words()
 
     def to_native(self, device: Device) -> str:
@@ -299,7 +301,8 @@ class TensorflowBackend(
         if not staging.is_read(x, self):
             return numpy.asarray(x)
         staged = staging.read(x, self)
-        # TensorFlow would keep the array that `asarray` gives
+        # the ring has refused. TensorFlow would keep the array that `asarray` gives, and
+        # `gives_away` has promised one that nobody else uses
         return x.numpy() if staged is None else staged
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
@@ -417,8 +420,9 @@ class TensorflowBackend(
         """Returns a copy of `x` in new storage. `x` is on `device` already, or is a traced
         tensor, which has no device."""
         with self.scope(device):
+            # on CPUs, as which virtual GPUs count, DeepCopy has no kernel for these dtypes
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
-                return tf.constant(self.to_numpy(x))  # DeepCopy has no kernel for these dtypes
+                return tf.constant(self.to_numpy(x))
             try:
                 # Snapshot only inside a graph (see the top of this file), and not for strings,
                 # for which it has no kernel

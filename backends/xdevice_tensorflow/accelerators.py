@@ -28,15 +28,17 @@ device."""
 @cache
 def kind() -> str:
     """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no
-    accelerator."""
+    accelerator. From the first call on, users may write the name of another type, such as
+    "xpu", as a device."""
     names = sorted(
         {device.device_type for device in tf.config.list_physical_devices()} - _NO_GPU
     )
     # on a machine with several types TensorFlow itself computes on "GPU", so that is the
     # default
     device_type = choose("tensorflow", names, _words, "GPU") or "GPU"
-    # a plugin's type, such as "XPU", becomes a word for `gpu:i` in device spellings
-    devices.HARDWARE.update(word for word in [device_type.lower()] if word != "gpu")
+    # "gpu" is a kind of device already, and not a word for one vendor's hardware
+    if device_type != "GPU":
+        devices.HARDWARE.add(device_type.lower())
     return device_type
 
 

@@ -123,7 +123,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 def _replaced(value: Any, moved: _Memo) -> Any:
     """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s;
-    the tuple itself if there are none."""
+    the tuple itself if there are none. Of any other value, returns the one that replaces it, or
+    the value itself."""
     if not isinstance(value, tuple):
         return moved.get(id(value), value)
     children = [_replaced(child, moved) for child in value]
@@ -385,6 +386,7 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
             )
         elif has_keys and isinstance(value, set | dict):
             renewed = {key: _renewed(key, memo, keys) for key in value}
+            # no key has an id in it: this set or dict is of another kind
             if list(renewed) == list(renewed.values()):
                 continue
             if isinstance(value, dict):
@@ -437,8 +439,9 @@ class TensorflowModels(Models):
         def _refuse_models_here(self) -> None: ...
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Yields the name and the device of each variable of a model, except those of its
-        metrics and optimizers, and of each other tensor that it holds."""
+        """Yields the name and the device of each variable of a model, and of each other tensor
+        that it holds. The variables of its metrics and optimizers are left out, unless it has
+        no others."""
         weights = parts.weights(model)
         for name, variable in weights:
             # the variable's device, not its memory's, which for int32 "on" a GPU is always on
@@ -504,8 +507,9 @@ class TensorflowModels(Models):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """Says how to take apart and rebuild an `ExtensionType`, or the wrapper that
+        """Returns how to take apart and rebuild an `ExtensionType`, or the wrapper that
         `tf.Module` puts around a list or a tuple; None for any other object."""
+        # without a field, `Way` means that the attributes are walked
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
         if type(x) is _WRAPPED_LIST:

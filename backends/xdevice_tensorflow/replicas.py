@@ -107,7 +107,7 @@ class TensorflowReplicas(Replicas):
         """Assigns values to a variable. Raises `UnsupportedError` for a tensor, because
         TensorFlow's tensors cannot be changed."""
         if not isinstance(x, tf.Variable | keras.Variable):
-            super().write(x, value)  # raises
+            super().write(x, value)  # raises `UnsupportedError`
         with self.scope(self.device_of(value)):
             x.assign(value)
 

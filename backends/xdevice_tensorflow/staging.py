@@ -43,6 +43,7 @@ _ON_GPUS: Final = frozenset(
 def is_read(x: Any, backend: Conversion) -> bool:
     """Whether the host should read `x` through the ring, by `read`. The result of `read` shares
     memory with no tensor."""
+    # variables are left out, which have a device but no `backing_device`
     return (
         backend.device_of(x).kind == "gpu"
         and not backend.virtual

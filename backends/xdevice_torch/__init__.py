@@ -25,6 +25,8 @@ from xdevice.contract.loader import import_apart, importing
 from xdevice.errors import UnsupportedError
 
 with importing():
+    # triton, which PyTorch imports later, would crash next to some versions of TensorFlow;
+    # `import_apart` says why
     import_apart("triton._C.libtriton", beside="tensorflow")
     import torch
 
@@ -77,6 +79,7 @@ class _Places(dict[torch.device, devices.Device]):
         self._find = find
 
     def __missing__(self, native: torch.device) -> Device:
+        """Finds and keeps the `Device` for a key that is not in the dict yet."""
         place = self._find(native)
         # `TorchBackend._place` raises for a device that xdevice does not support, and never
         # returns None
@@ -144,11 +147,13 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns how many devices of a kind there are: one each of "cpu" and "meta", and none
+        of a kind that PyTorch lacks."""
         return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes if
-        the vendor's module does not report them."""
+        """Returns the name of a device, and its memory in bytes; None instead of the bytes for
+        the CPU, meta and virtual GPUs, and if the vendor's module does not report them."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -166,6 +171,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return DeviceInfo(properties.name, getattr(properties, "total_memory", None))
 
     def hardware(self) -> frozenset[str]:
+        """Returns the words that users may write for `gpu:i` here, such as "cuda"; without a
+        GPU they are those for CUDA."""
         return accelerators.words(self._gpu)
 
     def lacks(self, device: Device) -> frozenset[str]:
@@ -233,8 +240,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def scope(self, device: Device) -> AbstractContextManager[Any]:
         """Returns a context manager in which PyTorch makes new tensors on a device."""
         # no block is needed for the CPU if PyTorch makes tensors there anyway: no mode, such as
-        # a scope of another device, is active, and the default device is the CPU. A block would
-        # cost a microsecond for each call and attribute inside it
+        # a scope of another device, is active, and a tensor made now is on the CPU, so that is
+        # the default device. A block would cost a microsecond for each call and attribute
+        # inside it
         if (
             device is _CPU
             and function_modes is not None
@@ -247,6 +255,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # tensors
 
     def device_of(self, x: torch.Tensor) -> Device:
+        """Returns the device of a tensor. Raises `UnsupportedError` for a device that xdevice
+        does not know."""
         return self._places[x.device]
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
@@ -256,7 +266,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if cls not in _PLAIN:
             return self.device_of
         device_of = self.device_of
-        # the attribute that most tensors of a program have comes first
+        # the attribute that is true for most tensors of a program is read first
         if self._gpu != "cuda" or not self._gpus:
             return lambda x: _CPU if x.is_cpu else device_of(x)
         if self._gpus == 1:
@@ -265,14 +275,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
         def place(x: torch.Tensor) -> Device:
             index = x.get_device()  # -1 on the host and on meta
+            # tensors on another vendor's devices have indices from 0 on, too
             return gpus[index] if index >= 0 and x.is_cuda else device_of(x)
 
         return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
-        """Returns the set of devices of tensors of exactly the type `cls`. The two common
-        cases, all on the host and all on one CUDA GPU, are found without reading `device`,
-        which is slower."""
+        """Returns the set of devices of one or more tensors of exactly the type `cls`. The two
+        common cases, all on the host and all on one CUDA GPU, are found without reading
+        `device`, which is slower."""
         if cls in _PLAIN:
             for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
@@ -291,8 +302,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         try:
             staged = staging.moved(x, native)
             return x.to(native) if staged is None else staged
-        # PyTorch raises it for a layout that it has no code to copy, and for a tensor that is
-        # to leave meta
+        # PyTorch raises this error for a layout that it has no code to copy, and for a tensor
+        # that is to leave meta
         except NotImplementedError as error:
             raise self._no_copy(x) from error
 
@@ -338,9 +349,12 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._owned(x, new)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device; for None on all GPUs that this process has used."""
+        """Waits for all work on a device; for None on all GPUs that this process has used.
+        Raises `UnsupportedError` if PyTorch has no function that waits, and for None if a lazy
+        device has been started."""
         if device is not None and device.kind != "gpu":
             return  # cpu and meta compute synchronously, and there are no other kinds
+        # xdevice never names a lazy device, so only a wait for all work concerns it
         if device is None:
             self._refuse_lazy()
         for index in range(self._gpus) if device is None else (device.index,):
@@ -358,8 +372,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def blocking(self) -> AbstractContextManager[Any]:
         """Returns a context manager in which each operation returns when it is computed."""
         self._refuse_lazy()
-        # if there are no real GPUs, or CUDA obeys CUDA_LAUNCH_BLOCKING, PyTorch computes
-        # synchronously anyway
+        # if there are no real GPUs (`virtual` is the number of virtual ones), or CUDA obeys
+        # CUDA_LAUNCH_BLOCKING, PyTorch computes synchronously anyway
         if self._gpus == self.virtual or self._blocks:
             return nullcontext()
         from .blocking import blocking
@@ -437,6 +451,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> torch.Tensor:
+        """Returns a tensor filled with one value."""
         return torch.full(
             shape, value, dtype=getattr(torch, dtype), device=self.to_native(device)
         )
@@ -445,7 +460,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         """Returns the name of PyTorch's tracer that runs this code only once, such as
         "torch.jit.trace"; None if there is none."""
         # torch.compile does not count: it runs this code at each call of the compiled function,
-        # outside its graphs
+        # outside its graphs. `is_compiling` is a quick test, True also while torch.export
+        # traces, and saves the second one at nearly every call
         if torch.compiler.is_compiling() and _is_exporting():
             return "torch.export"
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
@@ -472,7 +488,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def memory(self, device: Device) -> Memory:
         """Returns the bytes of a GPU's memory that PyTorch reports; for the host, meta and
-        virtual GPUs none."""
+        virtual GPUs a `Memory` in which all numbers are None."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
@@ -491,6 +507,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return Memory(total, free, allocated, peak)
 
     def empty_cache(self, device: Device) -> None:
+        """Makes PyTorch give the GPU memory that it keeps for later tensors back to the
+        driver."""
         self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
@@ -598,7 +616,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             return True
         if not getattr(self._module(), "is_initialized", lambda: True)():
             return False
-        # CUDA may be in use on other GPUs only; of other vendors' GPUs that cannot be asked
+        # CUDA may be in use on other GPUs only; other vendors' modules cannot tell which of
+        # their GPUs are in use
         return self._gpu != "cuda" or _has_context(index)
 
 

@@ -47,7 +47,8 @@ complex128, and then cannot compute with it), HPU according to Gaudi's documenta
 
 def detect() -> tuple[str, int]:
     """Returns PyTorch's name for the device type of `gpu:i`, and how many such devices there
-    are: "cuda" and 0 if there is no accelerator."""
+    are: "cuda" and 0 if there is no accelerator. From then on users may write the name as a
+    device."""
     from xdevice.contract.accelerators import choose
 
     current = _current()

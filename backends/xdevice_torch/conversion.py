@@ -176,6 +176,7 @@ class TorchConversion(Conversion):
     def export(self, x: torch.Tensor) -> Any:
         """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if the values
         of `x` are not in its memory as they are."""
+        # the values may still be on their way to the host
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(
@@ -204,7 +205,8 @@ class TorchConversion(Conversion):
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
-        """Whether the array that `to_numpy(x)` returns has memory that nobody else uses."""
+        """Whether the array that `to_numpy(x)` returns is sure to have memory that nobody else
+        uses: True for a tensor on a real GPU only."""
         # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is
         # not copied
         return not x.is_cpu and not self.virtual

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class _Probe(Module):
-    """A module whose state dict has one entry, the extra state: its key tells `NAME`."""
+    """A module whose state dict has one entry, the extra state. The key of that entry is
+    `NAME`, because the module has no path."""
 
     def get_extra_state(self) -> int:
         return 0

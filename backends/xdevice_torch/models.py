@@ -9,7 +9,7 @@ Facts about PyTorch that the code depends on:
   shared any more.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when the rest moves.
 - With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as
-  an attribute, which is computed anew before each call. PyTorch refuses to copy a result of
+  an attribute, which is computed again before each call. PyTorch refuses to copy a result of
   recorded operations.
 - TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors
   themselves. So a tensor cannot move to a device whose tensors are of another kind, such as a
@@ -119,10 +119,11 @@ def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in nested dicts, lists and tuples, and
-    `value` itself if it is one. `name` is the name of `value`, to which keys and positions are
-    added: as ".key" and "[0]" if `dot` is ".", otherwise as "['key']", and without "[0]" for
-    the first item of a list."""
+    """Yields the name and the tensor of each tensor in nested dicts (also a `_MovingState`),
+    lists and tuples, and `value` itself if it is a tensor. `name` is the name of `value`, to
+    which keys and positions are added: as ".key" and "[0]" if `dot` is ".", otherwise as
+    "['key']", and without "[0]" for the first item of a list or tuple. A `dot` counts for the
+    outermost container only."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -209,7 +210,7 @@ def copied(model: Module, native: torch.device) -> Any:
 
 def _computed(module: Module) -> Iterator[str]:
     """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
-    compute anew before each call."""
+    compute again before each call."""
     for hook in _pre_hooks(module).values():
         # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`;
         # other hooks have neither
@@ -280,8 +281,9 @@ def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
 
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """Returns the tensors in the code of a frozen ScriptModule; an empty list for a module that
-    is not frozen."""
-    # a frozen module has no parameters and buffers left
+    has parameters or buffers, or no code."""
+    # a frozen module has no parameters and buffers left; a module without a `forward` has no
+    # graph
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(
         module, "inlined_graph"
     ):
@@ -324,13 +326,14 @@ class _MovingState:
         ]
 
     def __setitem__(self, key: str, value: Any) -> None:
+        """Sets an entry of the optimizer's own state."""
         self._state[key] = value
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
     """Returns the state that an optimizer keeps for each parameter. The step counters are left
-    out unless a parameter group is fused or capturable, because otherwise PyTorch keeps them on
-    the host."""
+    out, because PyTorch keeps them on the host, unless any parameter group is fused or
+    capturable: then the counters of all groups move, also those of the other groups."""
     with_step = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
@@ -364,7 +367,7 @@ def _refuse_unknown(key: str, value: Any) -> None:
     """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or
     contains an object with attributes: tensors in these attributes would not be moved."""
     for leaf in leaves(value):
-        # a function has a `__dict__` too, and is no state
+        # a function has a `__dict__` too, and does not keep state
         if (
             not isinstance(leaf, torch.Tensor)
             and hasattr(leaf, "__dict__")
@@ -491,15 +494,16 @@ class TorchModels(Models):
         attributes in which xdevice need not search for tensors that PyTorch does not list. An
         empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
-        # attributes that a hook computes anew before each call need not move
+        # attributes that a hook computes again before each call need not move
         return [
             (path, module, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
             for path, module in modules
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
-        """Returns the parameters that an optimizer updates, which belong to a module; nothing
-        for a module."""
+        """Returns the parameters that an optimizer updates, which belong to a module and do not
+        move with the optimizer; an empty list for a module, whose own parameters are among its
+        `variables`."""
         groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
         return [p for group in groups for p in group["params"]]
 
@@ -517,7 +521,7 @@ class TorchModels(Models):
         return x
 
     def is_parameter(self, x: torch.Tensor) -> bool:
-        """Whether modules list such a tensor among their parameters."""
+        """Whether `x` is of the type that modules list among their parameters."""
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
@@ -568,8 +572,10 @@ class TorchModels(Models):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers the class `cls` with PyTorch's pytrees. `flatten(x)` returns the children
-        of an object and the rest of it; `unflatten(rest, children)` makes an object."""
+        """Registers the class `cls` with PyTorch's pytrees; does nothing if it is registered
+        already, or if this version of PyTorch lacks the function. `flatten(x)` returns the
+        children of an object and the rest of it; `unflatten(rest, children)` makes an
+        object."""
         register = private.get("torch.utils._pytree.register_pytree_node")
         # PyTorch refuses a type that is registered already, and passes the arguments in the
         # other order
@@ -614,6 +620,7 @@ class TorchModels(Models):
             return None
 
         def rebuild(old: Any, children: list[Any]) -> Any:
+            """Returns an object like `old` with other children."""
             # the second result of `flatten_fn` is what an object has besides its children
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 

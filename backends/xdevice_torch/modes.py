@@ -32,6 +32,7 @@ class Mode(_DispatchMode):  # type: ignore[misc]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
+        """Tells torch.compile that it may compile functions inside the mode."""
         # otherwise torch.compile would never compile a function whose first call is inside the
         # mode
         return True

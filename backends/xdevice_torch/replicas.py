@@ -48,9 +48,11 @@ def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
     """Whether NCCL can sum these tensors, which have the same shape and dtype, in place: they
-    are contiguous, have elements and a dtype that NCCL sums, and no two are on the same GPU."""
+    are on GPUs, no two on the same one, contiguous, have elements and a dtype that NCCL sums,
+    and none is a lazy negative, whose memory has the opposite signs."""
     return (
-        # the first stands for all, because they differ in device and values only
+        # the first represents all, because they differ in device and values only; these dtypes
+        # are real, so no tensor is a lazy conjugate
         tensors[0].dtype in _NCCL
         and tensors[0].numel() > 0
         and all(x.is_cuda and x.is_contiguous() and not x.is_neg() for x in tensors)

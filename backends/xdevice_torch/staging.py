@@ -53,7 +53,8 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Returns a copy of `x` on another device, made through the ring between the host and a
     GPU, through which gradients flow. Returns None if the caller has to let PyTorch copy
     `x`."""
-    # the quick tests come first, because every move of a tensor calls this
+    # the quick tests come first, because every move of a tensor calls this. `_is_plain` repeats
+    # two of them for `started`; the size is that for a copy to a GPU, the smaller of the two
     if (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
@@ -91,6 +92,7 @@ def has_modes() -> bool:
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
     """Whether a large tensor (of at least `TO_GPU` bytes) is copied to the device `native`
     through the ring."""
+    # without CUDA the ring need not be imported
     if not x.is_cuda and native.type != "cuda":
         return False
     from xdevice.cuda_driver import ring
@@ -119,12 +121,14 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
+        """Returns a copy of `x` on a device, by PyTorch if the ring refuses."""
         ctx.back = x.device
         through = _through_ring(x.detach(), native)
         return x.detach().to(native) if through is None else through
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Returns the gradient on the device of `x`, and None for `native`, which has none."""
         (grad,) = grads
         through = moved(grad, ctx.back)
         return grad.to(ctx.back) if through is None else through, None
@@ -196,8 +200,8 @@ class _OfModules(TorchFunctionMode):
     ) -> Any:
         """Calls `func`, or copies a large tensor through the ring if `func` moves it."""
         through = None
-        # only `x.to(device)`, as `Module.to` calls it; with a dtype or a memory format PyTorch
-        # has more to do
+        # only `x.to(device, None, False)`, as `Module.to` calls it; with a dtype or a memory
+        # format PyTorch has more to do
         if (
             func is torch.Tensor.to
             and not kwargs

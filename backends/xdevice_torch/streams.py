@@ -59,7 +59,8 @@ class TorchStreams(Streams):
         return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
-        """Keeps the memory of `x` until the work that a stream has now is done."""
+        """Keeps the memory of `x` until the work that a stream has now is done. Does nothing
+        for a tensor that is not on a GPU with streams."""
         # `record_stream` tells PyTorch's allocator not to reuse the memory before the stream's
         # work is done
         if x.device.type == self._gpu in accelerators.STREAMS:

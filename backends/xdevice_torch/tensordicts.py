@@ -81,8 +81,8 @@ def _entries(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the path and the tensor of each tensor that moves with the collection `x`. `name`
-    is the path to `x`."""
+    """Yields the path and the tensor of each tensor that moves with the collection `x`; nothing
+    for a non-tensor entry. `name` is the path to `x`."""
     for path, inner in () if library.is_non_tensor(x) else _entries(x):
         if isinstance(inner, torch.Tensor):
             yield name + path, inner

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yields the objects in nested lists, tuples and dicts that are themselves no list, tuple
-    or dict; `tree` itself if it is none."""
+    """Yields the objects in nested lists, tuples and dicts that are not lists, tuples or dicts
+    themselves; only `tree` if it is not a list, tuple or dict."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, list | tuple):

@@ -162,7 +162,7 @@ class JaxEngine(Engine):
         """Runs a collective as a program over one device of each rank, and returns this rank's
         part of the results, on the device of `x`. `verb(how)` returns the function that each
         rank runs, such as `_broadcast(root)`; `natives` are the devices of the ranks that take
-        part, left out those of all."""
+        part, by default those of all ranks."""
         with _64_bit(x):
             function, sharding = _compiled(verb, how, natives or self._natives)
             count = len(natives or self._natives)
@@ -217,11 +217,11 @@ def _initialize(group: Group) -> bool:
     """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is
     running now. Raises `LaunchError` if JAX has been started, except if that was for an earlier
     group in which each process had the same rank."""
-    is_shared = unstarted.is_started() or jax.distributed.is_initialized()
+    is_used = unstarted.is_started() or jax.distributed.is_initialized()
     # each rank sends "1" if it has used JAX, else "0"; rank 0 also sends a free address for the
     # coordinator
     answers = group.exchange(
-        f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}"
+        f"{int(is_used)} {address(group.host, 0 if group.rank else free_port(group.host))}"
     )
     _, _, coordinator = answers[0].partition(" ")
     started = [rank for rank, text in enumerate(answers) if text.startswith("1")]
@@ -238,13 +238,13 @@ def _initialize(group: Group) -> bool:
             coordinator_bind_address=coordinator if group.rank == 0 else None,
         )
         return True
-    is_ours = is_shared and (jax.process_index(), jax.process_count()) == (
+    has_same_rank = is_used and (jax.process_index(), jax.process_count()) == (
         group.rank,
         group.size,
     )
     # every rank gets the answers of all, so that all raise together: a rank that went on would
     # wait for the others
-    if "0" in group.exchange(str(int(is_ours))):
+    if "0" in group.exchange(str(int(has_same_rank))):
         raise LaunchError(
             f"JAX has already been used on rank {', '.join(map(str, started))}, and it meets other processes only "
             "before its first array: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"

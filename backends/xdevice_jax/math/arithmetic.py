@@ -39,6 +39,7 @@ dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
+    """Returns a new array with the values of `x` in the dtype `name`."""
     # a new array also if `x` has that dtype already, because the contract requires one
     return jnp.astype(x, host_dtype(name), copy=True)
 
@@ -55,10 +56,14 @@ def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
 
 
 def full_like(x: Array, value: complex, name: str) -> Array:
+    """Returns an array of the dtype `name`, filled with a number, with the shape and on the
+    device of `x`."""
     return jnp.full_like(x, value, dtype=host_dtype(name))
 
 
 def number(value: complex, name: str, like: Array) -> Array:
+    """Returns a number as an array without dimensions, of the dtype `name`, on the device of
+    `like`."""
     # NumPy warns if the number is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)
@@ -85,8 +90,11 @@ subtract = jax.jit(jnp.subtract)
 
 @partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
+    """Returns the quotient rounded down; of floats divided by 0 an infinity, or NaN for
+    0 / 0."""
     quotient = jnp.floor_divide(x1, x2)
-    # the standard leaves a division of integers by 0 open
+    # the standard does not say what a division of integers by 0 gives, so only floats are
+    # corrected
     if not jnp.issubdtype(quotient.dtype, jnp.floating):
         return quotient
     # JAX gives NaN for a divisor of 0, the standard requires infinity:
@@ -116,6 +124,7 @@ sum = _reducing(jnp.sum)
 
 
 def argsort(x: Array, axis: int, descending: bool) -> Array:
+    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
     return jnp.argsort(x, axis, stable=True, descending=descending)
 
 
@@ -124,29 +133,37 @@ cumulative_sum = jnp.cumsum
 
 
 def searchsorted(x1: Array, x2: Array, side: str) -> Array:
+    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
+    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
     return jnp.searchsorted(x1, x2, side=side)
 
 
 def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
+    """Returns the elements from `start` up to, but not including, `stop` along an axis."""
     return jax.lax.slice_in_dim(x, start, stop, axis=axis)
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
+    """Returns `x` sorted along an axis."""
     return jnp.sort(x, axis, stable=True, descending=descending)
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
+    """Returns the elements of `x` at the indices along an axis."""
     # without a mode, JAX would compare each index with the bounds and fill in NaN
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 
 
 @partial(jax.jit)
 def put(x: Array, indices: Array, values: Array) -> Array:
+    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
     # the core promises that no index occurs twice, so JAX may write the values in any order
     return x.at[indices].set(values, unique_indices=True)
 
 
 def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    """Returns an array of the shape of `indices`, with the elements of `x` at these indices
+    along an axis."""
     return jnp.take_along_axis(x, indices, axis, mode=_mode(indices, "promise_in_bounds"))
 
 
@@ -164,6 +181,8 @@ concat = jnp.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
+    """Returns the diagonals, `k` places above the main ones, of the matrices in the last two
+    axes."""
     return jnp.diagonal(x, k, -2, -1)
 
 
@@ -171,6 +190,7 @@ matmul = jax.jit(jnp.matmul)
 
 
 def unstack(x: Array, axis: int) -> tuple[Array, ...]:
+    """Returns the parts of `x` along an axis, each without that axis."""
     return jnp.unstack(x, axis=axis)
 
 

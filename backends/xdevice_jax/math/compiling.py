@@ -34,11 +34,15 @@ class JaxCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
+        """Returns a function that computes the note and the tensors that `call` returns for a
+        list of tensors. The note is a hashable object of the core. The function raises
+        `DeviceMismatchError` for tensors on several devices."""
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])
         )
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
+            """Runs the program, which JAX compiles at the first call for such tensors."""
             try:
                 # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
                 return program(tensors).popitem()
@@ -51,6 +55,8 @@ class JaxCompiling(Compiling):
         return compiled
 
     def common_device(self, tensors: list[Any]) -> Device | None:
+        """Returns the device of the tensors; None if the core has to look at each of them. If
+        all are committed, returns the device of the first, even if others are elsewhere."""
         # jit itself raises for committed arrays on several devices, so the device of the first
         # one is enough
         if all(map(_is_committed, tensors)):

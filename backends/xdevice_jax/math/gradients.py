@@ -32,9 +32,13 @@ class JaxGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
+        gradient (or None) for each leaf, and the list that `call` also returns. `nested` is not
+        needed, because JAX notices an outer gradient itself."""
         depends = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Calls `call`, and notes whether its loss depends on the inputs."""
             nonlocal depends
             loss, rest = call(inputs)
             # a loss that does not depend on these inputs (a plain array, or a tracer of an
@@ -50,11 +54,13 @@ class JaxGradients(Gradients):
         return loss, [_on_device_of(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
 
     def stop_gradient(self, x: Any) -> Any:
+        """Returns an array with the values of `x` through which no gradient flows."""
         return jax.lax.stop_gradient(x)
 
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
+        """Returns `rule(*row)` for each row of arrays."""
         # JAX's arrays cannot be changed, so a rule that writes (`writes`) needs no copies; nor
         # is `nested` needed, because JAX records only inside its own transformations
         return [rule(*row) for row in rows]

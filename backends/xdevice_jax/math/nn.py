@@ -44,6 +44,7 @@ def guards(indices: Array, place: str) -> bool:
 
 @partial(jax.jit)
 def cross_entropies(logits: Array, labels: Array) -> Array:
+    """Returns the cross-entropy of each row of logits with its label, the index of a class."""
     # with mode="fill", JAX gives NaN for a label that is not a class
     places = _forward(labels, logits.shape[1])[:, None]
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), places, 1, mode="fill")[:, 0]
@@ -51,11 +52,13 @@ def cross_entropies(logits: Array, labels: Array) -> Array:
 
 @partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Returns the mean over the rows of what `cross_entropies` returns."""
     return jnp.mean(cross_entropies(logits, labels))
 
 
 @partial(jax.jit)
 def embedding(indices: Array, table: Array) -> Array:
+    """Returns the row of the table for each index; NaN for an index out of range."""
     return jnp.take(table, _forward(indices, table.shape[0]), 0, mode="fill")
 
 
@@ -67,6 +70,8 @@ def _forward(indices: Array, n: int) -> Array:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def one_hot(indices: Array, n: int, name: str) -> Array:
+    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
+    elsewhere. Floats are all NaN for an index out of range."""
     dtype = host_dtype(name)
     ones = jax.nn.one_hot(indices, n, dtype=dtype)
     if not jnp.issubdtype(dtype, jnp.inexact):
@@ -79,6 +84,7 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 @partial(jax.jit, static_argnames=("stride", "padding"))
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
+    """Returns the images after a convolution with the kernel. `bias` may be None."""
     result = lax.conv_general_dilated(
         x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW")
     )
@@ -87,12 +93,14 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    """Returns the maximum of each window of the images."""
     # JAX has a gradient of `reduce_window` with `max` only if it starts from -inf
     return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    """Returns the mean of each window of the images."""
     height, width = size
     # padding counts as zeros, as in PyTorch
     return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)
@@ -115,6 +123,8 @@ def _pooled(
 
 @partial(jax.jit)
 def dropout(x: Array, mask: Array, keep: float) -> Array:
+    """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of
+    True."""
     return x * mask / keep
 
 

@@ -23,6 +23,8 @@ class JaxReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
+        """A block that changes nothing. Yields a line with the missing flag if sums on a GPU
+        stay nondeterministic, otherwise an empty list."""
         # XLA reads the flags when JAX starts, so the block cannot set the flag but only report
         # that it is missing
         needs_flag = (

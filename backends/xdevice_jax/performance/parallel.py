@@ -34,6 +34,7 @@ class JaxParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
+            """A block in which a thread has the settings that were read."""
             with ExitStack() as stack:
                 if jax.config.jax_enable_x64 != is_64_bit:
                     stack.enter_context(enable_x64(is_64_bit))

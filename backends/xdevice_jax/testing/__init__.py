@@ -14,6 +14,7 @@ class JaxSampling(Sampling):
     """Gives the conformance suite the samples of JAX."""
 
     def samples(self) -> JaxSamples:
+        """Returns the samples, for the adapter that is tested."""
         from .samples import JaxSamples
 
         return JaxSamples(self)

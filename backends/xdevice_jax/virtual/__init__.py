@@ -108,6 +108,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         a value in the program has a dtype that one of the program's devices lacks."""
 
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
+            """Replaces JAX's function. `natives` is an array of the program's JAX devices."""
             for native in natives.flat:
                 place = self.from_native(native)
                 # without 64 bits JAX makes no such arrays, and its programs still count in
@@ -125,6 +126,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         error if an array has a dtype that its virtual GPU lacks, and counts the memory."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
+            """Replaces JAX's function: puts the arrays, and then checks the results."""
             results = put(*args, **kwargs)
             # the primitive returns a list, and the other function one array
             for x in results if isinstance(results, list) else [results]:
@@ -197,6 +199,7 @@ def _types_in(program: Any) -> set[str]:
     types: set[str] = set()
 
     def add(operation: Any) -> Any:
+        """Adds the dtypes of an operation's results, and lets the walk go on."""
         for result in operation.results:
             # the part after the last "x" of "tensor<2x3xf64>"; a type without a shape is
             # "tensor<f64>", and of "tensor<2xcomplex<f64>>" the dtype of the parts is left

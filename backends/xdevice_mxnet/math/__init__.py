@@ -20,11 +20,13 @@ class MxnetArithmetic(Arithmetic):
     # both modules are imported at their first use: a program that only moves arrays does not
     # need them
     def namespace(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic
 
         return arithmetic
 
     def nn(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.nn`."""
         from . import nn
 
         return nn

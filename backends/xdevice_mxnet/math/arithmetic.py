@@ -39,7 +39,9 @@ from .operators import operator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    def __getattr__(name: str) -> Any: ...  # the kernels that tables list
+    # type checkers do not see the kernels that `globals().update` adds below, from `_OWN` and
+    # the other tables
+    def __getattr__(name: str) -> Any: ...
 
 
 # the constants that `xdevice.math.contract.arithmetic` explains
@@ -163,6 +165,7 @@ def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_float(x: Any) -> bool:
+    """Whether an array has a dtype of real floats."""
     # MXNet's dtypes are NumPy's scalar types, which have no `kind` themselves
     return bool(np.dtype(x.dtype).kind == "f")
 
@@ -174,6 +177,7 @@ dtype = host_dtype
 
 @_kernel
 def astype(x: Any, name: str) -> Any:
+    """Returns a new array with the values of `x` in the dtype `name`."""
     if name == "bool":
         return _np.not_equal(x, 0) if x.dtype != np.bool_ else x.copy()
     # integers have no gradient, but MXNet would pass one through them
@@ -184,6 +188,7 @@ def astype(x: Any, name: str) -> Any:
 
 @_kernel
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    """Returns the values of a NumPy array as an array on the device of `like`."""
     return _np.array(array, dtype=array.dtype, ctx=like.ctx)
 
 
@@ -192,10 +197,14 @@ copy = _kernel(operator("np", "copy", own=lambda x: x.copy()))
 
 @_kernel
 def full_like(x: Any, value: complex, name: str) -> Any:
+    """Returns an array of the dtype `name`, filled with a number, with the shape and on the
+    device of `x`."""
     return constant(np.full(x.shape, value, host_dtype(name)), x)
 
 
 def number(value: complex, name: str, like: Any) -> Any:
+    """Returns a number as an array without dimensions, of the dtype `name`, on the device of
+    `like`."""
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)
 
@@ -216,6 +225,7 @@ _ON_THE_HOST = named(
 )  # fmt: skip
 globals().update({name: _kernel(operator("npi", own)) for name, own in _OWN.items()})
 globals().update({name: _by_numpy(getattr(np, own)) for name, own in _ON_THE_HOST.items()})
+# without "divide", for which MXNet's operators have another name (see `divide` below)
 globals().update({name: _beside_numbers(name) for name in TAKE_NUMBERS - {"divide"}})
 cumulative_prod = _refusing("cumulative_prod", _by_numpy(np.cumprod))
 nextafter = _refusing("nextafter", _by_numpy(np.nextafter))
@@ -244,6 +254,7 @@ def abs(x: Any) -> Any:
 
 @_kernel
 def pow(x1: Any, x2: Any) -> Any:
+    """Returns `x1` to the power of `x2`, in the dtype of both."""
     # MXNet's own would make floats of integers, so NumPy computes these
     return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
 
@@ -253,6 +264,7 @@ _whole_power = _by_numpy(np.power)
 
 @_kernel
 def remainder(x1: Any, x2: Any) -> Any:
+    """Returns the remainder of `x1` by `x2`, with the sign of `x2`."""
     if not _is_float(x1):
         return _whole_remainder(x1, x2)
     # NaN for a divisor of 0 and for infinities, where MXNet's own `mod` gives 0
@@ -268,6 +280,7 @@ _whole_remainder = _by_numpy(np.remainder)
 
 @_kernel
 def round(x: Any) -> Any:
+    """Returns the nearest whole numbers; of two equally near ones the even one."""
     # MXNet's own `round` does not round halves to the even neighbor, as the standard requires
     low = _np.floor(x)
     rest = x - low
@@ -291,6 +304,7 @@ def square(x: Any) -> Any:
 
 @_kernel
 def where(condition: Any, x1: Any, x2: Any) -> Any:
+    """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
     shape = np.broadcast_shapes(condition.shape, x1.shape, x2.shape)
     # MXNet's `where` of empty arrays crashes the process
     return _where(condition, x1, x2) if 0 not in shape else _nothing(shape, x1)
@@ -329,7 +343,8 @@ any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    # the sum by the number of elements behind each of its values
+    """Returns the mean over some axes of an array that has elements."""
+    # the sum, divided by the number of elements that were added for each of its values
     total = sum(x, axis, keepdims)
     return total / (x.size // total.size)
 
@@ -342,6 +357,7 @@ prod = _reducing(operator("np", "prod"), 1)
 
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    """Returns the sum over some axes; over all axes if `axes` is None."""
     shape = x.shape  # read once: MXNet builds the tuple each time
     # without elements the sum is 0; while MXNet records, the result has to be linked with `x`
     if 0 in shape:
@@ -352,7 +368,8 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
-    # `total` has lost the summed axes; with `keepdims` they have the length 1
+    # `total` has lost the summed axes; with `keepdims` they have the length 1. The core passes
+    # None, for all axes, only without `keepdims`
     return (
         total
         if not keepdims
@@ -377,12 +394,14 @@ sliced = _kernel(tables.sliced)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
+    """Returns `x` sorted along an axis."""
     # NumPy finds the order on the host, and MXNet takes the elements, so that a gradient flows
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
 @_kernel
 def take(x: Any, indices: Any, axis: int) -> Any:
+    """Returns the elements of `x` at the indices along an axis."""
     if not x.size or not indices.size:
         return _nothing((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
     # no index is out of range, because the core has checked them all
@@ -391,12 +410,15 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 
 @_kernel
 def einsum(subscripts: str, *tensors: Any) -> Any:
+    """Returns the sums of products that the subscripts describe, such as "ij,jk->ik"."""
     # only the order of three or more tensors can be optimized
     return _np.einsum(subscripts, *tensors, optimize=len(tensors) > 2)
 
 
 @_kernel
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """Returns an array of the shape of `indices`, with the elements of `x` at these indices
+    along an axis."""
     if not indices.size:
         return _nothing(indices.shape, x)
     # MXNet has no kernel for this, so each index becomes one into the flat array: along `axis`
@@ -404,6 +426,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     places = list(np.ogrid[tuple(map(slice, indices.shape))])
     places[axis] = indices.asnumpy()
     flat = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
+    # all indices are in range, so "clip" only saves MXNet a check
     return _np.take(x.reshape((-1,)), constant(flat, x), 0, mode="clip")
 
 
@@ -426,6 +449,7 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 
 @_kernel
 def matmul(x1: Any, x2: Any) -> Any:
+    """Returns the product of two matrices or stacks of matrices."""
     # read once, like the shapes: MXNet makes a new object at each read, which takes a
     # microsecond
     dtype = np.dtype(x1.dtype)
@@ -475,6 +499,7 @@ stack = _kernel(_np.stack)
 
 @_kernel
 def unstack(x: Any, axis: int) -> list[Any]:
+    """Returns the parts of `x` along an axis, each without that axis."""
     return [squeeze(sliced(x, axis, i, i + 1), (axis,)) for i in range(x.shape[axis])]
 
 

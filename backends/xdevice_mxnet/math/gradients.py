@@ -89,6 +89,10 @@ class MxnetGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
+        gradient (or None) for each leaf, and the list that `call` also returns. Raises
+        `UnsupportedError` if the caller computes a gradient of this gradient (`nested`), or
+        records."""
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
                 "gradients while it records: for most operations it has no second gradient",
@@ -113,11 +117,14 @@ class MxnetGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
+        """Returns an array in the memory of `x` through which no gradient flows."""
         return x.detach()
 
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
+        """Returns `rule(*row)` for each row of arrays, recorded only inside an outer gradient
+        (`nested`). A rule that writes into its arguments gets copies."""
         arithmetic.enter()
         # inside `pause`, MXNet does not record the step; inside an outer gradient (`nested`) it
         # goes on recording

@@ -51,29 +51,36 @@ _adam = operator("nd", "adam_update")
 
 
 def softmax(x: Any, axis: int) -> Any:
+    """Returns the softmax along an axis."""
     return _softmax(x, axis=axis)
 
 
 def log_softmax(x: Any, axis: int) -> Any:
+    """Returns the logarithm of the softmax along an axis."""
     return _log_softmax(x, axis=axis)
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
+    """Returns the mean over the rows of what `cross_entropies` returns."""
     return _mean(cross_entropies(logits, labels))
 
 
 def cross_entropies(logits: Any, labels: Any) -> Any:
+    """Returns the cross-entropy of each row of logits with its label, the index of a class."""
     # both operators work along the last axis by default, which has the classes
     return arithmetic.negative(_pick(_log_softmax(logits), labels))
 
 
 def embedding(indices: Any, table: Any) -> Any:
+    """Returns the row of the table for each index."""
     # MXNet's operator needs both lengths of the table as settings
     rows, features = table.shape
     return _embedding(indices, table, input_dim=rows, output_dim=features)
 
 
 def gelu(x: Any, approximate: bool) -> Any:
+    """Returns the GELU of `x`, computed with the error function. NotImplemented for a case that
+    MXNet's operator lacks: then the core computes it."""
     # MXNet's operator has no approximation by tanh, computes in float32 and takes no 0-d array;
     # the core computes these
     if approximate or x.dtype != "float32" or not x.ndim:
@@ -82,6 +89,9 @@ def gelu(x: Any, approximate: bool) -> Any:
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Returns `x` normalized along its last axis, and scaled and shifted by `weight` and
+    `bias`, which may be None. NotImplemented for another dtype than float32: then the core
+    computes it."""
     # MXNet's operator rounds eps to float32, so it is right for float32 only
     if x.dtype != "float32":
         return NotImplemented
@@ -92,6 +102,8 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
+    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
+    elsewhere."""
     if name == "bool":
         # MXNet's operator does not make bools
         return one_hot(indices, n, "int8").astype(name)
@@ -114,7 +126,8 @@ def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 @_with_an_image
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
-    # (O, C, kh, kw)
+    """Returns the images after a convolution with the kernel. `bias` may be None."""
+    # the kernel has the shape (filters, channels, height, width)
     filters, _, *size = kernel.shape
     arrays = (x, kernel) if bias is None else (x, kernel, bias)
     return _convolution(
@@ -129,11 +142,13 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
 
 @_with_an_image
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    """Returns the maximum of each window of the images."""
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="max")
 
 
 @_with_an_image
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    """Returns the mean of each window of the images."""
     # MXNet counts the padding as zeros, as PyTorch does
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
 
@@ -146,6 +161,8 @@ def _before(queries: int, keys: int, device: Any) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+    """Returns the weighted means of the values `v` for each query in `q`. `mask` is None, or
+    True for each key that a query may see; with `causal`, a query sees no later key."""
     shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
     size = q.shape[-1]
     # `batch_dot` takes arrays of three dimensions, so the axes of the stack become one
@@ -175,12 +192,17 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
+    """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of
+    True."""
     return x * mask / keep
 
 
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
+    """Returns the new parameter and means of each row after a step of Adam, computed by
+    MXNet's kernel; NotImplemented on a GPU, so that the core computes the step by its own
+    formula."""
     # the kernel takes the number of steps as a Python number; reading it from a GPU would wait
     # for the GPU
     if step.ctx.device_type != "cpu":

@@ -40,6 +40,7 @@ def operator(
     _check(library.NNGetOpHandle(name.encode(), byref(handle)))
 
     def call(*arrays: Any, **settings: Any) -> Any:
+        """Calls the operator, or `own` if one of the arguments is not an mx.np array."""
         for x in arrays:
             if type(x) is not _Array:
                 return otherwise(*arrays, **settings)

@@ -21,13 +21,15 @@ class MxnetReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
+        """Seeds MXNet's default generators of all devices."""
         mx.random.seed(n)
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
+        """A block in which MXNet chooses deterministic kernels, by an environment variable that
+        MXNet reads. Yields an empty list, because nothing stays nondeterministic."""
         before = os.environ.get(_VARIABLE)
         os.environ[_VARIABLE] = "1"
-        # an empty list, because nothing else has to be set
         try:
             yield []
         finally:

@@ -64,6 +64,7 @@ def _ones(n: int, dtype: Any, device: Any) -> Any:
 
 @lru_cache(32)
 def _kept(n: int, dtype: Any, device: Any) -> Any:
+    """Returns a vector of `n` ones, by the cache the same object for the same arguments."""
     return mx.np.ones((n,), dtype=dtype, ctx=device)
 
 

@@ -13,6 +13,8 @@ from .transfers import MxnetTransfers
 
 
 class MxnetGraphs(Graphs):
+    """No graphs: the error that refuses them names `net.hybridize()` instead."""
+
     compiler = "net.hybridize()"
 
 

@@ -31,6 +31,7 @@ class _State:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
+        """A block in which this thread has the state."""
         # a new object, because a Context stores the context before it in itself: two threads
         # cannot share one
         here = mx.Context(self._here.device_type, self._here.device_id)
@@ -39,8 +40,12 @@ class _State:
 
 
 class MxnetParallel(Parallel):
+    """Tasks that run one after another, with the state of the thread that starts them."""
+
     # two threads that record operations on the same array crash MXNet
     threads = "one"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads this thread's recording mode, context and semantics. Returns an object that
+        makes a context manager, in whose block another thread has the same."""
         return _State()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class MxnetPrefetch(Replicas, Prefetch):
+    """Batches that are copied to a device while it computes."""
+
     def stage(self, x: Any, device: Device) -> Any:
         """Begins to copy an array of MXNet or NumPy to a device, and returns the new array:
         through the ring of pinned memory, or through MXNet's own pinned memory."""

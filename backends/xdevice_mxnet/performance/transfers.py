@@ -40,12 +40,16 @@ def _size(x: Any) -> int:
 
 
 class MxnetTransfers(Transfers):
+    """Reports of reads by the host, and of copies between devices."""
+
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """A block in which `report` is called for each transfer."""
         private.require("transfers")
 
         def target(x: Any, other: Any) -> Device | None:
+            """Returns the device to which `x.copyto(other)`, or another method that copies,
+            moves `x`."""
             # `copyto` takes an array or a context
             return (
                 self.device_of(other)

@@ -31,10 +31,12 @@ class MxnetSamples(Samples):
     """The samples of MXNet. `xdevice.testing.contract.samples` describes each method."""
 
     def other_device(self) -> Device:
+        """Returns a second device for the tests; None if there is none."""
         return devices.of("gpu") if self.backend.virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
     def native_ones(self, *shape: int) -> Any:
+        """Returns ones of this shape, made by MXNet's own function."""
         return mx.np.ones(shape)
 
     def floats(self) -> None:
@@ -43,9 +45,11 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def add(self, x: Any, y: Any) -> Any:
+        """Returns `x + y`."""
         return x + y
 
     def address(self, x: Any) -> int | None:
+        """Returns the address at which the memory of an array begins."""
         x.wait_to_read()  # before the array is computed it has no memory
         pointer = ctypes.c_void_p()
         mx.base.check_call(library.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
@@ -53,6 +57,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """Returns the gradient of `sum(function(x))` with respect to `x`."""
         leaf = x.copy()
         leaf.attach_grad()
         with mx.autograd.record():
@@ -61,34 +66,43 @@ class MxnetSamples(Samples):
         return leaf.grad
 
     def requires_grad(self, x: Any) -> bool:
+        """Whether an array is marked as one that gets a gradient."""
         return x.grad is not None
 
     @use_np  # type: ignore[untyped-decorator]
     def marked(self, x: Any) -> Any:
+        """Returns an array with the values of `x` that gets a gradient."""
         # a copy, because `attach_grad` marks the array itself, which belongs to the suite
         leaf = x.copy()
         leaf.attach_grad()
         return leaf
 
     def modes(self) -> Modes:
+        """Returns, for each mode that a thread has for itself, a context manager that enters
+        it, and a function that tells whether this thread is in it."""
         return {"record": (mx.autograd.record, mx.autograd.is_recording)}
 
     def draw(self) -> list[float]:
+        """Returns a few random numbers of MXNet's default generator."""
         numbers: list[float] = mx.np.random.uniform(size=5).tolist()
         return numbers
 
     def determinism(self) -> str | None:
+        """Returns the setting that deterministic mode changes."""
         return os.environ.get("MXNET_ENFORCE_DETERMINISM")
 
     def network(self, inputs: int, outputs: int) -> Any:
+        """Returns a model of one linear layer, on the CPU."""
         return _built(nn.Dense(outputs, in_units=inputs))
 
     def settings(self) -> Any:
+        """Returns a model whose layers have settings, which the suite compares."""
         block = nn.HybridSequential()
         block.add(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
         return _built(nn.Dense(4, in_units=3, flatten=False), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
+        """Returns functions that make a model of each kind, by name."""
         return {
             "layer": lambda: _built(nn.Dense(1, in_units=4)),
             "running statistics": lambda: _built(
@@ -104,6 +118,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def variables(self, model: Any) -> Mapping[str, Any]:
+        """Returns the variables of a model as arrays, by name."""
         if isinstance(model, mx.gluon.Parameter):
             return {model.name: model.data()}
         # a ParameterDict is iterated over as it is
@@ -111,22 +126,28 @@ class MxnetSamples(Samples):
         return {name: parameter.data() for name, parameter in parameters.items()}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        """Returns a model of two layers with one weight, and a function that tells whether a
+        model still shares it."""
         first = nn.Dense(3, in_units=3)
         # `params` makes the second layer use the parameters of the first
         second = nn.Dense(3, in_units=3, params=first.params)
         return _built(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> Any:
+        """Returns a model with one part on cpu:0 and one on `device`."""
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
         # only one of the two layers
         net[1].collect_params().reset_ctx(self.backend.to_native(device))
         return net
 
     def unbuilt(self) -> Any:
+        """Returns a model that has no variables yet."""
         return nn.Dense(3)
 
     @use_np  # type: ignore[untyped-decorator]
     def optimized(self) -> tuple[Any, Any, Step]:
+        """Returns a model, its optimizer, and a function that trains the model by one step on
+        `x, y` and returns the loss."""
         # the suite expects the same first weights at each call
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
         net.hybridize(static_alloc=True, static_shape=True)
@@ -135,10 +156,13 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def failing_work(self) -> Any:
+        """Starts work on the CPU that fails, and returns its result."""
         # a matrix that is not positive definite: MXNet reports it when the result is waited for
         return mx.np.linalg.cholesky(-mx.np.eye(3))
 
     def long_work(self, device: Device) -> Work | None:
+        """Starts work on a device that takes long. Returns its result, and a function that
+        tells whether it is done. None on a GPU."""
         native = self.backend.to_native(device)
         if native.device_type == "gpu":
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020

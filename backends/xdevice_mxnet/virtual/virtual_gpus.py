@@ -56,6 +56,8 @@ def refuse_mixed_devices() -> None:
     def invoke(
         operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
     ) -> int:
+        """Replaces `MXImperativeInvokeEx`: checks the arrays before the call. `handles` has
+        `count` operands; `results` has the arrays of `out=`, if there are any."""
         # the number of arrays in `out=`, which MXNet would write to on any device; `_obj` is
         # the argument of `byref`
         written = outputs._obj.value
@@ -90,6 +92,7 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
     The gradients are the argument with the number `at` after the arrays."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
+        """Replaces the function of MXNet's library, and returns its status."""
         gradients = rest[at]
         # MXNet passes a null pointer if no array has a gradient, and a null handle for each
         # array without one
@@ -121,8 +124,8 @@ def _address(handle: Any) -> int:
     mx.base.check_call(library.MXNDArrayWaitToRead(handle))
     address = ctypes.c_void_p()
     mx.base.check_call(library.MXNDArrayGetData(handle, ctypes.byref(address)))
-    # an array without elements has no memory: its own handle stands for it, which no other
-    # array has
+    # an array without elements has no memory: its handle, which no other array has, is used
+    # instead
     return address.value or int(handle.value)
 
 
@@ -160,6 +163,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         """Returns None, because MXNet can always have virtual GPUs: it has 16 CPU devices."""
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Makes cpu(1) to cpu(n) the virtual GPUs, and makes MXNet's operators refuse arrays on
+        two of them."""
         private.require("virtual GPUs")
         # cpu:0 alone remains a CPU: the other CPU devices are the virtual GPUs, or do not count
         self._cpus, self._gpus = 1, n
@@ -180,6 +185,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
             delete = getattr(cls, end)
 
             def free(array: Any) -> None:
+                """Replaces `__del__` of MXNet's arrays."""
                 # before MXNet frees the handle, which the next array may get
                 ledger.drop(array.handle.value if array.handle is not None else None)
                 delete(array)
@@ -187,6 +193,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
             setattr(cls, end, free)
 
     def lack_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU lacks a dtype, or has too little
+        memory."""
         error: Exception = mx.MXNetError(text)
         return error
 
@@ -198,6 +206,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         memory for it, and counts that memory."""
 
         def checked(array: Any, handle: Any, writable: bool = True) -> None:
+            """Replaces `__init__` of MXNet's arrays."""
             make(array, handle, writable)
             # an array that is being unpickled has no handle yet
             kind, index = _place(handle) if handle is not None and handle.value else (None, 0)

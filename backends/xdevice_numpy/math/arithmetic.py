@@ -76,24 +76,31 @@ dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
+    """Returns a new array with the values of `x` in the dtype `name`."""
     # NumPy warns if NaN or infinity becomes an integer
     with np.errstate(all="ignore"):
         return np.asarray(x).astype(host_dtype(name))
 
 
 def constant(array: Array, like: Array) -> Array:
+    """Returns the values of a NumPy array as an array on the device of `like`."""
     return array  # NumPy has one device, so there is nowhere to move it
 
 
 def copy(x: Array) -> Array:
+    """Returns `x` in new memory."""
     return np.array(x, copy=True)
 
 
 def full_like(x: Array, value: complex, name: str) -> Array:
+    """Returns an array of the dtype `name`, filled with a number, with the shape and on the
+    device of `x`."""
     return np.full(x.shape, value, host_dtype(name))
 
 
 def number(value: complex, name: str, like: Array) -> Array:
+    """Returns a number as an array without dimensions, of the dtype `name`, on the device of
+    `like`."""
     # NumPy warns if the number is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(host_dtype(name))
@@ -127,6 +134,7 @@ globals().update({name: _silent(getattr(np, own)) for name, own in _WARNING.item
 
 @_silent
 def sign(x: Array) -> Array:
+    """Returns -1, 0 or 1 for each real number, and x / |x| for each complex number."""
     if x.dtype.kind != "c":
         return np.asarray(np.sign(x))
     # the standard has x / |x| for complex numbers, and 0 for 0; NumPy 1 returns the sign of the
@@ -157,6 +165,7 @@ prod = _reducing(np.multiply.reduce)
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """Returns the mean over some axes."""
     # np.mean would warn of an empty array with `warnings.warn`, which `errstate` does not
     # silence
     with np.errstate(all="ignore"):
@@ -175,6 +184,7 @@ argmin = _array(np.argmin)
 
 
 def cumulative_prod(x: Array, axis: int) -> Array:
+    """Returns the products of the elements up to each place along an axis."""
     with np.errstate(all="ignore"):
         # by default NumPy widens small integers, which the core does itself where the standard
         # requires it
@@ -182,24 +192,30 @@ def cumulative_prod(x: Array, axis: int) -> Array:
 
 
 def cumulative_sum(x: Array, axis: int) -> Array:
+    """Returns the sums of the elements up to each place along an axis."""
     # the dtype as in `cumulative_prod`
     return np.cumsum(x, axis=axis, dtype=x.dtype)
 
 
 def searchsorted(x1: Array, x2: Array, side: Any) -> Array:
+    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
+    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
     return np.searchsorted(x1, x2, side)
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
+    """Returns `x` sorted along an axis."""
     result = np.sort(x, axis=axis, kind="stable")
     return np.flip(result, axis) if descending else result
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
+    """Returns the elements of `x` at the indices along an axis."""
     return np.take(x, indices, axis=axis)
 
 
 def put(x: Array, indices: Array, values: Array) -> Array:
+    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
     # kernels return new arrays and never write into the caller's
     result = x.copy()
     result[indices] = values
@@ -211,6 +227,8 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
+    """Returns `x` with its values moved into the range from `min` to `max`; None means no
+    bound."""
     # cast to the dtype of `x`, because a bound of another dtype would change the dtype of the
     # result
     bounds: Any = [
@@ -224,6 +242,7 @@ def cross(x1: Array, x2: Array, axis: int) -> Array:
 
 
 def einsum(subscripts: str, *tensors: Array) -> Array:
+    """Returns the sums of products that the subscripts describe, such as "ij,jk->ik"."""
     with np.errstate(all="ignore"):
         return np.asarray(np.einsum(subscripts, *tensors, optimize=True))
 
@@ -235,6 +254,8 @@ concat = np.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
+    """Returns the diagonals, `k` places above the main ones, of the matrices in the last two
+    axes."""
     return np.diagonal(x, k, -2, -1)
 
 
@@ -252,11 +273,14 @@ triu = np.triu
 
 
 def unstack(x: Array, axis: int) -> tuple[Array, ...]:
+    """Returns the parts of `x` along an axis, each without that axis."""
     # iterating over a vector gives scalars, so each of them is made an array
     return tuple(np.moveaxis(x, axis, 0) if x.ndim > 1 else map(np.asarray, x))
 
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:
+    """Returns `x` in another shape, in the same memory. Raises ValueError if that is not
+    possible."""
     result = np.reshape(x, shape)
     # NumPy copies silently if no strides describe the new shape; an empty array has no memory
     # to share

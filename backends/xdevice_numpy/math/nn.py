@@ -42,6 +42,7 @@ def erf(x: Array) -> Array:
 
 
 def softmax(x: Array, axis: int) -> Array:
+    """Returns the softmax along an axis."""
     with np.errstate(all="ignore"):
         # without subtracting the maximum, exp overflows for large logits, and infinity /
         # infinity is NaN
@@ -50,6 +51,7 @@ def softmax(x: Array, axis: int) -> Array:
 
 
 def log_softmax(x: Array, axis: int) -> Array:
+    """Returns the logarithm of the softmax along an axis."""
     with np.errstate(all="ignore"):
         # as in `softmax`, exp would overflow for large logits
         x = x - np.max(x, axis, keepdims=True)
@@ -57,15 +59,20 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Returns the mean over the rows of the cross-entropy of the logits with the label, the
+    index of a class."""
     return np.asarray(-np.mean(np.take_along_axis(log_softmax(logits, 1), labels[:, None], 1)))
 
 
 def one_hot(indices: Array, n: int, name: str) -> Array:
+    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
+    elsewhere."""
     # each index is compared with all classes, along a new last axis
     return np.asarray(indices[..., None] == np.arange(n)).astype(host_dtype(name))
 
 
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
+    """Returns the images after a convolution with the kernel. `bias` may be None."""
     windows = _windows(x, kernel.shape[2:], stride, padding, 0)
     # sums over the channels, rows and columns of each window; the output channels come last,
     # and move to axis 1
@@ -74,16 +81,20 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    """Returns the maximum of each window of the images."""
     # padding with zeros would give a maximum of 0 in windows of negative numbers
     return np.asarray(np.max(_windows(x, size, stride, padding, -np.inf), (4, 5)))
 
 
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    """Returns the mean of each window of the images."""
     # padding counts as zeros, as in PyTorch
     return np.asarray(np.mean(_windows(x, size, stride, padding, 0), (4, 5)))
 
 
 def dropout(x: Array, mask: Array, keep: float) -> Array:
+    """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of
+    True."""
     # `keep` in the dtype of `x`, as in `relu`
     return np.asarray(x * mask / x.dtype.type(keep))
 

@@ -18,10 +18,12 @@ class NumpyReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
+        """Seeds NumPy's global generator."""
         # the only generator that all code of a program shares; others are objects, seeded by
         # the code that makes them
         np.random.seed(n)
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
+        """Returns a block that changes nothing and yields an empty list."""
         # nothing is set or missing: NumPy adds up in the same order in each run
         return nullcontext([])

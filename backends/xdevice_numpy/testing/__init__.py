@@ -14,6 +14,7 @@ class NumpySampling(Sampling):
     """Gives the conformance suite the samples of NumPy."""
 
     def samples(self) -> NumpySamples:
+        """Returns the samples, for the adapter that is tested."""
         from .samples import NumpySamples
 
         return NumpySamples()

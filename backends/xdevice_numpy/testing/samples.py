@@ -20,14 +20,17 @@ class NumpySamples(Samples):
         return None  # NumPy has only cpu:0
 
     def native_ones(self, *shape: int) -> np.ndarray[Any, Any]:
+        """Returns ones of this shape, made by NumPy's own function."""
         return np.ones(shape)
 
     def address(self, x: np.ndarray[Any, Any]) -> int:
+        """Returns the address at which the memory of an array begins."""
         return int(x.ctypes.data)
 
     def gradient(self, function: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> None:
         return None  # NumPy has no gradients
 
     def draw(self) -> list[float]:
+        """Returns a few random numbers of NumPy's default generator."""
         numbers: list[float] = np.random.rand(5).tolist()
         return numbers

@@ -111,7 +111,8 @@ class PaddleEngine(Engine):
         return None
 
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
-        """Returns the reduction of the `x` of all ranks: in `x` itself, or as a new tensor."""
+        """Returns the reduction ("sum", "max" or "min") of the `x` of all ranks: in `x` itself,
+        or as a new tensor."""
         dtype = dtype_name(x.dtype)
         if dtype in PARTS:
             # the real and imaginary parts as one tensor, because gloo takes no complex dtype

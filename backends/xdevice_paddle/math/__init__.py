@@ -17,12 +17,16 @@ class PaddleArithmetic(Arithmetic):
     """The capability `Arithmetic` on Paddle; its methods are documented in
     `xdevice.math.contract.arithmetic`."""
 
+    # both modules are imported at their first use: a program that only moves tensors does not
+    # need them
     def namespace(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic
 
         return arithmetic
 
     def nn(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.nn`."""
         from . import nn
 
         return nn

@@ -4,7 +4,7 @@ which arguments the core calls them, and what they have to return.
 Paddle's own functions have these faults, which the kernels here correct (no upstream issues
 known):
 - On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
-- `equal` treats floats that differ by 1e-8 as equal.
+- `equal` treats floats that differ by 1e-8 as equal (in older versions; 3.3.1 does not).
 - `pow` and `full_like` compute integers as float64.
 - `argmax` and `argmin` skip NaN, which the core corrects.
 - `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from operator import matmul as product
+from operator import matmul as product  # this module defines a `matmul`, and calls this one
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +54,12 @@ _full = private.get("paddle._C_ops.full")
 
 
 def dtype(name: str) -> Any:
+    """Returns Paddle's dtype of this name."""
     return getattr(paddle, name)
 
 
 def astype(x: Any, name: str) -> Any:
+    """Returns a new tensor with the values of `x` in the dtype `name`."""
     if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
         # integers and bool have no gradient, but Paddle would pass one through them
         x = x.detach()
@@ -71,6 +73,7 @@ def _where(x: Any) -> Any:
 
 
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    """Returns the values of a NumPy array as a tensor on the device of `like`."""
     return paddle.to_tensor(array, place=_where(like))
 
 
@@ -78,6 +81,8 @@ copy = paddle.assign
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
+    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
+    device of `x`."""
     # `full_like` would round a larger int to a float64, so it is added to zeros; `abs` itself
     # is a kernel here
     if isinstance(value, int) and builtins.abs(value) > 2**53:
@@ -86,6 +91,8 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
+    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    `like`."""
     place = _where(like)
     # `_C_ops.full` needs a place and takes no complex number
     if _full is None or place is None or type(value) is complex:
@@ -101,14 +108,16 @@ negative = paddle.neg
 
 
 def equal(x1: Any, x2: Any) -> Any:
-    # Paddle's own treats floats that differ by 1e-8 as equal; NaN is neither less nor greater,
-    # and so not equal
+    """Returns for each pair of elements whether they are equal."""
+    # Paddle's own treats floats that differ by 1e-8 as equal in older versions. NaN is not
+    # equal to NaN here either, because both comparisons below are False
     if not paddle.is_floating_point(x1):
         return paddle.equal(x1, x2)
     return paddle.logical_and(paddle.less_equal(x1, x2), paddle.greater_equal(x1, x2))
 
 
 def not_equal(x1: Any, x2: Any) -> Any:
+    # not Paddle's own, so that it always contradicts the corrected `equal`
     return paddle.logical_not(equal(x1, x2))
 
 
@@ -134,6 +143,7 @@ def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
 
 
 def pow(x1: Any, x2: Any) -> Any:
+    """Returns `x1` to the power of `x2`, in the dtype of both."""
     # Paddle's own computes integers as float64, which holds all powers of int32 that fit, but
     # not those of int64
     return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _whole_power(x1, x2)
@@ -168,7 +178,8 @@ min = paddle.amin
 
 
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    # None, for all axes, is the quick call of a training step
+    # None, for all axes, is the quick call of a training step; the core makes it only without
+    # `keepdims`
     return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
 
 
@@ -177,6 +188,7 @@ argmin = paddle.argmin
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:
+    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
     return paddle.argsort(x, axis, descending, stable=True)
 
 
@@ -185,6 +197,8 @@ cumulative_sum = paddle.cumsum
 
 
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
+    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
+    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
     places = paddle.searchsorted(x1, x2, right=side == "right")
     if not x1.is_floating_point():
         return places
@@ -199,10 +213,12 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
 
 
 def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    """Returns the elements from `start` up to, but not including, `stop` along an axis."""
     return paddle.slice(x, [axis], [start], [stop])
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
+    """Returns `x` sorted along an axis."""
     return paddle.sort(x, axis, descending, stable=True)
 
 
@@ -210,6 +226,8 @@ take = paddle.index_select
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """Returns a tensor of the shape of `indices`, with the elements of `x` at these indices
+    along an axis."""
     # Paddle has no kernel for bool on the CPU, and none for complex numbers
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
@@ -228,6 +246,7 @@ expand_dims = paddle.unsqueeze
 
 
 def matmul(x1: Any, x2: Any) -> Any:
+    """Returns the product of two matrices or stacks of matrices."""
     # `is` comes first, because the call of `is_floating_point` takes as long as a small product
     if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):
         # the gradient of the product of two stacks with different numbers of axes raises an
@@ -237,8 +256,11 @@ def matmul(x1: Any, x2: Any) -> Any:
         elif 2 < x2.ndim < x1.ndim:
             x2 = _of_rank(x2, x1.ndim)
         return product(x1, x2)
-    # integers: (..., m, k, 1) * (..., 1, k, n), summed over k. `multiply` would broadcast
-    # shapes that do not fit
+    # integers: (..., m, k, 1) * (..., 1, k, n), summed over k, because Paddle's own product of
+    # stacks of integers may write outside its memory. Complex numbers are computed in the same
+    # way, although Paddle's own product of them is right. Vectors are refused, on which the
+    # core makes matrices of them and calls again; so are shapes that do not fit, which
+    # `multiply` would broadcast
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(
@@ -261,6 +283,7 @@ view = reshape
 
 
 def solve(x1: Any, x2: Any) -> Any:
+    """Returns the solutions y of `x1 @ y = x2`."""
     # Paddle's own gradient ends the process with SIGSEGV unless both operands need a gradient
     # (3.3.1), so `_Solve` replaces it
     if (
@@ -279,6 +302,7 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, x1: Any, x2: Any) -> Any:
+        """Returns y, and keeps what `backward` needs."""
         result = paddle.linalg.solve(x1, x2)
         ctx.save_for_backward(x1, result)
         ctx.are_constant = x1.stop_gradient, x2.stop_gradient
@@ -286,9 +310,9 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        """Returns the gradients of x1 and x2; None for one that needs no gradient."""
         x1, result = ctx.saved_tensor()
         of_x2 = solve(_adjoint(x1), gradient)
-        # None for an operand that needs no gradient
         of_x1 = None if ctx.are_constant[0] else -product(of_x2, _adjoint(result))
         return of_x1, None if ctx.are_constant[1] else of_x2
 

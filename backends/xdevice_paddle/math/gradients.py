@@ -90,6 +90,10 @@ class PaddleGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
+        gradient (or None) for each leaf, and the list that `call` also returns. `nested` says
+        whether the caller computes a gradient of this gradient. Raises `UnsupportedError` in a
+        traced function."""
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "gradients inside a function that paddle.jit.to_static traces",
@@ -114,11 +118,14 @@ class PaddleGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
+        """Returns a tensor in the memory of `x` through which no gradient flows."""
         return x.detach()
 
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
+        """Returns `rule(*row)` for each row of tensors, recorded for gradients only inside an
+        outer gradient (`nested`). A rule that writes into its arguments gets copies."""
         # not recorded, because the new parameters would otherwise keep the graphs of all steps
         # before them
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):

@@ -49,6 +49,7 @@ softmax = functional.softmax
 
 
 def log_softmax(x: Any, axis: int) -> Any:
+    """Returns the logarithm of the softmax along an axis."""
     # detached, because the maximum cancels out, and a gradient through it would only take time
     x = x - paddle.max(x.detach(), axis, keepdim=True)
     # exact, where Paddle's own is never below -64; and five times as fast for 1000 classes
@@ -56,6 +57,9 @@ def log_softmax(x: Any, axis: int) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
+    """Returns the mean over the rows of the cross-entropy of the logits with the label, the
+    index of a class."""
+    # a traced function cannot look at the losses, so it always computes in the exact way below
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _losses(logits, column)
@@ -87,6 +91,9 @@ gelu = functional.gelu
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Returns `x` normalized along its last axis, and scaled and shifted by `weight` and
+    `bias`, which may be None. NotImplemented for a case that Paddle refuses: then the core
+    computes it."""
     # Paddle's own refuses vectors, and an eps above 1e-3
     if len(x.shape) == 1 or eps > 1e-3:
         return NotImplemented
@@ -94,6 +101,8 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
+    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
+    elsewhere."""
     # Paddle's own returns float32
     result = functional.one_hot(indices, n)
     return result if name == "float32" else paddle.cast(result, name)
@@ -104,11 +113,14 @@ max_pool2d = functional.max_pool2d
 
 
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    """Returns the mean of each window of the images."""
     # padding counts as zeros, as in PyTorch
     return functional.avg_pool2d(x, size, stride, padding, exclusive=False)
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
+    """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of
+    True."""
     # Paddle does not multiply numbers with bools
     return x * paddle.cast(mask, x.dtype) / keep
 
@@ -116,6 +128,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
+    """Returns the new parameter and means of each row after a step of Adam, computed by
+    Paddle's kernel; NotImplemented if that cannot be used, so that the core computes the step
+    by its own formula."""
     # the kernel is used on the CPU; the powers of beta are computed with its logarithm, which 0
     # does not have
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
@@ -134,6 +149,9 @@ def adam(
         rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
         # clones, because the kernel writes into its arguments, which are the caller's
         result = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
+        # param, grad, learning_rate, moment1, moment2, moment2_max, beta1_pow, beta2_pow,
+        # master_param, skip_update, beta1, beta2, epsilon, lazy_mode,
+        # min_row_size_to_use_multithread, and those of `_ADAM`
         for p, g, m, v in result:
             _adam(
                 p,

@@ -20,10 +20,13 @@ class PaddleReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
+        """Seeds Paddle's default generators of all devices."""
         paddle.seed(n)
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
+        """A block in which Paddle chooses deterministic kernels. Yields an empty list, because
+        nothing stays nondeterministic."""
         # a build for CPUs does not have the flags, which are about kernels of GPUs
         if not paddle.is_compiled_with_cuda():
             yield []

@@ -13,6 +13,8 @@ from .transfers import PaddleTransfers
 
 
 class PaddleGraphs(Graphs):
+    """No graphs: the error that refuses them names `paddle.jit.to_static` instead."""
+
     compiler = "paddle.jit.to_static"
 
 

@@ -93,6 +93,8 @@ _gradients_in_turn = _InTurn()
 
 
 class PaddleParallel(Parallel):
+    """Tasks in threads, with the state of the thread that starts them."""
+
     # `paddle.set_device` sets the device of all threads
     scope_reach = "process"
 
@@ -107,6 +109,7 @@ class PaddleParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
+            """A block in which a thread has the state that was read."""
             # in a new thread the current CUDA device is 0, until Paddle's current place is set
             # again
             paddle.set_device(paddle.get_device())

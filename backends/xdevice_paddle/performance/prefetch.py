@@ -106,6 +106,7 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
     _is_broken = False
 
     def __next__(self) -> Any:
+        """Returns the next batch, or raises the kept exception."""
         try:
             return super().__next__()
         except SystemError as error:
@@ -139,6 +140,8 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
 
 
 class PaddlePrefetch(Prefetch):
+    """Batches that are copied to a device while it computes."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
@@ -176,8 +179,8 @@ class PaddlePrefetch(Prefetch):
         return copying.copy_to(pinned, self.to_native(device), is_blocking=False)
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """Returns an iterator over a loader that raises the errors of the user's code
-        unchanged."""
+        """Returns an iterator over `source`. If that is a `DataLoader`, the iterator raises the
+        errors of the user's code unchanged."""
         if not isinstance(source, paddle.io.DataLoader):
             return iter(source)
         if source.num_workers == 0:

@@ -22,6 +22,8 @@ _tensor, _move = private.place("paddle.Tensor._copy_to")
 
 
 class PaddleTransfers(Transfers):
+    """Reports of reads by the host, and of copies between devices."""
+
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """A block in which `report` is called for each transfer."""

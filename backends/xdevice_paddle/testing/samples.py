@@ -25,6 +25,7 @@ class PaddleSamples(Samples):
     makes_memory_first = True
 
     def other_device(self) -> Device | None:
+        """Returns a second device for the tests; None if there is none."""
         return (
             devices.of("gpu")
             if paddle.device.cuda.device_count() or virtual_devices.registered()
@@ -32,12 +33,15 @@ class PaddleSamples(Samples):
         )
 
     def native_ones(self, *shape: int) -> paddle.Tensor:
+        """Returns ones of this shape, made by Paddle's own function."""
         return paddle.ones(shape)
 
     def address(self, x: paddle.Tensor) -> int:
+        """Returns the address at which the memory of a tensor begins."""
         return int(x.data_ptr())
 
     def gradient(self, function: Callable[[Any], Any], x: paddle.Tensor) -> paddle.Tensor:
+        """Returns the gradient of `sum(function(x))` with respect to `x`."""
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
@@ -46,27 +50,35 @@ class PaddleSamples(Samples):
         return leaf.grad.detach()
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
+        """Whether a tensor is marked as one that gets a gradient."""
         return not x.stop_gradient
 
     def marked(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Returns a tensor with the values of `x` that gets a gradient."""
         # `detach` gives another object with the same memory: the suite's own keeps its flag
         leaf = x.detach()
         leaf.stop_gradient = False
         return leaf
 
     def modes(self) -> Modes:
+        """Returns, for each mode that a thread has for itself, a context manager that enters
+        it, and a function that tells whether this thread is in it."""
         return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
 
     def draw(self) -> list[float]:
+        """Returns a few random numbers of Paddle's default generator."""
         return [float(number) for number in paddle.rand([5])]
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
+        """Returns a model of one linear layer, on the CPU."""
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
 
     def settings(self) -> paddle.nn.Layer:
+        """Returns a model whose layers have settings, which the suite compares."""
         return _on_cpu(_without_parameters)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
+        """Returns functions that make a model of each kind, by name."""
         nn = paddle.nn
         kinds: dict[str, Callable[[], Any]] = {
             "linear": lambda: nn.Linear(4, 1),
@@ -76,27 +88,34 @@ class PaddleSamples(Samples):
         return {name: partial(_on_cpu, make) for name, make in kinds.items()}
 
     def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
+        """Returns the variables of a model as tensors, by name."""
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         # parameters that were made under LazyGuard have no memory to read
         return {name: x for name, x in tensors.items() if models.has_memory(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        """Returns a model of two layers with one weight, and a function that tells whether a
+        model still shares it."""
         first, second = _on_cpu(lambda: (paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3)))
         second.weight = first.weight
         return paddle.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> paddle.nn.Layer:
+        """Returns a model with one part on cpu:0 and one on `device`."""
         first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
         # only one of the two layers
         second.to(device=virtual_devices.name_of(device))
         return paddle.nn.Sequential(first, second)
 
     def unbuilt(self) -> paddle.nn.Layer:
+        """Returns a model that has no variables yet."""
         # under LazyGuard a layer's parameters have no memory until `initialize()`
         with paddle.LazyGuard():
             return paddle.nn.Linear(4, 1)
 
     def optimized(self) -> tuple[Any, Any, Step]:
+        """Returns a model, its optimizer, and a function that trains the model by one step on
+        `x, y` and returns the loss."""
         # the suite expects the same first weights at each call
         half = paddle.nn.initializer.Constant(0.5)
         net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
@@ -118,6 +137,8 @@ class PaddleSamples(Samples):
         return net, optimizer, step
 
     def long_work(self, device: Device) -> Work | None:
+        """Starts work on a device that takes long. Returns its result, and a function that
+        tells whether it is done. None for other devices than real GPUs."""
         if device.kind != "gpu" or virtual_devices.registered():
             return None
         # copies, because they need no kernel: Paddle may have been built without kernels for

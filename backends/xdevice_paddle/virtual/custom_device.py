@@ -113,6 +113,8 @@ def _register(n: int, kind: str) -> None:
         ctypes.sizeof(_Parameters), interface, _VERSION, kind.encode(), b"virtual"
     )
     owner, origin = ctypes.c_void_p(interface), b"xdevice"
+    # the `unique_ptr` is passed by its address, as C++ does; the string is the path of the
+    # plugin's library, and the last argument its handle, which a table made in memory lacks
     load(
         ctypes.byref(parameters),
         ctypes.byref(owner),

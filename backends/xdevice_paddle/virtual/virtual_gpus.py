@@ -27,6 +27,7 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
     _natives: dict[Device, Any]
 
     def why_no_virtual_gpus(self) -> str | None:
+        """Returns why Paddle has no virtual GPUs in this process; None if it has them."""
         listed = paddle.device.get_all_custom_device_type() or ()
         # Paddle got the plugin, but has not accepted it
         if virtual_devices.registered() and virtual_devices.KIND not in listed:
@@ -63,9 +64,11 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
             virtual_operations.check_results(self._check)
 
     def lack_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU lacks a dtype."""
         return RuntimeError(f"(NotFound) {text}")
 
     def memory_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU has too little memory."""
         return MemoryError(f"ResourceExhaustedError: {text}")
 
     def _check(self, x: Any, index: int) -> None:

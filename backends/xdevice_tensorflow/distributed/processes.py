@@ -104,13 +104,15 @@ class TensorflowEngine(Engine):
         _join(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns why a collective is refused for a dtype; None if it is not."""
+        """Returns why a collective is refused for a dtype; None if it is not. `verb` is the
+        name of a method of this class, and `op` is "sum", "max", "min" or None."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
             return "TensorFlow reduces no uint64, and the order of its bits is another in int64"
         return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
-        """Returns the reduction of the `x` of all ranks, as a new tensor."""
+        """Returns the reduction ("sum", "max" or "min") of the `x` of all ranks, as a new
+        tensor."""
         with tf.device(self._native):
             sent = _carried(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(

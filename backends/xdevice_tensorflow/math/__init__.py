@@ -25,12 +25,16 @@ class TensorflowArithmetic(Arithmetic):
 
     _place: Callable[[str], Device]
 
+    # both modules are imported at their first use: a program that only moves tensors does not
+    # need them
     def namespace(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic
 
         return arithmetic
 
     def operand_device(self, x: Any) -> Device:
+        """Returns the device of `x` for the check that all operands are on one device."""
         # the memory of an int32 tensor "on" a GPU is on the host, and GPU kernels read int32
         # from the host. So the device of its operation (`device`) counts, not that of its
         # memory (`backing_device`), which traced tensors lack
@@ -39,6 +43,7 @@ class TensorflowArithmetic(Arithmetic):
         return self.device_of(x)
 
     def nn(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.nn`."""
         from . import nn
 
         return nn

@@ -55,11 +55,14 @@ RESHAPE_IS_VIEW = True  # tensors cannot be changed, so a copy and a view look t
 
 
 def dtype(name: str) -> Any:
+    """Returns TensorFlow's dtype of this name."""
     return getattr(tf, name)
 
 
 @_placed
 def astype(x: Any, name: str) -> Any:
+    """Returns a new tensor with the values of `x` in the dtype `name`."""
+    # `tf.cast` of a complex number to bool looks at the real part only
     if name == "bool":
         return tf.not_equal(x, tf.zeros((), x.dtype))
     return tf.cast(x, name)
@@ -68,6 +71,7 @@ def astype(x: Any, name: str) -> Any:
 # `constant` and `number` cannot be placed by their first argument, which is not a tensor, but
 # by `like`
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    """Returns the values of a NumPy array as a tensor on the device of `like`."""
     return _made(like, tf.constant, array)
 
 
@@ -76,14 +80,19 @@ copy = _placed(tf.identity)
 
 @_placed
 def full_like(x: Any, value: complex, name: str) -> Any:
+    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
+    device of `x`."""
     return tf.fill(tf.shape(x), _number(value, name))
 
 
 def number(value: complex, name: str, like: Any) -> Any:
+    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    `like`."""
     return _made(like, _number, value, name)
 
 
 def _number(value: complex, name: str) -> Any:
+    """Returns a number as a tensor of the dtype `name`, on the device of the open scope."""
     # `tf.constant` raises for a number other than a bool if the dtype is bool
     return tf.constant(bool(value) if name == "bool" else value, name)
 
@@ -130,6 +139,7 @@ bitwise_xor = _of_bits(tf.bitwise.bitwise_xor, tf.math.logical_xor)
 
 @_placed
 def copysign(x1: Any, x2: Any) -> Any:
+    """Returns the magnitudes of `x1` with the signs of `x2`."""
     return tf.where(signbit(x1) == signbit(x2), x1, -x1)
 
 
@@ -154,6 +164,7 @@ isnan = _of_parts(tf.math.is_nan, tf.logical_or)
 
 @_placed
 def signbit(x: Any) -> Any:
+    """Returns for each float whether its sign bit is set."""
     # reads the float as an integer of the same size, whose sign is the same bit; so it is True
     # for -0.0
     return tf.bitcast(x, {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]) < 0
@@ -161,6 +172,8 @@ def signbit(x: Any) -> Any:
 
 @_placed
 def floor_divide(x1: Any, x2: Any) -> Any:
+    """Returns the quotient rounded down; of floats, without the error of TensorFlow's own
+    function that the top of this file describes."""
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
@@ -197,6 +210,7 @@ argmin = _placed(tf.argmin)
 
 @_placed
 def argsort(x: Any, axis: int, descending: bool) -> Any:
+    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
     keys = _exchanged_with_last(_keys(x), axis)
     # `top_k` sorts in descending order, and puts the first of equal values first. For the
     # ascending order it sorts the complements (`invert`), whose order is the reverse
@@ -236,6 +250,8 @@ def _exchanged_with_last(x: Any, axis: int) -> Any:
 
 @_placed
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
+    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
+    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
     return tf.searchsorted(x1, x2, side)
 
 
@@ -244,26 +260,33 @@ sliced = _placed(tables.sliced)
 
 @_placed
 def sort(x: Any, axis: int, descending: bool) -> Any:
+    """Returns `x` sorted along an axis."""
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
 @_placed
 def take(x: Any, indices: Any, axis: int) -> Any:
+    """Returns the elements of `x` at the indices along an axis."""
     return tf.gather(x, indices, axis=axis)
 
 
 def einsum(subscripts: str, *tensors: Any) -> Any:
+    """Returns the sums of products that the subscripts describe, such as "ij,jk->ik"."""
     # placed by a tensor, because the first argument is a text and has no device
     return _made(tensors[0], tf.einsum, subscripts, *tensors)
 
 
 @_placed
 def put(x: Any, indices: Any, values: Any) -> Any:
+    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
+    # TensorFlow takes a row of coordinates for each place, here of one coordinate
     return tf.tensor_scatter_nd_update(x, tf.expand_dims(indices, 1), values)
 
 
 @_placed
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """Returns a tensor of the shape of `indices`, with the elements of `x` at these indices
+    along an axis."""
     # `gather` with all axes but one as a batch works along the last axis only
     last = len(x.shape) - 1
     return _exchanged_with_last(
@@ -281,11 +304,13 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
+    """Returns the tensors joined along an axis that they have."""
     # placed by the first tensor, because a list of them has no device
     return _made(tensors[0], tf.concat, tensors, axis)
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:
+    """Returns the tensors joined along a new axis."""
     return _made(tensors[0], tf.stack, tensors, axis)
 
 
@@ -297,6 +322,7 @@ view = _placed(tf.reshape)
 
 @_placed
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    """Returns U, the singular values and the adjoint of V."""
     # TensorFlow returns V, and the standard requires its adjoint
     values, u, v = tf.linalg.svd(x, full_matrices=full_matrices)
     return u, values, tf.linalg.adjoint(v)

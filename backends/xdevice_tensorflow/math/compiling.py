@@ -30,11 +30,15 @@ class TensorflowCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
+        """Returns a function that computes the note and the tensors that `call` returns for a
+        list of tensors. The note is an object of the core, which `call` makes while it is
+        traced."""
         native = self.to_native(device)
         # the note and the program for the shapes and dtypes of the arguments
         programs: dict[Any, tuple[Any, Any]] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
+            """Runs the program for such tensors, which is traced at the first call."""
             key = tuple([(x.shape, x.dtype) for x in tensors])
             entry = programs.get(key)
             if entry is None:
@@ -55,6 +59,7 @@ def _traced(call: Traced, tensors: list[Any], native: str) -> tuple[Any, Any]:
     note: Any = None
 
     def traced(tensors: list[Any]) -> list[Any]:
+        """Calls `call` with symbols, keeps its note, and returns its results."""
         nonlocal note
         with tf.device(native):
             note, results = call(tensors)

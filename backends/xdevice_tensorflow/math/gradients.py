@@ -55,6 +55,9 @@ class TensorflowGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
+        gradient (or None) for each leaf, and the list that `call` also returns. `nested` is not
+        needed, because an outer tape records what the inner one does."""
         with _device_scope(leaves[0]):
             # only the inputs are watched: variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -69,12 +72,16 @@ class TensorflowGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
+        """Returns a tensor with the values of `x`, on its device, through which no gradient
+        flows."""
         with _device_scope(x):
             return tf.stop_gradient(x)
 
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
+        """Returns `rule(*row)` for each row of tensors, computed on the device of the row's
+        first tensor."""
         new = []
         # TensorFlow's tensors cannot be changed, so a rule that writes (`writes`) needs no
         # copies; nor is `nested` needed, because TensorFlow records only for tapes

@@ -43,26 +43,32 @@ def guards(indices: Any, place: str) -> bool:
 
 @placed
 def cross_entropy(logits: Any, labels: Any) -> Any:
+    """Returns the mean over the rows of what `cross_entropies` returns."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 @placed
 def cross_entropies(logits: Any, labels: Any) -> Any:
+    """Returns the cross-entropy of each row of logits with its label, the index of a class."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
 @placed
 def binary_cross_entropies(logits: Any, labels: Any) -> Any:
+    """Returns the cross-entropy of each logit with its label, a probability."""
     return tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
 
 
 @placed
 def embedding(indices: Any, table: Any) -> Any:
+    """Returns the row of the table for each index; on a GPU, NaN for one out of range."""
     return _nan_where_wrong(tf.gather(table, indices), indices, table)
 
 
 @placed
 def one_hot(indices: Any, n: int, name: str) -> Any:
+    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
+    elsewhere. On a GPU, floats are all NaN for an index out of range."""
     if name == "bool":
         # the values for the class and for the others; TensorFlow's defaults of 1 and 0 are not
         # bools
@@ -87,6 +93,7 @@ def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
 
 @placed
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
+    """Returns the images after a convolution with the kernel. `bias` may be None."""
     # a convolution of an empty batch would return the batch unchanged (no upstream issue known)
     if x.shape[0] == 0:
         blank = tf.zeros((1, *x.shape[1:]), x.dtype)
@@ -105,7 +112,10 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    """Returns the maximum of each window of the images."""
+
     def pool(images: Any, data_format: str = "NHWC") -> Any:
+        """TensorFlow's pool, with the padding for this order of the axes."""
         return tf.nn.max_pool2d(
             images, size, stride, _around(padding, data_format), data_format
         )
@@ -115,11 +125,11 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    """Returns the mean of each window of the images."""
+    # padding counts as zeros; TensorFlow's own padding is left out of the mean
     if padding != (0, 0):
         height, width = padding
-        x = tf.pad(
-            x, [[0, 0], [0, 0], [height, height], [width, width]]
-        )  # TensorFlow's own padding is left out of the mean
+        x = tf.pad(x, [[0, 0], [0, 0], [height, height], [width, width]])
     return _each_channel(
         partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x
     )
@@ -127,6 +137,8 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def dropout(x: Any, mask: Any, keep: float) -> Any:
+    """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of
+    True."""
     # the product of a float and a bool tensor is a bool tensor in TensorFlow
     return x * tf.cast(mask, x.dtype) / keep
 

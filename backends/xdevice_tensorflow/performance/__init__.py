@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 
 class TensorflowGraphs(Graphs):
+    """No graphs: the error that refuses them names `tf.function` instead."""
+
     compiler = "tf.function"
 
 
 class TensorflowParallel(Parallel):
+    """Tasks in threads, with the device of the thread that starts them."""
+
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the device of this thread's block of `tf.device`, and returns a function that
         makes a block in which another thread has it."""

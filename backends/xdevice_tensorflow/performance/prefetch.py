@@ -58,11 +58,15 @@ def _original(error: tf.errors.OpError) -> Exception | None:
 
 
 class TensorflowPrefetch(Prefetch):
-    if TYPE_CHECKING:
+    """Batches that are copied to a device while it computes."""
+
+    if TYPE_CHECKING:  # a method of `TensorflowBackend`, into which this class is mixed
 
         def _settled(self, x: Any, device: Device) -> Any: ...
 
     def stage(self, x: Any, device: Device) -> Any:
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor; an
+        eager tensor that is on the device already is returned itself."""
         # an eager tensor cannot be changed, so one that is already on the device may be
         # returned itself
         if hasattr(x, "backing_device"):
@@ -73,6 +77,8 @@ class TensorflowPrefetch(Prefetch):
         return self.from_numpy(x, device)
 
     def iterate(self, source: Any) -> Iterator[Any]:
+        """Returns an iterator over `source`. If that is a `tf.data` pipeline, the iterator
+        raises the errors of the user's code in it with their own type."""
         return (
             _unwrapping(iter(source)) if isinstance(source, tf.data.Dataset) else iter(source)
         )

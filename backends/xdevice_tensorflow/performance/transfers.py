@@ -78,6 +78,8 @@ def _is_read_by_a_gradient() -> bool:
 
 
 class TensorflowTransfers(Transfers):
+    """Reports of reads by the host, and of copies between devices."""
+
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """A block in which `report` is called for each transfer: reads and explicit copies by
@@ -86,6 +88,7 @@ class TensorflowTransfers(Transfers):
 
         # with the arguments of `EagerTensor._copy`
         def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
+            """Returns the device to which `_copy` copies; None if it names no device."""
             return devices.parse(device_name) if device_name else None
 
         def report_operands(
@@ -96,6 +99,8 @@ class TensorflowTransfers(Transfers):
             op_name: Any = None,
             graph: Any = None,
         ) -> None:
+            """Reports the operands that an operation has copied to its own device. TensorFlow
+            calls it after each operation, with these arguments."""
             # with a graph, `tf.function` records the operation, and does not run it
             if graph is not None or not listening.get():
                 return
@@ -112,6 +117,8 @@ class TensorflowTransfers(Transfers):
                     hooks.report(hooks.move(op_type, x, place))
 
         def place(x: Any) -> Device | None:
+            """Returns the device from which the host reads `x`; None if the read is not to be
+            reported."""
             # these values are on the host whatever device the program uses, so their reads are
             # not transfers
             is_of_host = x.dtype in _ON_THE_HOST and _is_read_by_a_gradient()

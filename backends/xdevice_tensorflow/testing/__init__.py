@@ -14,6 +14,7 @@ class TensorflowSampling(Sampling):
     """The capability of being tested by the conformance suite."""
 
     def samples(self) -> TensorflowSamples:
+        """Returns the samples, for the adapter that is tested."""
         # imported only here, because programs other than the suite do not need it
         from .samples import TensorflowSamples
 

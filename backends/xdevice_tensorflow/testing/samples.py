@@ -66,6 +66,7 @@ class TensorflowSamples(Samples):
     method."""
 
     def other_device(self) -> Device | None:
+        """Returns a second device for the tests; None if there is none."""
         if self.backend.virtual:
             return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
@@ -79,9 +80,11 @@ class TensorflowSamples(Samples):
         return devices.of("cpu", 1)
 
     def native_ones(self, *shape: int) -> Any:
+        """Returns ones of this shape, made by TensorFlow's own function."""
         return tf.ones(shape)
 
     def address(self, x: Any) -> int | None:
+        """Returns the address at which the memory of a tensor begins. None for strings."""
         if x.dtype == tf.string:
             return None  # `to_dlpack` of a string tensor crashes the process
         capsule = tf.experimental.dlpack.to_dlpack(x)
@@ -89,6 +92,7 @@ class TensorflowSamples(Samples):
         return ctypes.c_void_p.from_address(_pointer(capsule, b"dltensor")).value
 
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """Returns the gradient of `sum(function(x))` with respect to `x`."""
         with tf.GradientTape() as tape:
             # a tape records variables without being told, but not tensors
             tape.watch(x)
@@ -96,6 +100,7 @@ class TensorflowSamples(Samples):
         return tape.gradient(total, x)
 
     def draw(self) -> list[Any]:
+        """Returns a few random numbers of TensorFlow's default generators."""
         # Keras draws from another generator than TensorFlow
         return [
             tf.random.uniform([5]).numpy().tolist(),
@@ -103,15 +108,18 @@ class TensorflowSamples(Samples):
         ]
 
     def determinism(self) -> object:
+        """Returns the setting that deterministic mode changes."""
         is_on = private.get("tensorflow.python.framework.config.is_op_determinism_enabled")
         return is_on() if is_on else NotImplemented
 
     def network(self, inputs: int, outputs: int) -> Any:
+        """Returns a model of one linear layer, on the CPU."""
         # without the scope, TensorFlow makes variables on the first GPU
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
 
     def settings(self) -> Any:
+        """Returns a model whose layers have settings, which the suite compares."""
         kl = keras.layers
         # the suite expects these numbers, and the last two layers in a block of their own
         with tf.device("/CPU:0"):
@@ -123,9 +131,11 @@ class TensorflowSamples(Samples):
             )
 
     def floats(self) -> Any:
+        """Returns floats of the default dtype; None if there is no such default."""
         return keras.ops.ones(2)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
+        """Returns functions that make a model of each kind, by name."""
         kinds: dict[str, Callable[[], Any]] = {
             "tf.Variable": lambda: tf.Variable(tf.ones((2, 3)), name="weight"),
             "tf.Module": Module,
@@ -140,12 +150,15 @@ class TensorflowSamples(Samples):
         return {name: _on_the_cpu(make) for name, make in kinds.items()}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
+        """Returns the variables of a model as tensors, by name."""
         return {
             f"{number}.{_label(variable)}": _read(variable)
             for number, variable in enumerate(_variables(model))
         }
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        """Returns a model of two layers with one weight, and a function that tells whether a
+        model still shares it."""
         with tf.device("/CPU:0"):
             dense = keras.layers.Dense(3)
             parts = [keras.Sequential([keras.Input((3,)), dense]) for _ in range(2)]
@@ -159,6 +172,7 @@ class TensorflowSamples(Samples):
         return both, is_tied
 
     def spread(self, device: Device) -> Any:
+        """Returns a model with one part on cpu:0 and one on `device`."""
         with tf.device("/CPU:0"):
             first = _built(keras.layers.Dense(2), (None, 2))
         with tf.device(self.backend.to_native(device)):
@@ -166,9 +180,12 @@ class TensorflowSamples(Samples):
         return keras.Sequential([keras.Input((2,)), first, second])
 
     def unbuilt(self) -> Any:
+        """Returns a model that has no variables yet."""
         return keras.Sequential([keras.layers.Dense(2)])
 
     def trainable(self) -> tuple[Any, Step]:
+        """Returns a model, and a function that trains it by one step on `x, y` and returns the
+        loss."""
         with tf.device("/CPU:0"):
             net = keras.Sequential(
                 [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")]
@@ -183,11 +200,13 @@ class TensorflowSamples(Samples):
         return net, step
 
     def failing_work(self) -> Any:
+        """Starts work on the CPU that fails, and returns its result."""
         _go_asynchronous()
         with tf.device("/CPU:0"):
             return _fail(tf.ones(4))
 
     def settle(self) -> None:
+        """Switches synchronous execution on again, which other samples have switched off."""
         config = tf.config.experimental
         # an error of asynchronous work stays, and would be raised in the next check
         if not config.get_synchronous_execution():
@@ -197,6 +216,8 @@ class TensorflowSamples(Samples):
             config.set_synchronous_execution(True)
 
     def long_work(self, device: Device) -> Work:
+        """Starts work on a device that takes long. Returns its result, and a function that
+        tells whether it is done."""
         _go_asynchronous()
         done = threading.Event()
 
@@ -236,6 +257,7 @@ def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
     """Returns a function that calls `make` with the CPU as the device of new variables."""
 
     def make_there() -> Any:
+        """Calls `make`."""
         with tf.device("/CPU:0"):
             return make()
 
@@ -267,6 +289,8 @@ def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
 
 
 def _sequential() -> Any:
+    """Returns a sequential model with a layer that has running statistics, and one that draws
+    random numbers."""
     layers = [
         keras.layers.Dense(3),
         keras.layers.BatchNormalization(),

@@ -45,6 +45,8 @@ def _keep_out_of_strategies(backend: VirtualGpus) -> None:
     canonicalize = getattr(*_STRATEGIES)
 
     def refusing(d: Any, default: Any = None) -> str:
+        """Replaces `canonicalize`, whose arguments are the device and a default for the parts
+        that its name leaves out."""
         # the full name, such as "/job:localhost/replica:0/task:0/device:GPU:0", whichever
         # spelling `d` has
         full: str = canonicalize(d, default)
@@ -78,6 +80,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
     _counts: dict[str, int]
 
     def why_no_virtual_gpus(self) -> str | None:
+        """Returns why TensorFlow cannot have virtual GPUs now; None if it can. Raises
+        `UnsupportedError` if it lacks a private name that they need."""
         # "waiting" has the private name by which `is_started` looks without starting TensorFlow
         private.require("waiting")
         private.require("virtual GPUs")
@@ -89,6 +93,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Makes `n` logical CPUs besides the first, which are the virtual GPUs, and hides real
+        GPUs."""
         cpus = tf.config.list_physical_devices("CPU")
         # TensorFlow places operations on a real GPU by default if one is visible
         tf.config.set_visible_devices([], "GPU")
@@ -119,9 +125,11 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
             setattr(owner, name, self._checking(getattr(owner, name)))
 
     def lack_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU lacks a dtype."""
         return tf.errors.UnimplementedError(None, None, text)
 
     def memory_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU has too little memory."""
         return tf.errors.ResourceExhaustedError(None, None, text)
 
     def _checking(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,6 +139,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
 
         @wraps(call)
         def checked(*args: Any, **kwargs: Any) -> Any:
+            """Replaces TensorFlow's function."""
             result = call(*args, **kwargs)
             # the name of the operation is the second or third argument. A read returns the
             # variable's own memory, which was counted when it was assigned
@@ -165,4 +174,5 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         values = _values(x)() if owner is x and x.shape.rank else None
         address = key if values is None else values.ctypes.data
         self.ledger.hold(key, index, address, int(x.shape.num_elements()) * int(x.dtype.size))
+        # not at the end of the process, when nobody reads the ledger any more
         weakref.finalize(owner, self.ledger.drop, key).atexit = False

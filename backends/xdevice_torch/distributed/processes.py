@@ -276,7 +276,7 @@ class TorchEngine(Engine):
         if x.dtype in _AS:
             # `view_as_real` raises for a lazy conjugate
             buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-            # its bits are read as int64, the sums of which have the same bits
+            # the bits of uint64 are read as int64, the sums of which have the same bits
             if x.dtype is torch.uint64:
                 buffer = x.view(torch.int64)
             return self._here(buffer.to(_AS[x.dtype])).contiguous()

@@ -25,12 +25,16 @@ class TorchArithmetic(Arithmetic):
         None if not SCOPES else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
     )
 
+    # both modules are imported at their first use: a program that only moves tensors does not
+    # need them
     def namespace(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.array_namespace`."""
         from . import arithmetic
 
         return arithmetic
 
     def nn(self) -> ModuleType:
+        """Returns the module with the kernels for `xdevice.nn`."""
         from . import nn
 
         return nn

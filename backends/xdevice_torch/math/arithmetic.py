@@ -54,28 +54,36 @@ WIDER = dict.fromkeys(
 
 
 def dtype(name: str) -> torch.dtype:
+    """Returns PyTorch's dtype of this name."""
     return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def astype(x: Tensor, name: str) -> Tensor:
+    """Returns a new tensor with the values of `x` in the dtype `name`."""
     # a new tensor also if `x` has that dtype already, because the contract requires one
     return x.to(dtype(name), copy=True)
 
 
 def constant(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    """Returns the values of a NumPy array as a tensor on the device of `like`."""
     return torch.asarray(array, device=like.device)
 
 
 def copy(x: Tensor) -> Tensor:
+    """Returns `x` in new memory."""
     return x.clone()
 
 
 def full_like(x: Tensor, value: complex, name: str) -> Tensor:
+    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
+    device of `x`."""
     # only the shape and the device of `x` are used, so no gradient flows to it
     return torch.full_like(x, value, dtype=dtype(name), requires_grad=False)
 
 
 def number(value: complex, name: str, like: Tensor) -> Tensor:
+    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    `like`."""
     return torch.full((), value, dtype=dtype(name), device=like.device)
 
 
@@ -108,6 +116,7 @@ def sign(x: Tensor) -> Tensor:
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    """Returns the product of the elements over some axes."""
     if len(axes) == x.ndim and not keepdims:
         return torch.prod(x)
     # torch.prod takes one axis; the last comes first, so that the numbers of the others stay
@@ -118,6 +127,7 @@ def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
+    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
     return torch.sort(x, dim=axis, descending=descending, stable=True).indices
 
 
@@ -126,26 +136,34 @@ cumulative_sum = torch.cumsum
 
 
 def searchsorted(x1: Tensor, x2: Tensor, side: str) -> Tensor:
+    """Returns the indices at which the values of `x2` would be inserted into the sorted vector
+    `x1`: before equal elements if `side` is "left", after them if it is "right"."""
     return torch.searchsorted(x1, x2, side=side)
 
 
 def sliced(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Returns the elements from `start` up to, but not including, `stop` along an axis."""
     return torch.narrow(x, axis, start, stop - start)
 
 
 def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
+    """Returns `x` sorted along an axis."""
     return torch.sort(x, dim=axis, descending=descending, stable=True).values
 
 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """Returns the elements of `x` at the indices along an axis."""
     return torch.index_select(x, axis, indices)
 
 
 def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
     return torch.index_copy(x, 0, indices, values)
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """Returns a tensor of the shape of `indices`, with the elements of `x` at these indices
+    along an axis."""
     # older versions of torch.gather take no int32
     return torch.gather(x, axis, indices.long())
 
@@ -155,12 +173,14 @@ def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
 
 
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
+    """Returns the indices of the elements that are not 0, as a vector for each axis."""
     # torch.nonzero does not take the wide unsigned integers; their nonzero elements are those
     # that are True as bool
     return torch.nonzero(x.bool() if dtype_name(x.dtype) in _UNSIGNED else x, as_tuple=True)
 
 
 def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    """Returns the root of the sum of the squared magnitudes over some axes."""
     return torch.linalg.vector_norm(x, 2, axes, keepdims)  # type: ignore[no-any-return]
 
 
@@ -168,6 +188,8 @@ def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def diagonal(x: Tensor, k: int) -> Tensor:
+    """Returns the diagonals, `k` places above the main ones, of the matrices in the last two
+    axes."""
     return torch.diagonal(x, k, -2, -1)
 
 
@@ -175,6 +197,7 @@ expand_dims = torch.unsqueeze
 
 
 def matmul(x1: Tensor, x2: Tensor) -> Tensor:
+    """Returns the product of two matrices or stacks of matrices."""
     try:
         return torch.matmul(x1, x2)
     except NotImplementedError:  # raised for integers on a GPU
@@ -190,6 +213,8 @@ unstack = torch.unbind
 
 
 def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Returns `x` in another shape, in the same memory. Raises ValueError if that is not
+    possible."""
     try:
         return x.view(shape)
     except RuntimeError as error:

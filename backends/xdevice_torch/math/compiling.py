@@ -89,6 +89,8 @@ class Symbol(torch.Tensor):
 
     @staticmethod
     def __new__(cls, value: torch.Tensor, variable: str) -> Symbol:
+        """Makes a symbol with the shape, dtype, device and flags of `value`, and without
+        memory."""
         self: Symbol = _make_symbol(
             cls,
             value.shape,
@@ -108,6 +110,8 @@ class Symbol(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        """Refuses an operation that no `Recorder` has seen; always raises
+        `UnsupportedError`."""
         # the `Recorder`, a mode, sees each operation first while it is active, so this one
         # comes too late or from another thread
         raise UnsupportedError(
@@ -126,6 +130,7 @@ class Symbol(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
+        """The symbol without its gradient history, as `data` is for any tensor."""
         return self.detach()
 
     @data.setter
@@ -153,6 +158,7 @@ class Reading(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Calls a function of PyTorch, unless it reads a tensor of the program."""
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
                 f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
@@ -456,6 +462,7 @@ Recorder.__torch_dispatch__ = Recorder.note
 
 
 def _value_of(x: Symbol) -> torch.Tensor:
+    """Returns the tensor that a symbol represents."""
     return x.value
 
 
@@ -508,14 +515,19 @@ class TorchCompiling(Compiling):
     precedes = True
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "symbol" for `Symbol`, and what the device layer returns for others."""
         return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
     def tracing(self) -> str | None:
+        """Returns the name of the tracer that runs this code; None if nothing traces."""
         return "xdevice.compile" if is_recording() else super().tracing()
 
     virtual: int
 
     def compile(self, call: Traced, device: Device) -> Compiled:
+        """Returns a function from a list of tensors to the note and the tensors that `call`
+        returns for them; or to None if the core has to call the user's function itself. The
+        note is an object of the core, which is the same for each call with such tensors."""
         private.require("compile")
         # a virtual GPU counts as measured: its kernels are those of the CPU
         is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
@@ -524,6 +536,7 @@ class TorchCompiling(Compiling):
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
+            """Runs the program for tensors like these, which the first call records."""
             if not _is_all(tensors):
                 return None
             # `with torch.device(...)` decides where the function makes tensors
@@ -534,6 +547,8 @@ class TorchCompiling(Compiling):
                 _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
             )  # fmt: skip
             if key not in programs:
+                # computed by `call` this once, so that its checks of the user's function are
+                # made on these devices too
                 if not is_measured:
                     programs[key] = None
                     return call(tensors)

@@ -52,6 +52,10 @@ class TorchGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
+        gradient (or None) for each leaf, and the list that `call` also returns. `nested` says
+        whether the caller computes a gradient of this gradient. Raises `UnsupportedError`
+        inside a transformation of `torch.func`."""
         if _transformation() is not None:
             raise self.unsupported(
                 "gradients by autograd inside torch.func's transformations",
@@ -91,6 +95,7 @@ class TorchGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
+        """Returns a tensor in the memory of `x` through which no gradient flows."""
         return x.detach()
 
     def _gradients(
@@ -121,6 +126,8 @@ class TorchGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
+        """Returns `rule(*row)` for each row of tensors, recorded for gradients only inside an
+        outer gradient (`nested`). A rule that writes into its arguments gets copies."""
         before = torch.is_grad_enabled()
         # a step of an optimization is recorded only inside an outer gradient
         torch.set_grad_enabled(nested and before)

@@ -44,6 +44,7 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
 
 
+# the kernels that also take `Symbol`s, as `xdevice.math.contract.nn` explains
 TRACED = ("adam",)
 relu = torch.relu
 sigmoid = torch.sigmoid
@@ -106,6 +107,7 @@ def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns the mean over the rows of what `cross_entropies` returns."""
     return (
         cross_entropies(logits, labels).mean()
         if _is_unread(labels)
@@ -114,6 +116,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns the cross-entropy of each row of logits with its label, the index of a class."""
     if _is_unread(labels):
         return _nan_where_wrong(
             lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1]
@@ -122,10 +125,12 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns the cross-entropy of each logit with its label, a probability."""
     return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
 def embedding(indices: Tensor, table: Tensor) -> Tensor:
+    """Returns the row of the table for each index."""
     if _is_unread(indices):
         return _nan_where_wrong(
             lambda safe: functional.embedding(safe, table), indices, table.shape[0]
@@ -134,6 +139,8 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
 
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
+    """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
+    elsewhere."""
     if _is_unread(indices):
         # a comparison takes any index; `scatter_` would make the GPU unusable, as `_is_unread`
         # says
@@ -147,14 +154,20 @@ def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: bool) -> Tensor:
+    """Returns the GELU of `x`, computed with the error function, or with tanh if
+    `approximate`."""
     return functional.gelu(x, approximate="tanh" if approximate else "none")
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Returns `x` normalized along its last axis, and scaled and shifted by `weight` and
+    `bias`, which may be None."""
     return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Returns the weighted means of the values `v` for each query in `q`. `mask` is None, or
+    True for each key that a query may see; with `causal`, a query sees no later key."""
     # PyTorch takes either a mask or `is_causal`, so the two are combined: `tril` keeps the keys
     # up to each query
     if causal and mask is not None:
@@ -172,12 +185,17 @@ avg_pool2d = functional.avg_pool2d
 
 
 def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
+    """Returns `x / keep` where the mask is True, and 0 elsewhere; `keep` is the probability of
+    True."""
     return x * mask / keep
 
 
 def adam(
     rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
+    """Returns the new parameter and means of each row after a step of Adam, computed by
+    PyTorch's fused kernel; NotImplemented if that cannot be used, so that the core computes the
+    step by its own formula."""
     params, grads, *means = zip(*rows, strict=True)
     # the fused kernel does not keep the type of a subclass, and it was tried only on the CPU
     # and on CUDA

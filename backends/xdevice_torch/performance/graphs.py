@@ -80,8 +80,7 @@ class Graph:
             raise cause or error  # noqa: B904
         # from now on the graph keeps this memory alive
         self._inputs = list(inputs.memories.values())
-        # detached, because backward() would work once through what was recorded, and not after
-        # a replay
+        # detached, because backward() would work only once, and not after a replay
         return replaced(torch.Tensor, torch.Tensor.detach, result)
 
     def replay(self) -> None:
@@ -193,6 +192,7 @@ class OnlyOn(Mode):
         # the task's
         if not operands:
             self._require(func, results)
+        # `_memory` returns the key and the value of an entry
         self._allowed.update(map(_memory, results))
         return result
 
@@ -261,6 +261,7 @@ class TorchGraphs(Graphs):
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
+    # the error for a device without graphs recommends it
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:

@@ -41,6 +41,7 @@ class TorchParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
+            """A block in which a thread has the state that was read."""
             with ExitStack() as stack:
                 if index is not None:
                     stack.enter_context(module.device(index))

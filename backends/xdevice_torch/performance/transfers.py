@@ -6,7 +6,7 @@ dispatch mode, which each thread has for itself, sees the reads that C++ makes b
 `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
 
 A TorchFunctionMode would see most reads too. But it works in one thread only, even if other
-threads run with a copy of the context, it makes torch.compile compile functions anew, and the
+threads run with a copy of the context, it makes torch.compile compile functions again, and the
 dispatch mode would still be needed.
 """
 

@@ -14,6 +14,7 @@ class TorchSampling(Sampling):
     """Gives the conformance suite the samples of PyTorch."""
 
     def samples(self) -> TorchSamples:
+        """Returns the samples, for the adapter that is tested."""
         from .samples import TorchSamples
 
         return TorchSamples(self)

@@ -48,6 +48,7 @@ class TorchSamples(Samples):
         return leaf.grad
 
     def requires_grad(self, x: torch.Tensor) -> bool:
+        """Whether a tensor is marked as one that gets a gradient."""
         return x.requires_grad
 
     def marked(self, x: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,7 @@ def class_for(own: Any, name: str) -> Any:
         instance."""
 
         def __call__(cls, device: Any = "cpu") -> Any:
+            """Makes a generator of a virtual GPU, or PyTorch's own for another device."""
             place = torch.device(device)
             # a program's subclass makes objects of itself, whatever the device
             if place.type == name or cls is not Generator:
@@ -43,6 +44,7 @@ def class_for(own: Any, name: str) -> Any:
             return own(device)
 
         def __instancecheck__(cls, value: object) -> bool:
+            """Whether `isinstance(value, cls)` is True."""
             # programs check `isinstance(x, torch.Generator)` also for generators that PyTorch
             # has made
             if cls is Generator:
@@ -53,6 +55,8 @@ def class_for(own: Any, name: str) -> Any:
         """A generator of a virtual GPU, which draws with the algorithm of the host's."""
 
         def __new__(cls, place: torch.device) -> Any:
+            """Makes a generator of the host, and notes its address as that of a virtual GPU's
+            generator."""
             # only a program's subclass comes here with another device
             if place.type != name:
                 raise UnsupportedError(

@@ -87,7 +87,7 @@ def install(count: int) -> None:
     nothing if there are virtual GPUs already: their number is fixed."""
     if _libraries:
         return
-    # before anything is changed
+    # this may raise, so it comes before anything is changed
     private.require("virtual GPUs")
     module = _Module(count)
     _setup(NAME, module)
@@ -204,10 +204,12 @@ class _Module:
         torch.set_rng_state(state)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """Returns the dtypes in which autocast may compute on a virtual GPU."""
         # `torch.autocast("vgpu")` asks for this
         return [torch.float16, torch.bfloat16]
 
     def _is_in_bad_fork(self) -> bool:
+        """Whether virtual GPUs are unusable, because the process was forked."""
         # `torch.manual_seed` asks for this before it calls `manual_seed_all`
         return operations.is_in_bad_fork()
 
@@ -236,7 +238,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         """Makes a device the current one of this thread, and returns the index of the one
         before."""
         before = module.current_device()
-        # -1 stands for no device, and changes nothing
+        # -1 means no device, and changes nothing
         if index >= 0:
             module.set_device(index)
         return before
@@ -350,6 +352,8 @@ class _New(_Indexed):
     PyTorch would take the index from the device guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Calls the replaced function, or makes the tensor by way of the host if it is to be on
+        a virtual GPU."""
         # `x.new(tensor)` makes an alias of the tensor, on its device
         takes_device = not any(isinstance(value, torch.Tensor) for value in args)
         device = _with_index(kwargs.get("device") or x.device)

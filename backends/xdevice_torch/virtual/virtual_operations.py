@@ -266,6 +266,7 @@ class _Facts:
     schema once."""
 
     def __init__(self, op: Any) -> None:
+        """Reads the facts about the operation `op` from its schema."""
         name, schema = op.overloadpacket.__name__, _schema(op)
         arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
@@ -397,7 +398,7 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
     """Raises the error that CUDA raises for a generator of the host, if the operation computes
-    on the virtual GPU `place`; None means the host."""
+    on the virtual GPU `place`; None means that it does not."""
     # PyTorch's operations take generators as keywords only
     for value in kwargs.values():
         if (
@@ -413,7 +414,7 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
     """Returns the device of the result: the keyword `device` if it is given, else `place`, the
-    device of the operands. None means the host."""
+    device of the operands. None means any device that is not a virtual GPU."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
@@ -492,7 +493,7 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
     storage, memory = x.untyped_storage(), host.untyped_storage()
     of_host = storage.host.untyped_storage()  # type: ignore[attr-defined]
     is_same = of_host is memory and storage.data_ptr() == memory.data_ptr()
-    # the storage of `x` serves on, unless the operation has allocated other or more memory
+    # `x` keeps its storage, unless the operation has allocated other or more memory
     set_data(
         x,
         placed(
@@ -594,7 +595,7 @@ def register() -> list[torch.library.Library]:
     libraries that are returned."""
     global _CPU
     _CPU = _keys(_key.CPU)
-    # "_" stands for all operations
+    # "_" means the operations of all libraries
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
@@ -743,6 +744,8 @@ def _recurrent(op: Any) -> Callable[..., Any]:
     facts = _Facts(op)
 
     def kernel(*args: Any) -> Any:
+        """Computes `op` on the host, and returns the results on the virtual GPU of the first
+        tensor that is on one."""
         tensors = [*_tensors(args)]
         place = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
