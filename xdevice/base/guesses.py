@@ -28,8 +28,8 @@ _WORDS: Final = {
     "list_logical_devices": "xdevice.devices()",
     "local_devices": "xdevice.devices()",
     "current_accelerator": "xdevice.try_gpu()",
-    "current_device": "xdevice.device(), the device on which tensors are made",
-    "get_default_device": "xdevice.device(), the device on which tensors are made",
+    "current_device": "xdevice.device(), the device on which tensors are created",
+    "get_default_device": "xdevice.device(), the device on which tensors are created",
     "default_device": "`with xdevice.gpu():` for a block, xdevice.set_default_device(device) from here on",
     "set_device": "xdevice.set_default_device(device), or `with device:` for a block",
     "device_put": "xdevice.to_device(x, device)",
@@ -45,9 +45,9 @@ _WORDS: Final = {
     "synchronize": "xdevice.sync()",
     "block_until_ready": "xdevice.sync(x)",
     "waitall": "xdevice.sync()",
-    "manual_seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks as well",
+    "manual_seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks too",
     "manual_seed_all": "xdevice.random.seed_all(n)",
-    "seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks as well",
+    "seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks too",
     "set_seed": "xdevice.random.seed_all(n)",
     "seed_everything": "xdevice.random.seed_all(n)",
     "set_random_seed": "xdevice.random.seed_all(n)",
@@ -76,7 +76,7 @@ _WORDS: Final = {
     "autocast": "mixed precision is the framework's own, for instance torch.autocast: docs/guides/mixed_precision.md",
     "amp": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
     "GradScaler": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
-    "vmap": "xdevice has no such transformation: use the framework's own, or write the axis out",
+    "vmap": "xdevice has no such function: use the framework's own, or add the axis to your computation",
     "pmap": "xdevice.parallel.replicate and xdevice.parallel.run, or xdevice.distributed for several processes",
     "pin_memory": "xdevice.to_device(x, device), which copies large tensors through page-locked memory",
     "empty_cache": "xdevice.accelerator.empty_cache()",
@@ -116,8 +116,8 @@ _WORDS: Final = {
     "transpose": "xdevice.array_namespace(x).permute_dims",
     "masked_fill": "xdevice.array_namespace(x).where",
     "clamp": "xdevice.array_namespace(x).clip",
-    "set_default_dtype": "name the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
-    "set_floatx": "name the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
+    "set_default_dtype": "pass the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
+    "set_floatx": "pass the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
     "state_dict": "the framework's own, or xdevice.models.convert_state(model, backend) for another framework",
     "load_state_dict": "xdevice.load(state, into=model)",
     "load_state": "xdevice.load(state, into=model)",
@@ -206,7 +206,7 @@ def _word(name: str) -> str | None:
     if face is not None:
         return f"use xdevice.{face}.{name}"
     if name in _STANDARD.split():
-        return f"use xdevice.array_namespace(x).{name}, as the Array API standard calls it"
+        return f"use xdevice.array_namespace(x).{name}, which is its name in the Array API standard"
     return None
 
 

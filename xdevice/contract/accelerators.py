@@ -47,8 +47,8 @@ def choose(
             if name.lower() in wanted or any(word in wanted for word in words(name)):
                 return name
         raise SettingError(
-            f"{VARIABLE}={shown(','.join(wanted))} names no accelerator of {framework}, which has {present} here; add "
-            f"one of these to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
+            f"{VARIABLE}={shown(','.join(wanted))} does not name any accelerator of {framework}, which has {present} "
+            f"here; add one of these to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
         )
     if len(names) == 1:
         return names[0]

@@ -57,10 +57,13 @@ def processes(
     options = Options(
         engines.setting(engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"),
         engines.require_seconds(
-            engines.setting(timeout, "XDEVICE_TIMEOUT", 30.0, float, "seconds"), "timeout"
+            engines.setting(timeout, "XDEVICE_TIMEOUT", 30.0, float, "a number of seconds"),
+            "timeout",
         ),
         engines.require_seconds(
-            engines.setting(join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "seconds"),
+            engines.setting(
+                join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "a number of seconds"
+            ),
             "join_timeout",
         ),
         engines.setting(
@@ -69,7 +72,7 @@ def processes(
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:
         raise ArgumentError(
-            f"engine must be a text and check True or False, not {shown(engine)} and {shown(check)}"
+            f"engine must be a string, and check True or False, but they are {shown(engine)} and {shown(check)}"
         )
     if _current is None:
         return World(options)
@@ -100,7 +103,7 @@ def world() -> World:
     """
     if _current is None:
         raise LaunchError(
-            "this process is not in a block of processes; open one: with xdevice.distributed.processes() as world:"
+            "this process is not in a block of processes; open one: `with xdevice.distributed.processes() as world:`"
         )
     return _current
 
@@ -152,9 +155,9 @@ class World:
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
-            "a world is this process's own, and is not copied or pickled; call "
-            "xdevice.distributed.world() where it is needed, or "
-            "pass on world.rank and world.size"
+            "a world belongs to one process and cannot be copied or pickled; call "
+            "xdevice.distributed.world() in the function that uses it, or "
+            "pass world.rank and world.size"
         )
 
     def __enter__(self) -> World:
