@@ -83,7 +83,9 @@ def test_what_is_no_name_is_refused(thing):
         xdevice.set_backend,
         lambda name: xdevice.use_backend(name).__enter__(),
     ):
-        with pytest.raises(xdevice.errors.BackendNotFoundError, match="expected its name"):
+        with pytest.raises(
+            xdevice.errors.BackendNotFoundError, match="expected the name of a backend"
+        ):
             ask(thing)
 
 

@@ -137,7 +137,7 @@ def test_who_lacks_the_token_ends_nothing_and_is_told_of_at_the_end(serving, cap
     with pytest.raises(xdevice.errors.LaunchError, match="XDEVICE_TOKEN"):
         connect(port, key="another")
     with pytest.raises(
-        xdevice.errors.PeerError, match="1 connections were refused, with another XDEVICE_TOKEN"
+        xdevice.errors.PeerError, match="refused connections with a different XDEVICE_TOKEN: 1"
     ):
         first.wait_for_all(0.5)
     assert "rank 0 has refused a process" in caplog.text

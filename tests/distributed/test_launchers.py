@@ -130,7 +130,7 @@ def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch)
         ),
         ({**OURS, "XDEVICE_ADDRESS": "host:0"}, "host:port"),
         ({**OURS, "XDEVICE_ADDRESS": ":29400"}, "host:port"),
-        ({"TF_CONFIG": "{"}, "should be JSON with a cluster"),
+        ({"TF_CONFIG": "{"}, "must be JSON with a cluster"),
     ],
 )
 def test_what_cannot_be_is_refused(monkeypatch, said, words):
@@ -162,7 +162,7 @@ def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(
     say(monkeypatch, **SLURM, **said)  # the job in which it runs does not count in its place
     with pytest.raises(
         xdevice.errors.LaunchError,
-        match="start the program by xdevice launch, torchrun, mpirun",
+        match="start the program with xdevice launch, torchrun, mpirun",
     ) as raised:
         place()
     assert words in str(raised.value)
@@ -238,7 +238,7 @@ def test_arguments_that_are_none(wrong):
 def test_a_world_is_not_copied(copied):
     with (
         xdevice.distributed.processes() as world,
-        pytest.raises(xdevice.errors.UnsupportedError, match="this process's own"),
+        pytest.raises(xdevice.errors.UnsupportedError, match="belongs to one process"),
     ):
         copied(world)
 

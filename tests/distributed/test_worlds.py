@@ -287,7 +287,7 @@ def test_a_rank_that_goes_is_told_at_once(run, case, rank, why, words):
     assert took([outcomes[rank], *outcomes]) <= 1 + DAMP
     if case == "leaves":
         assert outcomes[1].status == 1
-        assert "rank 1 has left the block, and rank 0 calls all_reduce" in outcomes[1].printed
+        assert "rank 1 has left the block, but rank 0 calls all_reduce" in outcomes[1].printed
     if case == "forks":
         assert "forked child" in outcomes[1].said["child"]
     if case == "exits_with_3":

@@ -276,10 +276,10 @@ def test_parts_that_do_not_fit_are_named(backend):
             xdevice.parallel.gather([{"x": x}, {"x": other}], "cpu")
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"parts\[1\] is not built like parts\[0\]: .*\['x'\]",
+        match=r"parts\[1\] differs in structure from parts\[0\]: .*\['x'\]",
     ):
         xdevice.parallel.gather([{"x": x}, {"y": x}], "cpu")
-    with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\] is not built"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\] differs in structure"):
         xdevice.parallel.gather([x, {"y": x}], "cpu")
     with pytest.raises(
         xdevice.errors.ContainerError, match=r"\['n'\] is 2, but parts\[0\]\['n'\] is 1"
@@ -547,7 +547,7 @@ def test_a_tied_weight_is_summed_once(backend):
     y = tensor([1.0], devices()[1])
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"tensors\[0\]\['a'\] and tensors\[0\]\['b'\] are one tensor",
+        match=r"tensors\[0\]\['a'\] and tensors\[0\]\['b'\] are the same tensor",
     ):
         xdevice.parallel.all_reduce([{"a": xs[0], "b": xs[0]}, {"a": xs[1], "b": y}])
 
@@ -688,11 +688,11 @@ def test_replicas_that_differ_are_named_before_anything_is_written(backend):
         op="mean",
     )
     bools = [tensor([True, False]) for _ in range(2)]
-    unchanged(replicas(*bools), xdevice.errors.DTypeError, "bool, which has no sum")
+    unchanged(replicas(*bools), xdevice.errors.DTypeError, "bool, for which there is no sum")
     unchanged(
         replicas(x, {"a": x}),
         xdevice.errors.ContainerError,
-        r"tensors\[1\] is not built like tensors\[0\]",
+        r"tensors\[1\] differs in structure from tensors\[0\]",
     )
     unchanged(replicas(x, x), xdevice.errors.ArgumentError, "'max'", op="max")
 

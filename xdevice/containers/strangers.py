@@ -127,7 +127,7 @@ class Stranger:
             return self.way.instead
         if self.parts and all(one.kind == "model" for one in self.parts):
             path, model, _, _ = self.parts[0]
-            return f"models move in place: put its {path} of type {type(model).__qualname__} next to it, or move it first"
+            return f"models move in place: put its {path} ({type(model).__qualname__}) next to it, or move that first"
         inside = "put its contents in a list or dict and pass that"
         # a gradient scaler of PyTorch, for example
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):

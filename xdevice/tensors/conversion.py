@@ -249,7 +249,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
             f"variable, turn it into a tensor first (tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
-        raise traced(source, f"a {type(x).__qualname__}")
+        raise traced(source, f"this {type(x).__qualname__}")
 
 
 def _require(target: Backend, device: Device, dtype: str) -> None:

@@ -388,7 +388,7 @@ def _is_read(cls: type) -> Owned | None:
 def _refuse_symbol(owned: Owned, cls: type) -> None:
     """Raises `UnsupportedError` for a type of symbols, which have no values."""
     if owned.kind == "symbol":
-        raise traced(owned.backend, f"a {cls.__qualname__}")
+        raise traced(owned.backend, f"this {cls.__qualname__}")
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:

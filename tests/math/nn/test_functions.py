@@ -474,7 +474,7 @@ def test_results_are_where_the_tensors_are(xp, name):
     if len(places) > 1:
         with pytest.raises(
             xdevice.errors.DeviceMismatchError,
-            match=r"labels is on .*, expected .* where logits is",
+            match=r"labels is on .*, but logits is on .*;",
         ):
             nn.cross_entropy(x, xdevice.to_device(labels, places[0]))
         with pytest.raises(xdevice.errors.DeviceMismatchError):
@@ -531,12 +531,12 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ArgumentError,
-            "was given a tensor of",
+            "takes only its own tensors",
             lambda: nn.dropout(floats, stranger > 0, 0.5),
         ),
         (
             xdevice.errors.ArgumentError,
-            "was given a tensor of",
+            "takes only its own tensors",
             lambda: nn.conv2d(images, stranger),
         ),
         (
@@ -574,10 +574,10 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.errors.ArgumentError, "n must be 1 or more", lambda: nn.one_hot(ints, 0)),
         (xdevice.errors.ShapeError, "no axis 2", lambda: nn.softmax(floats, axis=2)),
         (xdevice.errors.ShapeError, "no axis -1", lambda: nn.log_softmax(xp.asarray(1.0))),
-        (xdevice.errors.ShapeError, "takes x of the shape", lambda: nn.max_pool2d(floats, 2)),
+        (xdevice.errors.ShapeError, "takes x of shape", lambda: nn.max_pool2d(floats, 2)),
         (
             xdevice.errors.ShapeError,
-            "takes x of the shape",
+            "takes x of shape",
             lambda: nn.conv2d(xp.ones((1, 2, 0, 5)), kernel),
         ),
         (
@@ -587,28 +587,28 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "2 channels, and the kernel",
+            "has 2 channels in its shape",
             lambda: nn.conv2d(images, xp.ones((3, 1, 2, 2))),
         ),
         (
             xdevice.errors.ShapeError,
-            "a bias of the shape",
+            "the bias must have the shape",
             lambda: nn.conv2d(images, kernel, xp.ones(2)),
         ),
         (
             xdevice.errors.ShapeError,
-            "does not fit into",
+            "does not fit in",
             lambda: nn.conv2d(images, xp.ones((3, 2, 5, 5))),
         ),
-        (xdevice.errors.ShapeError, "does not fit into", lambda: nn.avg_pool2d(images, 6)),
+        (xdevice.errors.ShapeError, "does not fit in", lambda: nn.avg_pool2d(images, 6)),
         (
             xdevice.errors.ShapeError,
-            "labels of the shape",
+            "labels of shape",
             lambda: nn.cross_entropy(floats, ints),
         ),
         (
             xdevice.errors.ShapeError,
-            "labels of the shape",
+            "labels of shape",
             lambda: nn.cross_entropy(images, ints),
         ),
         (
@@ -618,7 +618,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "a mask of the shape",
+            "the mask must have the shape",
             lambda: nn.dropout(floats, floats[0] > 0, 0.5),
         ),
         (
@@ -630,7 +630,7 @@ def test_what_is_refused_by_name(xp, name):
         (IndexError, "no index -100", lambda: nn.cross_entropy(floats, xp.asarray([-100]))),
         (
             xdevice.errors.ShapeError,
-            "has no elements there",
+            "has no elements along it",
             lambda: nn.layer_norm(xp.ones(())),
         ),
         (
@@ -640,7 +640,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ArgumentError,
-            "an eps of 0 or more",
+            "eps must be a small number",
             lambda: nn.layer_norm(floats, eps=-1),
         ),
         (
@@ -670,7 +670,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "a mask that broadcasts to",
+            "a mask that can be broadcast to",
             lambda: nn.attention(floats, floats, floats, mask=xp.asarray([True] * 5)),
         ),
         (
@@ -680,7 +680,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "a table of the shape",
+            "a table of shape",
             lambda: nn.embedding(ints, xp.ones(3)),
         ),
         (
@@ -701,7 +701,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "two tensors of one shape",
+            "two tensors of the same shape",
             lambda: nn.mse_loss(floats, xp.ones(3)),
         ),
         (

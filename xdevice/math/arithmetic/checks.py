@@ -366,7 +366,7 @@ class Checks:
 
     def require_values(self, x: Any, words: str) -> None:
         """Raises `UnsupportedError` for a symbol; `words` says in the error what it is, such as
-        "the tensor of nonzero"."""
+        "the argument of nonzero"."""
         if not self.has_values(x):
             raise traced(self.backend, words)
 

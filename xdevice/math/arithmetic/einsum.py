@@ -146,7 +146,7 @@ def _require_lengths(
                 # a letter that stands for an axis of `...` is not in the user's text
                 name = repr(letter) if letter in text else "..."
                 raise ShapeError(
-                    f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}"
+                    f"einsum: {name} in {text!r} has the lengths {lengths[letter]} and {length} in {list(shapes)}"
                 )
 
 
