@@ -497,7 +497,7 @@ def test_a_move_that_cannot_be_taken_back_says_what_has_moved(backend, there, mo
     assert broken == [there, xdevice.cpu()]
     (note,) = told.value.__notes__
     assert "variables of a" in note
-    assert "have moved and stay there" in note
+    assert "have moved and were not moved back" in note
 
 
 def test_a_model_with_parameters_on_meta_is_said_to_have_moved_in_part():
@@ -509,7 +509,7 @@ def test_a_model_with_parameters_on_meta_is_said_to_have_moved_in_part():
     with pytest.raises(NotImplementedError) as told:
         xdevice.to_device(net, there)
     assert told.value.__notes__ == [
-        "2 of the 4 variables of a Sequential have moved and stay there: 0.weight, 0.bias"
+        "2 of the 4 variables of a Sequential have moved and were not moved back: 0.weight, 0.bias"
     ]
 
 

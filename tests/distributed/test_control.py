@@ -115,7 +115,7 @@ def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
         connect(port, size=3)
     with pytest.raises(
         xdevice.errors.PeerError,
-        match="a process of this run cannot join: another process is rank 1",
+        match="a process of this run cannot join: another process already has rank 1",
     ):
         first.wait_for_all(20)
     there.close()

@@ -343,7 +343,7 @@ if rank == 1:
 """
     done = launch(code, options=["--max-restarts", restarts])
     assert done.returncode == status
-    assert ("all ranks are started again, 2 of 2" in done.stderr) == (restarts == 2)
+    assert ("all ranks are restarted: restart 2 of 2" in done.stderr) == (restarts == 2)
     assert len((tmp_path / "tries").read_text()) == restarts + 1
 
 

@@ -104,7 +104,7 @@ def test_an_even_split_is_even(backend):
 def test_a_length_that_does_not_divide_says_what_to_do(backend):
     with pytest.raises(
         xdevice.errors.ShapeError,
-        match=r"5 along the first axis .* over 2 .*even=False gives parts of 3, 2",
+        match=r"a first axis of length 5 .* over 2 .*even=False gives parts of lengths 3, 2",
     ):
         xdevice.split_batch(tensor(np.zeros(5)), devices())
 

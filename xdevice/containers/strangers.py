@@ -142,7 +142,7 @@ class Stranger:
         # the path to a tensor does not begin with an attribute, and only attributes can be walked
         if not all(one.path.startswith(".") for one in self.parts):
             return f"{inside}, or call xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
-        return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
+        return f"call xdevice.register_container({cls.__qualname__}) to have its attributes searched, {other}"
 
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or by the registered
@@ -187,7 +187,7 @@ class Stranger:
             raise ContainerError(
                 f"an object of type {name} cannot move itself to {target} ({type(error).__name__}: {error}); say how "
                 f"with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
-                "to have its attributes walked"
+                "to have its attributes searched"
             ) from error
         try:
             self._refuse_left(moved, target)
@@ -218,7 +218,7 @@ class Stranger:
             raise ContainerError(
                 f"{method} returned an object of type {type(moved).__qualname__} without tensors; say how to move a "
                 f"{name} with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
-                "to have its attributes walked"
+                "to have its attributes searched"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
@@ -229,7 +229,7 @@ class Stranger:
                 else f"{left[0][0]} on {left[0][1]}"
             )
             raise ContainerError(
-                f"{method} left {remainder}; call xdevice.register_container({name}) to have its attributes walked "
+                f"{method} left {remainder}; call xdevice.register_container({name}) to have its attributes searched "
                 f"instead, or xdevice.register_container({name}, flatten=..., rebuild=...) to choose which of its "
                 "tensors move"
             )

@@ -270,7 +270,7 @@ class Tree:
                 name = type(value).__qualname__
                 raise ContainerError(
                     f"{self.path(i) or 'the object'} is of type {name} and holds arrays, which a copy would share; "
-                    f"call xdevice.register_container({name}) to have its attributes walked, or put its contents in "
+                    f"call xdevice.register_container({name}) to have its attributes searched, or put its contents in "
                     "a list or dict and pass that"
                 )
 

@@ -55,6 +55,6 @@ def choose(
     if default in names:
         return default
     raise UnsupportedError(
-        f"{framework} has several accelerators here, {present}, and does not say on which of them it computes; name "
+        f"{framework} has several accelerators here, {present}, but does not say on which of them it computes; name "
         f"one of them before the program starts, for instance with {VARIABLE}={names[0]}"
     )

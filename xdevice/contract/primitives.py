@@ -421,7 +421,7 @@ class Primitives(ABC):
             else ""
         )
         if device.kind == "gpu" and self.count("tpu"):
-            hint = "; it computes on tpu:0, which xdevice.try_gpu() returns"
+            hint = "; the backend computes on tpu:0, which xdevice.try_gpu() returns"
         if self.is_host_only:
             hint = (
                 f"; to put an array on this device, select another backend and call "

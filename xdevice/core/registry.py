@@ -153,7 +153,7 @@ def namesake() -> str | None:
     except PackageNotFoundError:
         return None
     return (
-        f"another package, xdevice {other}, is installed too; it and xdevice-dl, the package in use, overwrite each "
+        f"another package, xdevice {other}, is also installed; it and xdevice-dl, the package in use, overwrite each "
         "other's files. To keep xdevice-dl, run pip uninstall xdevice, and then install xdevice-dl again (pip install "
         "--force-reinstall --no-deps)"
     )
@@ -350,7 +350,7 @@ def _refuse_too_old(backend: Backend) -> None:
     if installed < backend.minimum:
         wanted = ".".join(map(str, backend.minimum))
         raise BackendImportError(
-            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; {install_hint(backend.name)}"
+            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; run {install_hint(backend.name)}"
         )
 
 
@@ -546,7 +546,7 @@ def host_of(guest: str) -> Backend:
     host = load(getattr(import_module(module), function)())
     if guest not in host.guests:
         raise UnsupportedError(
-            f"{guest} is running on {host.name}, and xdevice cannot move its models there; run it on another "
+            f"{guest} is running on {host.name}, but xdevice cannot move its models there; run it on another "
             f"framework (KERAS_BACKEND=tensorflow), or place its models with {guest}'s own device scope"
         )
     return host

@@ -556,7 +556,7 @@ class Hub(threading.Thread):
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
-            text = f"another process is rank {rank} already; each process needs its own rank, even a rank's child"
+            text = f"another process already has rank {rank}; each process, even a rank's child, needs its own rank"
             return {"why": "said", "text": text}
         return None
 

@@ -83,7 +83,7 @@ def processes(
         value is not None and value != own for value, own in zip(arguments, around, strict=True)
     ):
         raise ArgumentError(
-            f"this is already inside a block of processes with {around}; leave that block first"
+            f"this call is already inside a block of processes with {around}; leave that block first"
         )
     return _current
 
@@ -165,7 +165,7 @@ class World:
         if self._depth == 0:
             if _current is not None:
                 raise ScopeError(
-                    "this process is in the block of another world; leave it first"
+                    "this process is in the block of another world; leave that block first"
                 )
             self._session.join()
             _current = self

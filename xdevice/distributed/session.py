@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .control import Line
 
-NO_WEIGHT: Final = "the weights of all ranks are 0, so their mean is not defined"
+NO_WEIGHT: Final = "the weights of all ranks are 0, so the weighted mean is not defined"
 
 _LARGE: Final = 1 << 24
 """The number of bytes above which a copy may take so long that the failure of another rank

@@ -143,7 +143,7 @@ def launch(
             if status == 0 or ranks.was_signalled or attempt == restarts:
                 return status
             attempt += 1
-            output.say(f"all ranks are started again, {attempt} of {restarts}")
+            output.say(f"all ranks are restarted: restart {attempt} of {restarts}")
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:

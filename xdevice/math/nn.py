@@ -410,7 +410,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         and 0 not in (*queries, *keys, *values)
     ):
         raise ShapeError(
-            f"attention takes q, k and v of the shapes (..., queries, features), (..., keys, features) and "
+            f"attention takes q, k and v of shapes (..., queries, features), (..., keys, features) and "
             f"(..., keys, any), not {queries}, {keys} and {values}"
         )
     layers.require_together(q=q, k=k, v=v)

@@ -309,7 +309,7 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
         or not hasattr(things, "__iter__")
     ):
         raise NotATensorError(
-            f"expected a list, with one of the {name} for each device, not {shown(things)} of type "
+            f"expected a list with one of the {name} for each device, not {shown(things)} of type "
             f"{type(things).__qualname__}"
         )
     listed = [registry.as_array(thing) for thing in things]

@@ -480,7 +480,7 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
         tree = Tree(x, whole=True, once=True)
         path = tree.path(next(i for i, one in enumerate(tree.leaves) if one is leaf))
         raise DeviceNotFoundError(
-            f"{path} cannot be put there: {error}" if path else str(error)
+            f"{path} cannot be placed on that device: {error}" if path else str(error)
         ) from None
 
 

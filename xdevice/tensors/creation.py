@@ -317,7 +317,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     ]
     if any(is_wrong):
         raise ShapeError(
-            f"a shape must consist of ints of 0 or more, as in (2, 3) or ((2, 3)), not {shown(sizes)}"
+            f"a shape must consist of ints of 0 or more, such as 2, 3 or (2, 3), not {shown(sizes)}"
         )
     # as Python ints, which cannot overflow in the product below
     whole = tuple([size.__index__() for size in sizes])

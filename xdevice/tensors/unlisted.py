@@ -315,7 +315,7 @@ def take_back(
         if moved:
             note(
                 error,
-                f"{len(moved)} of the {len(before)} variables in an object of type {name} have moved and stay there: "
+                f"{len(moved)} of the {len(before)} variables in an object of type {name} have moved and were not moved back: "
                 f"{listed(moved, 3)}",
             )
     except Exception:

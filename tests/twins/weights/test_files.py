@@ -658,7 +658,7 @@ def test_a_dtype_that_the_backend_cannot_write_is_refused_before_anything_is_wri
     }
     monkeypatch.setattr(paddle, "short_floats", frozenset())  # as on virtual GPUs
     with pytest.raises(
-        xdevice.errors.DTypeError, match="b is float8_e5m2, and paddle supports"
+        xdevice.errors.DTypeError, match="b is float8_e5m2, but paddle supports"
     ):
         xdevice.load(path, into=target)
     assert target["a"].tolist() == [0, 0]

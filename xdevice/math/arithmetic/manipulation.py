@@ -113,7 +113,7 @@ def moveaxis(
     # no axis may be moved to two places, and no place be taken twice
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
-            f"moveaxis: source and destination must name equally many axes, none twice, not {source} and {destination}"
+            f"moveaxis needs equally many different axes in source and destination, not {source} and {destination}"
         )
     # the other axes keep their order; the moved ones are inserted, beginning with the lowest
     # place

@@ -121,7 +121,7 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     shape, wanted = shape_of(x), shape_of(indices)
     if len(shape) != len(wanted):
         raise ShapeError(
-            f"take_along_axis takes tensors with equally many dimensions, not of the shapes {shape} and {wanted}"
+            f"take_along_axis takes tensors with the same number of dimensions, not of shapes {shape} and {wanted}"
         )
     place = checks.axis(axis, len(shape), "take_along_axis")
     others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))

@@ -317,7 +317,7 @@ class Array:
         # the standard: in place, neither the shape nor the dtype may change
         if old != new:
             raise DTypeError(
-                f"an in-place operator would make {new} from {old}; write x = x + y instead of x += y"
+                f"an in-place operator would turn {old} into {new}; write x = x + y instead of x += y"
             )
         self._write(result.tensor)
         return self
