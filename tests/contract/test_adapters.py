@@ -254,7 +254,7 @@ def test_a_framework_that_does_not_import_says_why(machine):
     text = machine.run("import xdevice; xdevice.backend('mxnet')")
     last = text.splitlines()[-1]
     assert last.startswith(
-        "xdevice.errors.BackendImportError: the backend 'mxnet' is installed but does not import"
+        "xdevice.errors.BackendImportError: the backend 'mxnet' is installed but cannot be imported"
     )
     assert "libnvrtc.so.11.2" in last
     assert "pip install" in last

@@ -208,7 +208,7 @@ def _made(x: Any, inside: Any) -> Any:
     # the constructor may return another type, as a class with `__new__` can
     new = type(x)(inside)
     if type(new) is not type(x):
-        raise ContainerError(f"it became a {type(new).__qualname__}")
+        raise ContainerError(f"the result is of type {type(new).__qualname__}")
     # an attribute that another argument of the constructor, or the program, has set
     if lost := first_lost(x, new):
         raise ContainerError(f"its {lost} would be lost")
@@ -227,7 +227,9 @@ def _check_taken(new: Any, keys: Names, children: Children) -> Any:
     that are put into them."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
-            raise ContainerError(f"its {shown(key)} became a {type(new[key]).__qualname__}")
+            raise ContainerError(
+                f"its {shown(key)} is then of type {type(new[key]).__qualname__}"
+            )
     return new
 
 

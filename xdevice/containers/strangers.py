@@ -216,8 +216,8 @@ class Stranger:
         arrived = find(moved, self.way if type(moved) is type(self.x) else None)
         if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
-                f"{method} returned an object of type {type(moved).__qualname__} without tensors; say how to move a "
-                f"{name} with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
+                f"{method} returned an object of type {type(moved).__qualname__} without tensors; say how to move "
+                f"it with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
                 "to have its attributes searched"
             )
         places = arrived.places() if arrived is not None else []

@@ -300,7 +300,7 @@ class Tree:
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
-            raise ContainerError(f"{self.path(index) or 'it'}: {error}") from None
+            raise ContainerError(f"{self.path(index) or 'the object'}: {error}") from None
 
 
 def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:

@@ -48,7 +48,7 @@ def choose(
                 return name
         raise SettingError(
             f"{VARIABLE}={shown(','.join(wanted))} does not name any accelerator of {framework}, which has {present} "
-            f"here; add one of these to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
+            f"here; add one of them to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
         )
     if len(names) == 1:
         return names[0]

@@ -102,7 +102,7 @@ class Names:
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
-                f"{framework}: {sorted(unknown)} is not among the capabilities {CAPABILITIES}"
+                f"{framework}: {sorted(unknown)} are no capabilities; expected some of {CAPABILITIES}"
             )
 
     def __getitem__(self, dotted: str) -> Any:

@@ -294,7 +294,7 @@ def make(name: str) -> Backend:
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(
-            f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}"
+            f"the adapter of {name!r} is not installed; to reinstall it, run {install_hint(name)}"
         )
     environment.check()
     try:
@@ -336,7 +336,7 @@ def _import_failed(name: str, error: Exception) -> BackendImportError:
         )
     return BackendImportError(
         f"the backend {name!r} is installed but cannot be imported: {type(error).__name__}: {error}; "
-        f"`xdevice info {name}` shows the details; to reinstall it: {install_hint(name)}"
+        f"`xdevice info {name}` shows the details; to reinstall it, run {install_hint(name)}"
     )
 
 
@@ -350,7 +350,7 @@ def _refuse_too_old(backend: Backend) -> None:
     if installed < backend.minimum:
         wanted = ".".join(map(str, backend.minimum))
         raise BackendImportError(
-            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; run {install_hint(backend.name)}"
+            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; {install_hint(backend.name)}"
         )
 
 

@@ -167,7 +167,7 @@ class Block:
             raise ScopeError(
                 f"`with {self.key}:` contains an `await` or the end of a notebook cell, where other tasks run: "
                 f"the framework keeps one device for all tasks of a thread, and would have put their work on "
-                f"{self.key} too; leave the block before the await, pass device= to xdevice's creators, or do the work "
+                f"{self.key} too; leave the block before the await, pass device= to functions, or do the work "
                 f"in asyncio.to_thread"
             )
 

@@ -193,8 +193,8 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
         # each rank gets an equal part, because engines do not take parts of different lengths
         if length % session.size:
             raise ShapeError(
-                f"{operand.name} has the length {length} along its first axis, which is not divisible by the "
-                f"{session.size} ranks"
+                f"{operand.name} has the length {length} along its first axis, which cannot be divided "
+                f"evenly among {session.size} ranks"
             )
     session.ready("reduce_scatter", operands, op)
     if session.size == 1:

@@ -397,7 +397,7 @@ class _Sending:
             id(parameter.value) for parameter in parameters
         ]:
             raise ArgumentError(
-                "the trained parameters of the model changed in the block of averaging()"
+                "the trained parameters of the model changed in the block of averaging(); change them outside it"
             )
         for i, (_, _, gradient) in enumerate(rows):
             if gradient is not None and i not in self._gradients:

@@ -139,7 +139,7 @@ class Stream:
         if not isinstance(other, Stream | Event):
             raise DeviceError(
                 f"a stream waits for a Stream or an Event of xdevice.accelerator, not for {shown(other)} of type "
-                f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
+                f"{type(other).__qualname__}; to make the host wait, call xdevice.sync(x)"
             )
         _same_backend(self, other)
         # frameworks let streams wait for events only, so a new event marks the end of the other

@@ -315,11 +315,11 @@ def take_back(
         if moved:
             note(
                 error,
-                f"{len(moved)} of the {len(before)} variables in an object of type {name} have moved and were not moved back: "
+                f"{len(moved)} of the {len(before)} variables of {name} have moved and were not moved back: "
                 f"{listed(moved, 3)}",
             )
     except Exception:
-        note(error, f"some of the variables in an object of type {name} may have moved")
+        note(error, f"some of the variables of {name} may have moved")
 
 
 def refuse(

@@ -113,7 +113,8 @@ def moveaxis(
     # no axis may be moved to two places, and no place be taken twice
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
-            f"moveaxis needs equally many different axes in source and destination, not {source} and {destination}"
+            f"moveaxis: source and destination must be equally long, without repeated axes, not {source} and "
+            f"{destination}"
         )
     # the other axes keep their order; the moved ones are inserted, beginning with the lowest
     # place

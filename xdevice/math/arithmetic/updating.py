@@ -229,7 +229,7 @@ class Rows:
         if new.dtype != x.dtype:
             raise DTypeError(
                 f"the rule returned a tensor of dtype {dtype_name(new.dtype)} for {where}, whose dtype is "
-                f"{dtype_name(x.dtype)}; combine it with Python numbers, which keep the dtype"
+                f"{dtype_name(x.dtype)}; use Python numbers, which keep the dtype"
             )
         return new
 
