@@ -885,7 +885,10 @@ def test_hostile_objects_that_hold_tensors_do_not_stay_behind(backend, there, na
     if name == "__dict__":
         x = cls()
         x.kept = ones(backend)
-    with pytest.raises(xdevice.errors.ContainerError, match="Hostile, which xdevice does not know; it holds tensors"):
+    with pytest.raises(
+        xdevice.errors.ContainerError,
+        match="Hostile, which xdevice does not know; it holds tensors",
+    ):
         xdevice.to_device([x], there)
 
 

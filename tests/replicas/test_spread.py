@@ -839,7 +839,8 @@ def test_masked_arrays_are_refused_by_name():
         lambda: xdevice.parallel.all_reduce([{"w": x} for x in masked]),
     ):
         with pytest.raises(
-            xdevice.errors.UnsupportedError, match=r"\['w'\], an object of type MaskedArray that is not dense"
+            xdevice.errors.UnsupportedError,
+            match=r"\['w'\], an object of type MaskedArray that is not dense",
         ):
             attempt()
     assert [x.data.tolist() for x in masked] == [[1, 2]] * 2

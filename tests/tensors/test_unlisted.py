@@ -262,7 +262,8 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
             )
     xdevice.save(tmp_path / "net.safetensors", model(backend, rest=[ones(backend)]))
     refused = pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"loading into rest.*, an object of type \w+ that this Net holds"
+        xdevice.errors.UnsupportedError,
+        match=r"loading into rest.*, an object of type \w+ that this Net holds",
     )
     for into in (net, {"net": net}):
         with refused:

@@ -136,7 +136,7 @@ def test_gradients_are_those_of_a_product(name):
             "...i,...i->...",
             [(2, 3), (4, 3)],
             xdevice.errors.ShapeError,
-            "... in '...i,...i->...' is 2 and 4",
+            "... in '...i,...i->...' has the lengths 2 and 4",
         ),
     ],
 )

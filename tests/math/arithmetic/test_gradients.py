@@ -327,12 +327,12 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
         (
             lambda p, g: xp.sum(p),
             xdevice.errors.ShapeError,
-            r"the shape \(\) for params\['w'\], which has \(2,\)",
+            r"of shape \(\) for params\['w'\], whose shape is \(2,\)",
         ),
         (
             lambda p, g: xp.astype(p, xp.int32),
             xdevice.errors.DTypeError,
-            r"int32 for params\['w'\], which is float32",
+            r"int32 for params\['w'\], whose dtype is float32",
         ),
     ):
         with pytest.raises(error, match=text):
@@ -381,7 +381,7 @@ def test_parameters_that_are_not_floats_are_refused(xp):
         (
             {"w": x, "a": np.ones(2, "float32")},
             xdevice.errors.ArgumentError,
-            r"params\['a'\] of numpy",
+            r"params\['a'\] belongs to numpy",
         ),
         ({"w": []}, xdevice.errors.NotATensorError, "params must contain at least one tensor"),
         ("w", xdevice.errors.NotATensorError, "expected a tensor"),
@@ -396,7 +396,11 @@ def test_a_loss_that_is_not_one_float_is_refused(xp):
     x = xdevice.tensor([1.0, 2.0])
     for function, error, text in (
         (lambda x: x, xdevice.errors.ShapeError, r"a loss of shape \(2,\)"),
-        (lambda x: xp.sum(xp.astype(x, xp.int32)), xdevice.errors.DTypeError, "a loss of int"),
+        (
+            lambda x: xp.sum(xp.astype(x, xp.int32)),
+            xdevice.errors.DTypeError,
+            "a loss of dtype int",
+        ),
         (lambda x: 3.0, xdevice.errors.NotATensorError, r"returned 3.0 of type float"),
         (lambda x: None, xdevice.errors.NotATensorError, "returned None"),
         (lambda x: np.ones((), "float32"), xdevice.errors.ArgumentError, "a loss of numpy"),
@@ -656,7 +660,7 @@ def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
     assert [xdevice.device_of(constant), xdevice.device_of(unused)] == gpus
     with pytest.raises(
         xdevice.errors.DeviceMismatchError,
-        match="params is on gpu:0, and its gradient on gpu:1",
+        match="params is on gpu:0, but its gradient is on gpu:1",
     ):
         xdevice.math.update(params[0], params[1], lambda p, g: p - g)
 

@@ -338,7 +338,7 @@ def test_linear_algebra_refuses_by_name(xp):
         (
             xdevice.errors.ShapeError,
             lambda: at.solve(xp.ones((2, 2)), xp.ones(3)),
-            "do not fit",
+            "do not match",
         ),
         (
             xdevice.errors.DTypeError,

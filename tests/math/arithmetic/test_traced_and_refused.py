@@ -131,7 +131,7 @@ NEED_LENGTHS = {
 def test_what_needs_all_lengths_is_refused_by_name(name):
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match=f"does not support {name} of the shape .*not known while",
+        match=f"does not support {name} on the shape .*unknown while",
     ):
         traced_of_unknown_lengths(NEED_LENGTHS[name], ARRAY)
 

@@ -483,7 +483,7 @@ def test_wrong_arguments_are_refused_on_every_backend(backend):
         add(squares(), {"a": object()})
     if backend.name != "numpy":
         with pytest.raises(
-            xdevice.errors.ArgumentError, match=r"argument\[0\]\[1\] is of numpy"
+            xdevice.errors.ArgumentError, match=r"argument\[0\]\[1\] belongs to numpy"
         ):
             add(squares(), np.ones(2))
 

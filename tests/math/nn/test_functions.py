@@ -526,7 +526,7 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.errors.NotATensorError, "relu takes tensors", lambda: nn.relu([1.5])),
         (
             xdevice.errors.NotATensorError,
-            "cross_entropy takes tensors",
+            "cross_entropy takes .* tensors",
             lambda: nn.cross_entropy(floats, [1]),
         ),
         (
