@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named(xd):
     ):
         xdevice.math.at(ints)[0].set(0.5)
     with pytest.raises(
-        xdevice.errors.DTypeError, match="float32 does not fit in a tensor of dtype int"
+        xdevice.errors.DTypeError, match="float32 do not fit in a tensor of dtype int"
     ):
         xdevice.math.at(ints)[0].set(xdevice.tensor(1.0))
     with pytest.raises(xdevice.errors.DTypeError, match="takes numbers, not bool"):
