@@ -793,7 +793,7 @@ def assert_only_copied(x, remedy):
     ):
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=rf"\['x'\]\[0\] is a {type(x).__name__}.*{remedy}",
+            match=rf"\['x'\]\[0\] is of type {type(x).__name__}.*{remedy}",
         ):
             attempt()
     with xdevice.distributed.processes() as world:
@@ -804,7 +804,7 @@ def assert_only_copied(x, remedy):
             ):
                 verb(inside)
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=rf"parts\[0\] is a {type(x).__name__}"
+        xdevice.errors.UnsupportedError, match=rf"parts\[0\] is of type {type(x).__name__}"
     ):
         xdevice.parallel.gather([x, x], "cpu")
     [copied] = xdevice.parallel.broadcast(x, ["cpu"])

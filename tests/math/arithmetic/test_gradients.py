@@ -403,7 +403,11 @@ def test_a_loss_that_is_not_one_float_is_refused(xp):
         ),
         (lambda x: 3.0, xdevice.errors.NotATensorError, r"returned 3.0 of type float"),
         (lambda x: None, xdevice.errors.NotATensorError, "returned None"),
-        (lambda x: np.ones((), "float32"), xdevice.errors.ArgumentError, "a loss of numpy"),
+        (
+            lambda x: np.ones((), "float32"),
+            xdevice.errors.ArgumentError,
+            "the loss belongs to numpy",
+        ),
     ):
         with pytest.raises(error, match=text):
             xdevice.math.value_and_grad(function)(x)
