@@ -67,13 +67,17 @@ def test_no_verb_works_in_first_or_after_the_block(backend):
                     call()  # what is known of a tensor's type lets none through
                 with (
                     world.first(),
-                    pytest.raises(xdevice.errors.ScopeError, match=f"{verb} inside first"),
+                    pytest.raises(
+                        xdevice.errors.ScopeError, match=f"{verb} was called inside first"
+                    ),
                 ):
                     call()
             world.barrier()
         verbs["split_batch"] = lambda: world.split_batch(xdevice.ones(2))
         for verb, call in verbs.items():
-            with pytest.raises(xdevice.errors.LaunchError, match=f"{verb} outside the block"):
+            with pytest.raises(
+                xdevice.errors.LaunchError, match=f"{verb} was called outside the block"
+            ):
                 call()
 
 

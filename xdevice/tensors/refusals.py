@@ -170,7 +170,7 @@ def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) ->
         "" if other is None or other in backend.lacks(place) else f"{write.format(other)}, or "
     )
     return DTypeError(
-        f"{what} is {dtype}, which {backend.name} cannot hold on {place}{words}; {instead}stay on cpu:0"
+        f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}stay on cpu:0"
     )
 
 
