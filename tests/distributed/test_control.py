@@ -111,7 +111,7 @@ def test_who_does_not_say_who_it_is_is_dropped(serving, monkeypatch):
 def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
     port, first = serving(size=3)
     there = connect(port, size=3)
-    with pytest.raises(xdevice.errors.LaunchError, match="rank 1 already"):
+    with pytest.raises(xdevice.errors.LaunchError, match="already has rank 1"):
         connect(port, size=3)
     with pytest.raises(
         xdevice.errors.PeerError,
@@ -146,7 +146,7 @@ def test_who_lacks_the_token_ends_nothing_and_is_told_of_at_the_end(serving, cap
 def test_who_comes_after_all_is_refused(serving):
     port, _ = serving()
     there = joined(port)
-    with pytest.raises(xdevice.errors.LaunchError, match="rank 1 already"):
+    with pytest.raises(xdevice.errors.LaunchError, match="already has rank 1"):
         connect(port)
     there.close()
 
