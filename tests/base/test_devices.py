@@ -81,7 +81,7 @@ def test_a_near_miss_is_pointed_out():
     "thing", [0, 1, -1, True, False, None, 1.0, object(), [], (), b"gpu", int]
 )
 def test_things_that_are_no_device_are_refused(thing):
-    advice = "expected one device" if isinstance(thing, list | tuple) else "accepted"
+    advice = "one device was expected" if isinstance(thing, list | tuple) else "accepted"
     for takes_a_device in (xdevice.device, Device):
         with pytest.raises(xdevice.errors.DeviceError, match=advice) as raised:
             takes_a_device(thing)

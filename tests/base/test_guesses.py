@@ -116,15 +116,15 @@ CALLS = {
         lambda xp, x: xdevice.tensor(X, stop_gradient=False),
         "value_and_grad",
     ),
-    "torch.zeros(size=(2,))": (lambda xp, x: xdevice.zeros(size=(2,)), "the shape comes first"),
-    "tf.ones(shape=(2,))": (lambda xp, x: xdevice.ones(shape=(2,)), "the shape comes first"),
+    "torch.zeros(size=(2,))": (lambda xp, x: xdevice.zeros(size=(2,)), "pass the shape first"),
+    "tf.ones(shape=(2,))": (lambda xp, x: xdevice.ones(shape=(2,)), "pass the shape first"),
     "x.to(device, copy=True)": (
         lambda xp, x: xdevice.to_device(x, "cpu", copy=True),
         "copy_to always copies",
     ),
     "torch.normal(size=(2,))": (
         lambda xp, x: xdevice.random.normal(size=(2,)),
-        "the shape comes first",
+        "pass the shape first",
     ),
     "torch.normal(std=2)": (lambda xp, x: xdevice.random.normal(2, std=2), "write scale="),
     "tf.random.normal((2,), mean=1)": (

@@ -79,7 +79,7 @@ def test_a_dict_with_attributes_under_numbers_is_named(backend):
     vars(x)[0] = ones(backend)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match="DictWithNumbers has an attribute 0, which is not a string",
+        match="DictWithNumbers has an attribute whose name, 0, is not a string",
     ):
         xdevice.copy_to([x], "cpu")
 
@@ -190,7 +190,7 @@ def test_a_scheduler_without_its_model_is_named(make):
     for batch in ({"s": schedule, "x": torch.ones(2)}, [net, schedule]):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"LR\w* that holds tensors on cpu:0.*put its \.optimizer",
+            match=r"LR\w*, which xdevice does not know; it holds tensors on cpu:0.*put its \.optimizer",
         ):
             xdevice.to_device(batch, there)
     assert not xdevice.same_device(schedule, xdevice.to_device(torch.ones(2), there))
@@ -210,7 +210,7 @@ def test_an_optimizer_without_its_model_is_named(name):
     for x in (optimizer, [optimizer], {"o": optimizer, "x": xdevice.ones(2)}):
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=r"moving a \w+ to \S+ while one of its parameters is on cpu:0",
+            match=r"moving the optimizer \w+ to \S+ while one of its parameters is on cpu:0",
         ):
             xdevice.to_device(x, there)
     xdevice.to_device([optimizer, net], there)
@@ -290,7 +290,7 @@ def test_a_list_of_devices_is_told_which_verb_takes_it(devices):
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
             xdevice.errors.DeviceError,
-            match=r"expected one device; .*parallel\.replicate\(x, devices\)",
+            match=r"one device was expected; .*parallel\.replicate\(x, devices\)",
         ):
             verb([np.ones(2)], devices)
 

@@ -83,7 +83,9 @@ def test_what_is_no_name_is_refused(thing):
         xdevice.set_backend,
         lambda name: xdevice.use_backend(name).__enter__(),
     ):
-        with pytest.raises(xdevice.errors.BackendNotFoundError, match="expected its name"):
+        with pytest.raises(
+            xdevice.errors.BackendNotFoundError, match="expected the name of a backend"
+        ):
             ask(thing)
 
 
@@ -175,6 +177,6 @@ def test_another_package_of_the_name_is_told_of(tmp_path):
     there.mkdir()
     (there / "METADATA").write_text("Metadata-Version: 2.1\nName: xdevice\nVersion: 6.0\n")
     done = python("-c", "import xdevice; print(xdevice.backends())", PYTHONPATH=str(tmp_path))
-    assert "RuntimeWarning: another package, xdevice 6.0, is installed too" in done.stderr
+    assert "RuntimeWarning: another package, xdevice 6.0, is also installed" in done.stderr
     done = python("-m", "xdevice", "info", "numpy", PYTHONPATH=str(tmp_path))
     assert "pip uninstall xdevice" in " ".join(done.stdout.split())

@@ -67,13 +67,17 @@ def test_no_verb_works_in_first_or_after_the_block(backend):
                     call()  # what is known of a tensor's type lets none through
                 with (
                     world.first(),
-                    pytest.raises(xdevice.errors.ScopeError, match=f"{verb} inside first"),
+                    pytest.raises(
+                        xdevice.errors.ScopeError, match=f"{verb} was called inside first"
+                    ),
                 ):
                     call()
             world.barrier()
         verbs["split_batch"] = lambda: world.split_batch(xdevice.ones(2))
         for verb, call in verbs.items():
-            with pytest.raises(xdevice.errors.LaunchError, match=f"{verb} outside the block"):
+            with pytest.raises(
+                xdevice.errors.LaunchError, match=f"{verb} was called outside the block"
+            ):
                 call()
 
 
@@ -185,7 +189,7 @@ def test_steps_in_averaging_and_layers_in_lists_are_errors(backend):
                 step()
 
         for step in steps:
-            with pytest.raises(xdevice.errors.ArgumentError, match="was written in the block"):
+            with pytest.raises(xdevice.errors.ArgumentError, match="was changed in the block"):
                 step_of(step)
             step()  # outside the block
             step.__self__.clear_grad() if backend == "paddle" else step.__self__.zero_grad()
@@ -196,7 +200,7 @@ def test_steps_in_averaging_and_layers_in_lists_are_errors(backend):
                 outer.rest = hide(inner)
                 for call in (world.average_gradients, lambda x: world.averaging(x).__enter__()):
                     with pytest.raises(
-                        xdevice.errors.UnsupportedError, match=r"of rest.*put it into"
+                        xdevice.errors.UnsupportedError, match=r"of rest.*put it in"
                     ):
                         call(outer)
 
@@ -232,7 +236,8 @@ def test_no_verb_works_while_a_compiler_traces(backend):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch deprecates its older tracer
                 with pytest.raises(
-                    xdevice.errors.UnsupportedError, match="while that traces only"
+                    xdevice.errors.UnsupportedError,
+                    match="where it would run only during tracing",
                 ):
                     traced(call)
             assert xdevice.to_numpy(call(x)).shape == (2,)

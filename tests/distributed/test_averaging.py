@@ -99,7 +99,7 @@ def test_a_gradient_that_is_none_on_one_rank_is_named(run):
                 "rank 1 raised ValueError: a bug in backward",
             ),
             ("two_passes", "ScopeError", "got a gradient twice in one block"),
-            ("a_verb_inside", "ScopeError", "barrier inside averaging()"),
+            ("a_verb_inside", "ScopeError", "barrier was called inside averaging()"),
         ],
         each_time=[
             (

@@ -122,7 +122,10 @@ def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch)
         ({"XDEVICE_SIZE": 2}, "XDEVICE_RANK is not set"),
         ({**TORCHRUN, "RANK": 8}, "RANK is 8 and WORLD_SIZE is 8"),
         ({**TORCHRUN, "WORLD_SIZE": 0, "RANK": 0}, "WORLD_SIZE is 0"),
-        ({**TORCHRUN, "LOCAL_RANK": 4}, "LOCAL_RANK is 4 and LOCAL_WORLD_SIZE is 4"),
+        (
+            {**TORCHRUN, "LOCAL_RANK": 4},
+            "LOCAL_RANK is 4, but must be less than LOCAL_WORLD_SIZE",
+        ),
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": 9}, "LOCAL_WORLD_SIZE is 9"),
         (
             {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": 1},
@@ -130,7 +133,7 @@ def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch)
         ),
         ({**OURS, "XDEVICE_ADDRESS": "host:0"}, "host:port"),
         ({**OURS, "XDEVICE_ADDRESS": ":29400"}, "host:port"),
-        ({"TF_CONFIG": "{"}, "should be JSON with a cluster"),
+        ({"TF_CONFIG": "{"}, "must be JSON with a cluster"),
     ],
 )
 def test_what_cannot_be_is_refused(monkeypatch, said, words):
@@ -162,7 +165,7 @@ def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(
     say(monkeypatch, **SLURM, **said)  # the job in which it runs does not count in its place
     with pytest.raises(
         xdevice.errors.LaunchError,
-        match="start the program by xdevice launch, torchrun, mpirun",
+        match="start the program with xdevice launch, torchrun, mpirun",
     ) as raised:
         place()
     assert words in str(raised.value)
@@ -187,7 +190,7 @@ def test_one_process_of_a_launcher_that_is_not_served_is_a_world_of_one(monkeypa
 @pytest.mark.parametrize("value", ["-1", "one", "1.0", "²"])
 def test_a_number_that_is_none(monkeypatch, value):
     say(monkeypatch, **{**TORCHRUN, "RANK": value})
-    with pytest.raises(xdevice.errors.SettingError, match="RANK is"):
+    with pytest.raises(xdevice.errors.SettingError, match="RANK must be"):
         place()
 
 
@@ -238,7 +241,7 @@ def test_arguments_that_are_none(wrong):
 def test_a_world_is_not_copied(copied):
     with (
         xdevice.distributed.processes() as world,
-        pytest.raises(xdevice.errors.UnsupportedError, match="this process's own"),
+        pytest.raises(xdevice.errors.UnsupportedError, match="belongs to one process"),
     ):
         copied(world)
 

@@ -103,7 +103,7 @@ def test_more_processes_than_gpus_are_refused(gpus, monkeypatch):
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         with pytest.raises(
             xdevice.errors.DeviceNotFoundError,
-            match=r"SLURM_LOCALID=1 asks for gpu:1, and numpy has 1 GPU here",
+            match=r"SLURM_LOCALID=1 asks for gpu:1, but numpy has 1 GPU here",
         ):
             xdevice.distributed.local_device()
     gpus(2)
@@ -120,7 +120,9 @@ def test_a_rank_that_is_no_number_is_named(text, gpus, monkeypatch):
     for count in (0, 2):
         gpus(count)
         monkeypatch.setenv("MPI_LOCALRANKID", text)
-        with pytest.raises(xdevice.errors.SettingError, match=r"MPI_LOCALRANKID is .* 0, 1, 2"):
+        with pytest.raises(
+            xdevice.errors.SettingError, match=r"MPI_LOCALRANKID must be .*0, 1, 2"
+        ):
             xdevice.distributed.local_device()
 
 

@@ -343,7 +343,7 @@ if rank == 1:
 """
     done = launch(code, options=["--max-restarts", restarts])
     assert done.returncode == status
-    assert ("all ranks are started again, 2 of 2" in done.stderr) == (restarts == 2)
+    assert ("all ranks are restarted: restart 2 of 2" in done.stderr) == (restarts == 2)
     assert len((tmp_path / "tries").read_text()) == restarts + 1
 
 
@@ -356,7 +356,7 @@ def test_the_first_failure_ends_all_and_its_traceback_comes_last(launch):
     assert done.returncode == 1
     assert time.monotonic() - started < 60
     last = done.stderr.rpartition("xdevice launch: ")[2].splitlines()
-    assert last[0] == "rank 1 failed first, with exit status 1; the others were ended"
+    assert last[0] == "rank 1 failed first, with exit status 1; the others were stopped"
     assert last[1] == "[1] Traceback (most recent call last):"
     assert last[-1] == "[1] ValueError: a bug in rank 1"
 
@@ -369,7 +369,7 @@ def test_the_exit_status_is_that_of_the_first(launch):
 def test_a_rank_that_is_killed_is_a_failure(launch):
     done = launch("if rank == 0:\n    os.kill(os.getpid(), signal.SIGKILL)\nhangs()")
     assert done.returncode == 128 + signal.SIGKILL
-    assert "rank 0 failed first, by SIGKILL; the others were ended" in done.stderr
+    assert "rank 0 failed first, by SIGKILL; the others were stopped" in done.stderr
 
 
 def test_the_one_that_failed_by_itself_is_named(launch):

@@ -89,7 +89,7 @@ def test_the_experiments_of_the_chapters_give_figures_or_say_why_not():
 def test_streams_say_what_to_use_where_there_are_none():
     out = printed(EXAMPLES / "streams.py", XDEVICE_BACKEND="numpy")
     assert (
-        "UnsupportedError: numpy does not support streams; it orders its work by itself; xdevice.parallel.run()"
+        "UnsupportedError: numpy does not support streams; to run tasks side by side, call xdevice.parallel.run()"
         in out
     )
 

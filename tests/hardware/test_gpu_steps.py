@@ -212,5 +212,5 @@ def test_a_wrong_index_is_never_a_finite_number(framework, what, label):
         XLA_PYTHON_CLIENT_PREALLOCATE="false",
     )
     assert done.returncode == 0, done.stderr
-    assert f"at the line: {what}: there is no index {label}; expected 0 to 2" in done.stdout
+    assert f"at the line: {what}: index {label} is out of range; expected 0 to 2" in done.stdout
     assert TOLD[framework] in done.stdout

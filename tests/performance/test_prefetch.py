@@ -580,7 +580,7 @@ def test_what_cannot_be_iterated_or_is_not_there_is_named_at_once():
 def test_an_error_of_the_program_beside_a_batch_is_raised(backend):
     if backend.name != "mxnet":
         pytest.skip("has complex numbers")
-    with pytest.raises(xdevice.errors.DTypeError, match="is complex64, and mxnet supports"):
+    with pytest.raises(xdevice.errors.DTypeError, match="is complex64, but mxnet supports"):
         list(xdevice.prefetch([np.ones(2, "complex64")], "cpu"))
 
 

@@ -443,7 +443,7 @@ def test_a_dtype_that_the_target_lacks_is_refused(source, target):
     for dtype in backend(source).dtypes - backend(target).dtypes:
         for copy in (None, True, False):
             with pytest.raises(
-                xdevice.errors.DTypeError, match=f"is {dtype}, and {target} supports"
+                xdevice.errors.DTypeError, match=f"is {dtype}, but {target} supports"
             ):
                 convert(make(source, bits(dtype, 2)), target, copy=copy)
 

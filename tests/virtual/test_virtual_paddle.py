@@ -135,7 +135,7 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
     """)
     assert_done(
         done,
-        "argument 1 is on cpu:0, expected gpu:1 where argument 0 is; move it with xdevice.to_device(..., 'gpu:1')",
+        "argument 1 is on cpu:0, but argument 0 is on gpu:1; move it with xdevice.to_device(..., 'gpu:1')",
     )
 
 

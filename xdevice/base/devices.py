@@ -261,9 +261,9 @@ def parse(spec: object) -> Device:
         )
     if type(spec) in (list, tuple):  # a device object of a framework may be a named tuple
         raise DeviceError(
-            f"{shown(spec)} is a {type(spec).__qualname__}, expected one device; for several, "
-            "xdevice.parallel.replicate(x, devices) copies a model or parameters to each, "
-            "xdevice.parallel.broadcast(x, devices) a tensor, and xdevice.split_batch(x, devices) splits a batch"
+            f"{shown(spec)} is a {type(spec).__qualname__}, but one device was expected; for several devices, "
+            "use xdevice.parallel.replicate(x, devices) for a model or parameters, "
+            "xdevice.parallel.broadcast(x, devices) for a tensor, and xdevice.split_batch(x, devices) for a batch"
         )
     return _parse_native(spec)
 
@@ -279,7 +279,7 @@ def _index_hint(spec: object) -> str:
     else."""
     # not `isinstance`: True is an int, too
     if type(spec) is int and spec >= 0:
-        return f". For GPU {spec} write xdevice.gpu({spec})"
+        return f". For GPU {spec}, write xdevice.gpu({spec})"
     return ""
 
 
@@ -297,7 +297,8 @@ def _parse_text(text: str) -> Device:
     name = match["kind"].lower()
     if name not in KINDS and name not in HARDWARE:
         raise DeviceError(
-            f"{shown(text)} is not a device: there is no kind {shown(name)}{_nearest(name)}; accepted: {_ACCEPTED}"
+            f"{shown(text)} is not a device: there is no kind of device called {shown(name)}{_nearest(name)}; "
+            f"accepted: {_ACCEPTED}"
         )
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)

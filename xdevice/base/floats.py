@@ -39,7 +39,8 @@ def _check(text: str) -> str:
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
         raise SettingError(
-            f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {shown(text)}; unset it: xdevice parity sets it"
+            f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {shown(text)}. Do not set it yourself: `xdevice parity` "
+            f"sets it"
         )
     return text
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from typing import Final
 
 # the answers that several names share
-_DTYPE: Final = 'a dtype is a string here, the same on every backend: dtype="{name}"'
+_DTYPE: Final = 'write the dtype as a string, the same on every backend: dtype="{name}"'
 _FRAMEWORK: Final = (
-    "models, and layers that have weights, are the framework's: xdevice moves and compares them"
+    "models and layers with weights belong to the framework; xdevice moves and compares them"
 )
 
 _WORDS: Final = {
@@ -28,8 +28,8 @@ _WORDS: Final = {
     "list_logical_devices": "xdevice.devices()",
     "local_devices": "xdevice.devices()",
     "current_accelerator": "xdevice.try_gpu()",
-    "current_device": "xdevice.device(), the device on which tensors are made",
-    "get_default_device": "xdevice.device(), the device on which tensors are made",
+    "current_device": "xdevice.device(), the device on which tensors are created",
+    "get_default_device": "xdevice.device(), the device on which tensors are created",
     "default_device": "`with xdevice.gpu():` for a block, xdevice.set_default_device(device) from here on",
     "set_device": "xdevice.set_default_device(device), or `with device:` for a block",
     "device_put": "xdevice.to_device(x, device)",
@@ -45,9 +45,9 @@ _WORDS: Final = {
     "synchronize": "xdevice.sync()",
     "block_until_ready": "xdevice.sync(x)",
     "waitall": "xdevice.sync()",
-    "manual_seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks as well",
+    "manual_seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks too",
     "manual_seed_all": "xdevice.random.seed_all(n)",
-    "seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks as well",
+    "seed": "xdevice.random.seed(n); xdevice.random.seed_all(n) seeds the frameworks too",
     "set_seed": "xdevice.random.seed_all(n)",
     "seed_everything": "xdevice.random.seed_all(n)",
     "set_random_seed": "xdevice.random.seed_all(n)",
@@ -73,21 +73,21 @@ _WORDS: Final = {
     "function": "xdevice.compile(function)",
     "to_static": "xdevice.compile(function)",
     "hybridize": "xdevice.compile(function)",
-    "autocast": "mixed precision is the framework's own, for instance torch.autocast: docs/guides/mixed_precision.md",
-    "amp": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
-    "GradScaler": "mixed precision is the framework's own, for instance torch.amp: docs/guides/mixed_precision.md",
-    "vmap": "xdevice has no such transformation: use the framework's own, or write the axis out",
+    "autocast": "use the framework's own mixed precision, such as torch.autocast: see docs/guides/mixed_precision.md",
+    "amp": "use the framework's own mixed precision, such as torch.amp: see docs/guides/mixed_precision.md",
+    "GradScaler": "use the framework's own mixed precision, such as torch.amp: see docs/guides/mixed_precision.md",
+    "vmap": "xdevice has no such function: use the framework's own, or add the axis to your computation",
     "pmap": "xdevice.parallel.replicate and xdevice.parallel.run, or xdevice.distributed for several processes",
     "pin_memory": "xdevice.to_device(x, device), which copies large tensors through page-locked memory",
     "empty_cache": "xdevice.accelerator.empty_cache()",
     "memory_allocated": "xdevice.memory(device).allocated",
     "max_memory_allocated": "xdevice.memory(device).peak",
     "memory_stats": "xdevice.memory(device)",
-    "memory_reserved": "xdevice.memory(device) has free and allocated; only the framework reports its reserve",
+    "memory_reserved": "xdevice.memory(device), which has free and allocated; only the framework reports its reserve",
     "mem_get_info": "xdevice.memory(device).free and .total",
     "get_memory_info": "xdevice.memory(device)",
     "get_device_name": "xdevice.memory(device).name",
-    "get_device_properties": "xdevice.memory(device) has name and total",
+    "get_device_properties": "xdevice.memory(device), which has name and total",
     "get_device_capability": "xdevice.accelerator.is_dtype_supported(dtype, device); the rest is vendor-specific",
     "current_stream": "xdevice.accelerator.Stream.current(device)",
     "stream": "`with xdevice.accelerator.Stream(device):`",
@@ -99,7 +99,7 @@ _WORDS: Final = {
     "npu": "xdevice.gpu(i), for GPUs of all vendors",
     "CUDAPlace": "xdevice.gpu(i)",
     "CPUPlace": "xdevice.cpu()",
-    "Tensor": "the tensors are the framework's own; xdevice.tensor(data) makes one",
+    "Tensor": "tensors belong to the framework; to make one, call xdevice.tensor(data)",
     "array": "xdevice.tensor(data)",
     "asarray": "xdevice.tensor(data), which copies; xdevice.array_namespace(x).asarray may share memory",
     "as_tensor": "xdevice.tensor(data), which always copies",
@@ -107,8 +107,8 @@ _WORDS: Final = {
     "to_tensor": "xdevice.tensor(data)",
     "constant": "xdevice.tensor(data)",
     "convert_to_tensor": "xdevice.tensor(data)",
-    "Variable": "models and their parameters are the framework's: xdevice moves and compares them",
-    "Parameter": "models and their parameters are the framework's: xdevice moves and compares them",
+    "Variable": "models and their parameters belong to the framework; xdevice moves and compares them",
+    "Parameter": "models and their parameters belong to the framework; xdevice moves and compares them",
     "from_dlpack": "xdevice.convert(x, backend)",
     "is_tensor": "xdevice.device_of(x), which raises NotATensorError if x is not a tensor",
     "cat": "xdevice.array_namespace(x).concat",
@@ -116,9 +116,9 @@ _WORDS: Final = {
     "transpose": "xdevice.array_namespace(x).permute_dims",
     "masked_fill": "xdevice.array_namespace(x).where",
     "clamp": "xdevice.array_namespace(x).clip",
-    "set_default_dtype": "name the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
-    "set_floatx": "name the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
-    "state_dict": "the framework's own, or xdevice.models.convert_state(model, backend) for another framework",
+    "set_default_dtype": "pass the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
+    "set_floatx": "pass the dtype when you make a tensor: xdevice.zeros(2, dtype='float16')",
+    "state_dict": "use the framework's own, or xdevice.models.convert_state(model, backend) for another framework",
     "load_state_dict": "xdevice.load(state, into=model)",
     "load_state": "xdevice.load(state, into=model)",
     "load_weights": "xdevice.load(path, into=model)",
@@ -127,7 +127,7 @@ _WORDS: Final = {
     "Layer": _FRAMEWORK,
     "Model": _FRAMEWORK,
     "Sequential": _FRAMEWORK,
-    "Linear": f"xp.matmul(x, weight) + bias computes with your own weights; {_FRAMEWORK}",
+    "Linear": f"to compute with your own weights, write xp.matmul(x, weight) + bias; {_FRAMEWORK}",
     "DataLoader": "xdevice.math.batches(arrays, size, shuffle=True), and xdevice.prefetch(batches, device)",
     "DataParallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
     "data_parallel": "xdevice.parallel.replicate, split_batch and parallel.all_reduce",
@@ -139,11 +139,11 @@ _WORDS: Final = {
     "init": "`with xdevice.distributed.processes() as world:`",
     "rank": "world.rank in `with xdevice.distributed.processes() as world:`",
     "get_rank": "world.rank in `with xdevice.distributed.processes() as world:`",
-    "local_rank": "xdevice.distributed.local_device() is the device of this process",
+    "local_rank": "xdevice.distributed.local_device(), the device of this process",
     "get_world_size": "world.size in `with xdevice.distributed.processes() as world:`",
     "barrier": "world.barrier() in `with xdevice.distributed.processes() as world:`",
     "reduce_scatter": "world.reduce_scatter(x) in `with xdevice.distributed.processes() as world:`",
-    "allreduce": "xdevice.parallel.all_reduce(tensors), or world.all_reduce(x) of several processes",
+    "allreduce": "xdevice.parallel.all_reduce(tensors), or world.all_reduce(x) with several processes",
     "split_and_load": "xdevice.split_batch(batch, devices)",
     "set_visible_devices": "set CUDA_VISIBLE_DEVICES in the environment, before the framework starts",
     "transfer_guard": "xdevice.transfers()",
@@ -160,7 +160,7 @@ _WORDS: Final = {
     "allclose": "xdevice.assert_parity(a, b), or xdevice.parity.compare(a, b).ok",
     "assert_close": "xdevice.assert_parity(a, b)",
     "assert_allclose": "xdevice.assert_parity(a, b)",
-    "profiler": "xdevice.measure(function) for times, xdevice.transfers() for copies; the rest is the framework's",
+    "profiler": "xdevice.measure(function) for times, xdevice.transfers() for copies, or the framework's profiler",
 }
 # the public modules whose names are looked for without their module, such as `xdevice.Stream`
 _FACES: Final = (
@@ -206,7 +206,7 @@ def _word(name: str) -> str | None:
     if face is not None:
         return f"use xdevice.{face}.{name}"
     if name in _STANDARD.split():
-        return f"use xdevice.array_namespace(x).{name}, as the Array API standard calls it"
+        return f"use xdevice.array_namespace(x).{name}, which is its name in the Array API standard"
     return None
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import Final, NoReturn
 
 # the answers that several arguments share
-_SHAPE: Final = "the shape comes first, without a name: {function}(2, 3)"
+_SHAPE: Final = "pass the shape first, without a name: {function}(2, 3)"
 _SEED: Final = "write `with xdevice.random.seed(n):` around it"
 _GRADIENTS: Final = "compute gradients with xdevice.math.value_and_grad, for any tensor"
-_FIRST: Final = "the tensor comes first, without a name"
+_FIRST: Final = "pass the tensor first, without a name"
 
 _WORDS: Final = {
     **dict.fromkeys(("dim", "dims", "axes"), "write axis="),
@@ -33,19 +33,19 @@ _WORDS: Final = {
     **dict.fromkeys(("maxval", "max", "b"), "write high="),
     **dict.fromkeys(("num_classes", "depth"), "write n="),
     **dict.fromkeys(("input", "x", "tensor", "values"), _FIRST),
-    **dict.fromkeys(("unbiased", "ddof"), "write correction=1 for a division by n - 1"),
+    **dict.fromkeys(("unbiased", "ddof"), "write correction=1 to divide by n - 1"),
     "replace": "choice always draws with replacement",
     "out": "functions return a new tensor",
-    "where": "select first: xp.where(condition, x, 0)",
+    "where": "select the elements first with xp.where(condition, x, 0)",
     "name": "tensors have no names here",
     "copy": "to_device copies a tensor that is on another device; copy_to always copies",
-    "memory_format": "the framework's own call changes the memory format",
-    "layout": "the framework's own call makes sparse tensors",
+    "memory_format": "change the memory format with the framework's own function",
+    "layout": "make sparse tensors with the framework's own functions",
     "pin_memory": "to_device copies large tensors to a GPU through page-locked memory",
-    "training": "omit the call when nothing is to be dropped",
+    "training": "omit the call when nothing should be dropped",
     "inplace": "functions return a new tensor",
-    "weight": "multiply the losses of reduction='none' by weights",
-    "ignore_index": "select the rows that count first",
+    "weight": "pass reduction='none', and multiply the losses by the weights",
+    "ignore_index": "before the call, select the rows that should count",
     "from_logits": "the function takes logits, never probabilities",
     "label_smoothing": "compute it from log_softmax and one_hot",
 }

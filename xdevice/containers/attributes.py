@@ -66,8 +66,8 @@ def attribute_dict(x: Any) -> Any:
     except Exception as error:
         name = type(x).__qualname__
         raise ContainerError(
-            f"the __dict__ of a {name} cannot be read ({type(error).__name__}: {error}); describe its contents: "
-            f"xdevice.register_container({name}, flatten=..., rebuild=...)"
+            f"the __dict__ of an object of type {name} cannot be read ({type(error).__name__}: {error}); describe "
+            f"its contents with xdevice.register_container({name}, flatten=..., rebuild=...)"
         ) from error
 
 

@@ -79,7 +79,7 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
         # its key would not differ from that of an item
         if not isinstance(name, str):
             raise ContainerError(
-                f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a string"
+                f"an object of type {type(x).__qualname__} has an attribute whose name, {shown(name)}, is not a string"
             )
     return beside
 
@@ -119,7 +119,9 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)
         ) and (_tensors(x) or _tensors([*items.values()])):
-            raise ContainerError(_other_than_held(x, "returns different items than it stores"))
+            raise ContainerError(
+                _other_than_held(x, "returns items that differ from the ones that it stores")
+            )
     return add_attributes(x, *and_keys(items, items.values()))
 
 
@@ -127,7 +129,7 @@ def _other_than_held(x: Any, what: str) -> str:
     """Returns the message for a mapping that xdevice cannot rebuild, because it `what`."""
     name = type(x).__qualname__
     return (
-        f"a {name} {what}; pass dict(x.items()), or say how: "
+        f"a mapping of type {name} {what}; pass dict(x.items()), or describe the contents with "
         f"xdevice.register_container({name}, flatten=..., rebuild=...)"
     )
 
@@ -173,7 +175,7 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
     # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
     if len(dict(items)) < len(items) and _tensors(x):
-        raise ContainerError(_other_than_held(x, "has several values for a key"))
+        raise ContainerError(_other_than_held(x, "has several values for one key"))
     # all tensors are among the values, so the attributes need not be walked
     if _tensors(x) <= _tensors([*values]):
         return names, values
@@ -206,7 +208,7 @@ def _made(x: Any, inside: Any) -> Any:
     # the constructor may return another type, as a class with `__new__` can
     new = type(x)(inside)
     if type(new) is not type(x):
-        raise ContainerError(f"it became a {type(new).__qualname__}")
+        raise ContainerError(f"the result is of type {type(new).__qualname__}")
     # an attribute that another argument of the constructor, or the program, has set
     if lost := first_lost(x, new):
         raise ContainerError(f"its {lost} would be lost")
@@ -225,7 +227,9 @@ def _check_taken(new: Any, keys: Names, children: Children) -> Any:
     that are put into them."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
-            raise ContainerError(f"its {shown(key)} became a {type(new[key]).__qualname__}")
+            raise ContainerError(
+                f"its {shown(key)} is then of type {type(new[key]).__qualname__}"
+            )
     return new
 
 

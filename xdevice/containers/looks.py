@@ -239,9 +239,9 @@ def _too_large(x: Any) -> ContainerError:
     """Returns the error for an object that contains too much to be searched."""
     name = type(x).__qualname__
     return ContainerError(
-        f"a {name} contains more than {_MOST:,} objects, too many to search for tensors; take it out of the container, "
-        f"or register which of its parts move. To move none of them, call xdevice.register_container({name}, "
-        "flatten=lambda x: [], rebuild=lambda x, inside: x)"
+        f"an object of type {name} contains more than {_MOST:,} objects, too many to search for tensors; take it out "
+        f"of the container, or register which of its parts move. To move none of them, call "
+        f"xdevice.register_container({name}, flatten=lambda x: [], rebuild=lambda x, inside: x)"
     )
 
 

@@ -114,8 +114,8 @@ class Stranger:
             (f"tensors on {place}" for place in places if place is not target), somewhere
         )
         return ContainerError(
-            f"{path} is a {type(self.x).__qualname__} that holds {where} and is not known to xdevice, so "
-            f"they would stay behind; {self.remedy('or pass move=... to say how it moves')}"
+            f"{path} is an object of type {type(self.x).__qualname__}, which xdevice does not know; it holds {where}, "
+            f"which would stay behind; {self.remedy('or pass move=... to say how it moves')}"
         )
 
     def remedy(self, other: str) -> str:
@@ -127,11 +127,11 @@ class Stranger:
             return self.way.instead
         if self.parts and all(one.kind == "model" for one in self.parts):
             path, model, _, _ = self.parts[0]
-            return f"models move in place: put its {path}, a {type(model).__qualname__}, next to it, or move that first"
-        inside = "pass its contents among the values of a list or dict"
+            return f"models move in place: put its {path} ({type(model).__qualname__}) next to it, or move that first"
+        inside = "put its contents in a list or dict and pass that"
         # a gradient scaler of PyTorch, for example
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
-            return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
+            return "make a new one there, and give it the state of the old one: new.load_state_dict(old.state_dict())"
         # types that a user cannot register, or should not
         if (
             cls.__module__ == "builtins"
@@ -142,7 +142,7 @@ class Stranger:
         # the path to a tensor does not begin with an attribute, and only attributes can be walked
         if not all(one.path.startswith(".") for one in self.parts):
             return f"{inside}, or call xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
-        return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
+        return f"call xdevice.register_container({cls.__qualname__}) to have its attributes searched, {other}"
 
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or by the registered
@@ -164,7 +164,7 @@ class Stranger:
         except Exception as error:
             name = type(self.x).__qualname__
             raise ContainerError(
-                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: "
+                f"an object of type {name} cannot be copied ({type(error).__name__}: {error}); say how with "
                 f"xdevice.register_container({name}, "
                 "flatten=..., rebuild=...)"
             ) from error
@@ -185,9 +185,9 @@ class Stranger:
         except Exception as error:
             name = type(x).__qualname__
             raise ContainerError(
-                f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
-                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
-                "to have its attributes walked"
+                f"an object of type {name} cannot move itself to {target} ({type(error).__name__}: {error}); say how "
+                f"with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
+                "to have its attributes searched"
             ) from error
         try:
             self._refuse_left(moved, target)
@@ -216,9 +216,9 @@ class Stranger:
         arrived = find(moved, self.way if type(moved) is type(self.x) else None)
         if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
-                f"{method} returned a {type(moved).__qualname__} without tensors; say how a {name} moves: "
-                f"xdevice.register_container({name}, move=...), or xdevice.register_container({name}) "
-                "to have its attributes walked"
+                f"{method} returned an object of type {type(moved).__qualname__} without tensors; say how to move "
+                f"it with xdevice.register_container({name}, move=...), or call xdevice.register_container({name}) "
+                "to have its attributes searched"
             )
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
@@ -229,7 +229,7 @@ class Stranger:
                 else f"{left[0][0]} on {left[0][1]}"
             )
             raise ContainerError(
-                f"{method} left {remainder}; call xdevice.register_container({name}) to have its attributes walked "
+                f"{method} left {remainder}; call xdevice.register_container({name}) to have its attributes searched "
                 f"instead, or xdevice.register_container({name}, flatten=..., rebuild=...) to choose which of its "
                 "tensors move"
             )
@@ -264,7 +264,13 @@ def separate(x: Any, new: Any) -> None:
     for name, value in attributes(new).items():
         # still shared, and not a number or string, which cannot change
         if before.get(name) is value and id(type(value)) not in PLAIN:
-            put(new, name, _copied(value, f"the {name} of a {type(x).__qualname__}"))
+            put(
+                new,
+                name,
+                _copied(
+                    value, f"the attribute {name} of an object of type {type(x).__qualname__}"
+                ),
+            )
 
 
 def _copied(value: Any, name: str) -> Any:

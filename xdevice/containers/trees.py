@@ -269,9 +269,9 @@ class Tree:
             if i not in taken and strangers.find(value, None, with_host=True) is not None:
                 name = type(value).__qualname__
                 raise ContainerError(
-                    f"{self.path(i) or 'it'} is a {name} that holds arrays, which a copy would share; call "
-                    f"xdevice.register_container({name}) to have its attributes walked, or pass its contents among "
-                    "the values of a list or dict"
+                    f"{self.path(i) or 'the object'} is of type {name} and holds arrays, which a copy would share; "
+                    f"call xdevice.register_container({name}) to have its attributes searched, or put its contents in "
+                    "a list or dict and pass that"
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
@@ -286,7 +286,7 @@ class Tree:
             path, (container, way, keys, _, inner) = nodes.pop()
             if way.dense:
                 raise UnsupportedError(
-                    f"{verb} works on each tensor separately, but {name}{written(path)} is a "
+                    f"{verb} works on each tensor separately, but {name}{written(path)} is of type "
                     f"{type(container).__qualname__}, whose tensors have a meaning only together; {way.dense}"
                 )
             # keys may be an iterator
@@ -300,7 +300,7 @@ class Tree:
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
-            raise ContainerError(f"{self.path(index) or 'it'}: {error}") from None
+            raise ContainerError(f"{self.path(index) or 'the object'}: {error}") from None
 
 
 def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
@@ -325,7 +325,7 @@ def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
 def too_deep(x: Any) -> ContainerError:
     """Returns the error for a container in which a walk has reached Python's recursion limit."""
     return ContainerError(
-        f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
+        f"an object of type {type(x).__qualname__} contains itself, or is nested hundreds of levels deep; "
         "pass the tensors in a container without cycles"
     )
 
@@ -335,8 +335,8 @@ def refuse_stranger(path: str, holder: strangers.Stranger | None) -> None:
     Does nothing if it is None."""
     if holder is not None and holder.has_tensors():
         raise ContainerError(
-            f"{path or 'it'} is a {type(holder.x).__qualname__} that holds tensors, and is not known to xdevice as a "
-            f"container; {holder.remedy('or pass flatten=... and rebuild=... too')}"
+            f"{path or 'the object'} is of type {type(holder.x).__qualname__} and holds tensors, but xdevice does "
+            f"not know that type as a container; {holder.remedy('or pass flatten=... and rebuild=... too')}"
         )
 
 
@@ -503,8 +503,8 @@ def _write(node: _Node, new: list[Any]) -> Any:
     except Exception as error:
         name = type(container).__qualname__
         raise ContainerError(
-            f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, "
-            f"or say how: xdevice.register_container({name}, flatten=..., rebuild=...)"
+            f"cannot rebuild an object of type {name} with other tensors ({error}); pass a dict, list, tuple or "
+            f"dataclass, or say how with xdevice.register_container({name}, flatten=..., rebuild=...)"
         ) from error
 
 
@@ -585,7 +585,7 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
     owned = registry.kind_of(cls)
     if owned is not None:
         raise ContainerError(
-            f"{cls.__qualname__} is the type of a {owned.kind} of {owned.backend.name}, and cannot be registered"
+            f"{cls.__qualname__} is the type of a {owned.kind} in {owned.backend.name}, so it cannot be registered"
         )
     if cls.__module__ == "builtins":
         raise ContainerError(
@@ -598,7 +598,7 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
         )
     if flatten is not None and move is not None:
         raise ContainerError(
-            f"register_container({cls.__qualname__}) takes flatten and rebuild, or move, not both"
+            f"register_container({cls.__qualname__}) takes either flatten and rebuild, or move, but not both"
         )
     for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if function is not None and not callable(function):

@@ -140,7 +140,7 @@ def _by_functions(way: Way) -> Walk:
         if isinstance(children, list | tuple):
             return range(len(children)), children
         raise ContainerError(
-            f"the function flatten of {type(x).__qualname__} returned {shown(children)} of type "
+            f"the flatten function for {type(x).__qualname__} returned {shown(children)} of type "
             f"{type(children).__qualname__}; expected a dict or a list of its contents"
         )
 

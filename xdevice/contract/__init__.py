@@ -34,5 +34,7 @@ def __getattr__(name: str) -> Any:
     # `from xdevice.contract import Samples` passes an ImportError on as it is, but replaces an
     # AttributeError by a message of Python's own
     if name in _MOVED:
-        raise ImportError(f"{name} is in {_MOVED[name]} now: from {_MOVED[name]} import {name}")
+        raise ImportError(
+            f"{name} is now in {_MOVED[name]}: write `from {_MOVED[name]} import {name}`"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

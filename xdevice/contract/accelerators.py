@@ -47,14 +47,14 @@ def choose(
             if name.lower() in wanted or any(word in wanted for word in words(name)):
                 return name
         raise SettingError(
-            f"{VARIABLE}={shown(','.join(wanted))} names no accelerator of {framework}, which has {present} here; add "
-            f"one of these to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
+            f"{VARIABLE}={shown(','.join(wanted))} does not name any accelerator of {framework}, which has {present} "
+            f"here; add one of them to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
         )
     if len(names) == 1:
         return names[0]
     if default in names:
         return default
     raise UnsupportedError(
-        f"{framework} has several accelerators here, {present}, and does not say on which of them it computes; name "
+        f"{framework} has several accelerators here, {present}, but does not say on which of them it computes; name "
         f"one of them before the program starts, for instance with {VARIABLE}={names[0]}"
     )

@@ -291,7 +291,7 @@ def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) ->
     if not has or len(has) == len(needs):
         return []
     missing = ", ".join(_signature(name, hooks) for name in needs if name not in own)
-    return [f"has {has[0]} of {part.__name__}, and lacks {missing}"]
+    return [f"has {has[0]} of {part.__name__}, but lacks {missing}"]
 
 
 def _signature(name: str, hooks: dict[str, Any]) -> str:

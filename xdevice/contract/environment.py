@@ -75,7 +75,7 @@ def _refuse_misspelt() -> None:
         close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
         if close:
             raise SettingError(
-                f"xdevice does not read {_PREFIX}{name}; did you mean {_PREFIX}{close[0]}? otherwise unset it"
+                f"xdevice does not read {_PREFIX}{name}; did you mean {_PREFIX}{close[0]}? If not, unset the variable"
             )
 
 
@@ -142,7 +142,7 @@ def described() -> tuple[Any, ...]:
     except ValueError as error:
         raise SettingError(
             f"{VIRTUAL_GPUS} must be an int of 0 or more, not {shown(text)}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs, "
-            f"and {VIRTUAL_GPUS}=4:no_float64 gives 4 without float64: {error}"
+            f"and {VIRTUAL_GPUS}=4:no_float64 gives 4 without float64 ({error})"
         ) from None
 
 
@@ -188,5 +188,5 @@ def refuse_too_late(backend: Backend) -> None:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
             f"it before the program starts, or in the program's first line (in a notebook, restart the kernel). "
-            f"xdevice.virtual_gpus({shown(text)}) may still be possible now"
+            f"Calling xdevice.virtual_gpus({shown(text)}) may still work now"
         )

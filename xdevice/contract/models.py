@@ -134,5 +134,5 @@ class Models(Primitives):
     def _no_models(self) -> UnsupportedError:
         """Returns the error of the methods that an adapter without this capability lacks."""
         return self.unsupported(
-            "models", "put the parameters into a dict: it moves as a container"
+            "models", "put the parameters in a dict, which moves as a container"
         )

@@ -220,7 +220,7 @@ class Primitives(ABC):
         `UnsupportedError`."""
         raise self.unsupported(
             f"a native object for {device}, which does not exist here",
-            f"use xdevice.device({str(device)!r}), and read its attribute native on a machine that has the device",
+            f"use xdevice.device({str(device)!r}), and read its attribute `native` on a machine that has the device",
         )
 
     @abstractmethod
@@ -349,13 +349,14 @@ class Primitives(ABC):
         """Releases the memory that the framework keeps for its next tensors on a real device
         other than the CPU."""
         raise self.unsupported(
-            "releasing memory before the process ends", "limit its memory before it starts"
+            "releasing memory before the process ends",
+            "limit its memory before the process starts",
         )
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's memory to the bytes that are allocated now."""
         raise self.unsupported(
-            "resetting the peak of memory", "read xdevice.memory(device).allocated instead"
+            "resetting the peak memory", "read xdevice.memory(device).allocated instead"
         )
 
     # for messages to users
@@ -378,7 +379,7 @@ class Primitives(ABC):
     def default_to_float64(self) -> None:
         """Makes float64 the framework's default dtype of floats, in the whole process."""
         raise self.unsupported(
-            "a run in float64", "exclude this backend when you run xdevice parity --float64"
+            "runs in float64", "exclude this backend when you run xdevice parity --float64"
         )
 
     # the same for every backend
@@ -420,7 +421,7 @@ class Primitives(ABC):
             else ""
         )
         if device.kind == "gpu" and self.count("tpu"):
-            hint = "; it computes on tpu:0, which xdevice.try_gpu() gives"
+            hint = "; the backend computes on tpu:0, which xdevice.try_gpu() returns"
         if self.is_host_only:
             hint = (
                 f"; to put an array on this device, select another backend and call "
@@ -429,7 +430,7 @@ class Primitives(ABC):
         name = str(device)
         if type(device) is devices.Named and self.count("gpu"):
             name = f"{device.word}:{device.index}"
-            hint = f", where gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for a GPU of any vendor"
+            hint = f"; each gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for a GPU of any vendor"
         raise DeviceNotFoundError(
             f"{name} does not exist on {self.name}, which has {existing}{hint}"
         )
@@ -454,9 +455,9 @@ class Primitives(ABC):
         compiler = self.tracing()
         if compiler is not None:
             raise self.unsupported(
-                f"{draw} inside a function that {compiler} traces: it would draw once, while tracing, and return the "
-                f"same numbers at every call",
-                "draw outside and pass the numbers in",
+                f"{draw} inside a function that {compiler} traces: the numbers would be drawn once, during tracing, "
+                f"and be the same in every call",
+                "draw the numbers outside and pass them in",
             )
 
     def unsupported(self, what: str, instead: str) -> UnsupportedError:

@@ -102,7 +102,7 @@ class Names:
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
-                f"{framework}: {sorted(unknown)} is not among the capabilities {CAPABILITIES}"
+                f"{framework}: {sorted(unknown)} are no capabilities; expected some of {CAPABILITIES}"
             )
 
     def __getitem__(self, dotted: str) -> Any:
@@ -180,8 +180,8 @@ class Names:
         # "streams need", "blocking and compile need", "nn needs"
         verb_form = "need" if capability.endswith("s") or " and " in capability else "needs"
         return AbsentNameError(
-            f"{capability} {verb_form} {', '.join(lacking)}, which {self._installed()} does not have; it was tested "
-            f"up to {self.framework} {self.tested}: install that version, or a newer xdevice"
+            f"{capability} {verb_form} {', '.join(lacking)}, which {self._installed()} does not have; xdevice was "
+            f"tested up to {self.framework} {self.tested}: install that version, or a newer xdevice"
         )
 
     def _is_promised(self, row: Private) -> bool:

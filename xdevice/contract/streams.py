@@ -71,11 +71,11 @@ class Streams(Primitives):
         """Returns the error of the methods for streams."""
         return self.unsupported(
             "streams",
-            "it orders its work by itself; xdevice.parallel.run() runs tasks side by side",
+            "to run tasks side by side, call xdevice.parallel.run()",
         )
 
     def _no_events(self) -> UnsupportedError:
         """Returns the error of the methods for events."""
         return self.unsupported(
-            "events", "xdevice.Timer waits for the device and reads the host's clock"
+            "events", "use xdevice.Timer, which waits for the device and reads the host's clock"
         )

@@ -53,7 +53,7 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
         if stack[place].key is key and stack[place].owner == here:
             return place
     raise ScopeError(
-        f"{what} is left in a thread or asyncio task that has not entered it; enter and leave it in the same thread "
+        f"{what} was left in a thread or asyncio task that had not entered it; enter and leave it in the same thread "
         f"and task, as a `with` statement does"
     )
 
@@ -85,7 +85,7 @@ class Entered:
                     break
             else:
                 if not self._open:
-                    raise ScopeError(f"{self._what} is left, but it was not entered")
+                    raise ScopeError(f"{self._what} was left, but it had not been entered")
                 # this happens if another thread closes a generator that is inside the block
                 place = -1
             (thread, _), block = self._open.pop(place)

@@ -153,7 +153,7 @@ def namesake() -> str | None:
     except PackageNotFoundError:
         return None
     return (
-        f"another package, xdevice {other}, is installed too; it and xdevice-dl, the package in use, overwrite each "
+        f"another package, xdevice {other}, is also installed; it and xdevice-dl, the package in use, overwrite each "
         "other's files. To keep xdevice-dl, run pip uninstall xdevice, and then install xdevice-dl again (pip install "
         "--force-reinstall --no-deps)"
     )
@@ -200,7 +200,7 @@ def _nearest(name: str) -> str:
         frameworks.LIBRARIES.get(name),
     )
     if owner is not None:
-        return f": the backend of {name} is called {owner!r}"
+        return f": the backend for {name} is called {owner!r}"
     import difflib
 
     aliases = [alias for framework in KNOWN for alias in framework.aliases]
@@ -250,7 +250,7 @@ def _load(name: str) -> Backend:
         return _loaded[name]
     if not is_installed(name):
         raise BackendNotFoundError(
-            f"the backend {name!r} is not installed here; {install_hint(name)}; {_overview()}"
+            f"the backend {name!r} is not installed here; run {install_hint(name)}; {_overview()}"
         )
     from xdevice.contract import environment
 
@@ -287,14 +287,14 @@ def make(name: str) -> Backend:
     other = frameworks.stand_in(framework.modules[0]) if framework is not None else None
     if framework is not None and other is not None:
         raise BackendImportError(
-            f"the backend {name!r} does not import, because `import {framework.modules[0]}` imports {other} in this "
+            f"the backend {name!r} cannot be imported, because `import {framework.modules[0]}` imports {other} in this "
             f"process, as it does after paddle.enable_compat(); select the backend {other!r}, or call "
             f"paddle.disable_compat() before {framework.modules[0]} is imported"
         )
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(
-            f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}"
+            f"the adapter of {name!r} is not installed; to reinstall it, run {install_hint(name)}"
         )
     environment.check()
     try:
@@ -331,12 +331,12 @@ def _import_failed(name: str, error: Exception) -> BackendImportError:
     # installing the framework again, as is advised below, would not help in this case
     if _PLUGINS_VARIABLE in str(error):
         return BackendImportError(
-            f"the backend {name!r} does not import, because another vendor's plugin does not load: {error}; install "
+            f"the backend {name!r} cannot be imported, because another vendor's plugin does not load: {error}; install "
             f"its requirements, such as a driver, or set {_PLUGINS_VARIABLE}=0 to load no plugins"
         )
     return BackendImportError(
-        f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "
-        f"`xdevice info {name}` shows the details; to reinstall it: {install_hint(name)}"
+        f"the backend {name!r} is installed but cannot be imported: {type(error).__name__}: {error}; "
+        f"`xdevice info {name}` shows the details; to reinstall it, run {install_hint(name)}"
     )
 
 
@@ -546,7 +546,7 @@ def host_of(guest: str) -> Backend:
     host = load(getattr(import_module(module), function)())
     if guest not in host.guests:
         raise UnsupportedError(
-            f"{guest} is running on {host.name}, and xdevice cannot move its models there; run it on another "
+            f"{guest} is running on {host.name}, but xdevice cannot move its models there; run it on another "
             f"framework (KERAS_BACKEND=tensorflow), or place its models with {guest}'s own device scope"
         )
     return host

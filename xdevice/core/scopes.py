@@ -64,7 +64,7 @@ def set_default_device(device: object) -> None:
     chosen = None if device is None else devices.parse(device)
     if _threads.open:
         raise ScopeError(
-            f"set_default_device({device}) inside `with {_threads.open[-1].key}:`, which would end it; "
+            f"set_default_device({device}) inside `with {_threads.open[-1].key}:` would end that block; "
             f"call it before the block, or write `with {device}:` instead"
         )
     native = None
@@ -165,9 +165,9 @@ class Block:
             self._undo()
         elif error is None:
             raise ScopeError(
-                f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: "
+                f"`with {self.key}:` contains an `await` or the end of a notebook cell, where other tasks run: "
                 f"the framework keeps one device for all tasks of a thread, and would have put their work on "
-                f"{self.key} too; leave the block before the await, pass device= to xdevice's creators, or do the work "
+                f"{self.key} too; leave the block before the await, pass device= to functions, or do the work "
                 f"in asyncio.to_thread"
             )
 

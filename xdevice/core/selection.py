@@ -87,8 +87,8 @@ def _resolve() -> Backend:
     if _resolved is not None:
         _resolved_from = _environ.get(_KEY)
         warnings.warn(
-            f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))} after {_resolved.name} was chosen, "
-            f"which stays in use; call xdevice.set_backend() to change the backend of a running process",
+            f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))}, but {_resolved.name} was chosen before and "
+            f"stays in use; to change the backend of a running process, call xdevice.set_backend()",
             RuntimeWarning,
             # the line that called the function of xdevice that called `current`
             stacklevel=4,
@@ -191,7 +191,7 @@ def backend(name: str | Backend | None = None) -> Backend:
         # a module, such as `torch`, has its name in `__name__`
         example = getattr(name, "__name__", "torch")
         raise BackendNotFoundError(
-            f"{shown(name)} is not a backend: expected its name, for instance {str(example)!r:.40}"
+            f"{shown(name)} is not a backend: expected the name of a backend, for instance {str(example)!r:.40}"
         )
     return registry.load(name)
 

@@ -66,11 +66,11 @@ def check_op(operand: Operand, op: str) -> None:
     if op in ("max", "min"):
         if dtype.startswith("complex"):
             raise DTypeError(
-                f"{operand.name} is {dtype}, which has no {op}: complex numbers have no order"
+                f"{operand.name} is {dtype}, for which there is no {op}: complex numbers have no order"
             )
         if dtype in SHORT_FLOATS:
             raise DTypeError(
-                f"{operand.name} is {dtype}, which has no {op}; make it float16 first"
+                f"{operand.name} is {dtype}, for which there is no {op}; cast it to float16 first"
             )
         return
     check_sum(operand, op)
@@ -83,7 +83,7 @@ def require_dtype(operand: Operand, op: str | None) -> None:
         check_op(operand, op)
     elif (dtype := dtype_of(operand)) in SHORT_FLOATS:
         raise DTypeError(
-            f"{operand.name} is {dtype}, which no engine takes; make it float16, or send its bytes as uint8"
+            f"{operand.name} is {dtype}, which no engine supports; cast it to float16, or send its bytes as uint8"
         )
 
 
@@ -102,7 +102,7 @@ def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) 
     # the program has not imported
     if place.kind != "cpu" and place is not (device := own_device()):
         raise DeviceMismatchError(
-            f"{operand.name} is on {place}, but this process works on {device} (world.device); move it there"
+            f"{operand.name} is on {place}, but this process works on {device} (world.device); move it to that device"
         )
 
 
@@ -224,20 +224,20 @@ class Carrier:
         reason = (
             target.dtype_refusal(dtype)
             if dtype in target.dtypes
-            else f"{target.name} does not have it"
+            else f"{target.name} does not support it"
         )
         if reason is not None:
             raise DTypeError(
                 f"{operand.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
-                "engine: xdevice.distributed.processes(engine=...), or another dtype"
+                "engine with xdevice.distributed.processes(engine=...), or another dtype"
             )
         # a reduction casts 16-bit floats first; other methods send the bits as they are
         sent_as = _WIDE.get(dtype, dtype) if op else dtype
         why = self.engine.refusal(verb, "sum" if op == "mean" else op, sent_as)
         if why is not None:
             raise UnsupportedError(
-                f"the engine {self.engine.name} does not support {verb}{f' by {op}' if op else ''} of {dtype}, which "
-                f"{operand.name} is: {why}; choose another engine: "
+                f"the engine {self.engine.name} does not support {verb}{f' by {op}' if op else ''} of {dtype}, the "
+                f"dtype of {operand.name}: {why}; choose another engine with "
                 "xdevice.distributed.processes(engine=...), or another dtype"
             )
 

@@ -57,7 +57,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     own = None if weight is None else carrying.weight_of(weight)
     # a sum, maximum or minimum has no weights
     if own is not None and op != "mean":
-        raise ArgumentError(f"a weight is allowed with op='mean' only, and op is {shown(op)}")
+        raise ArgumentError(f"a weight is allowed only with op='mean', but op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
     session.ready("all_reduce", operands, op)
@@ -193,7 +193,8 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
         # each rank gets an equal part, because engines do not take parts of different lengths
         if length % session.size:
             raise ShapeError(
-                f"{operand.name} has {length} along its first axis, which {session.size} ranks do not divide evenly"
+                f"{operand.name} has the length {length} along its first axis, which cannot be divided "
+                f"evenly among {session.size} ranks"
             )
     session.ready("reduce_scatter", operands, op)
     if session.size == 1:
@@ -283,9 +284,7 @@ def _require_op(verb: str, op: str) -> None:
     """Raises `ArgumentError` if `op` is not the name of an operation by which tensors are
     reduced."""
     if op not in OPS:
-        raise ArgumentError(
-            f"the op of {verb} must be one of {', '.join(OPS)}, not {shown(op)}"
-        )
+        raise ArgumentError(f"{verb}: op must be one of {', '.join(OPS)}, not {shown(op)}")
 
 
 def _summands(x: Any) -> list[Operand]:

@@ -384,7 +384,7 @@ class Line:
         if not ready and now - self._last_frame > self._timeout + self._beat:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: "
-                "its process is stopped, or its machine out of reach"
+                "its process is stopped, or its machine cannot be reached"
             )
             raise self.end(PeerError(text, 0, "silent"))
         if not ready:
@@ -543,7 +543,7 @@ def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
     if "calls" in message:
         return _mismatch(
             message["calls"],
-            "they were not voted on (check=False), so the world is closed",
+            "they were not compared beforehand (check=False), so the world is closed",
         )
     return PeerError(message["text"], message["rank"], message["why"])
 
@@ -668,7 +668,7 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
         )
     except OSError as error:
         raise LaunchError(
-            f"the host {shown(host)} of rank 0 is not known here: {error}"
+            f"the host {shown(host)} of rank 0 cannot be found from here: {error}"
         ) from None
 
 
@@ -729,7 +729,7 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
     if refusal.get("why") == "run":
         return None
     if refusal.get("why") == "token":
-        text = f"refuses this process: its {TOKEN} or its run is a different one"
+        text = f"refuses this process, which has a different {TOKEN} or belongs to another run"
         # the port is a hash, which another run may have too, with another token: the caller
         # tries the next port
         if place.port is None and is_loopback(place.host):

@@ -90,7 +90,7 @@ def agree(lists: list[str]) -> str:
             return name
     texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
     raise LaunchError(
-        f"no engine exists on all ranks ({texts}); install the same engine everywhere, or name one"
+        f"no engine exists on all ranks ({texts}); install the same engine everywhere, or choose one with engine="
     )
 
 
@@ -115,8 +115,8 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
         first = ranks.setdefault(uuid, rank) if uuid else rank
         if first != rank:
             raise LaunchError(
-                f"ranks {first} and {rank} are both on one GPU, {uuid}, which rank {rank} calls {device}, and {engine} "
-                "takes one process for each: start as many as there are GPUs, give each its own XDEVICE_LOCAL_RANK or "
+                f"ranks {first} and {rank} are both on the GPU {uuid}, which rank {rank} calls {device}, but {engine} "
+                "takes only one process for each: start one for each GPU, give each its own XDEVICE_LOCAL_RANK or "
                 "CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', which copies through the host"
             )
 
@@ -143,7 +143,7 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
         return read(text)
     # KeyError, because `read` may look the text up in a dict
     except (ValueError, KeyError):
-        raise SettingError(f"{name} is {shown(text)}; it should be {what}") from None
+        raise SettingError(f"{name} must be {what}, not {shown(text)}") from None
 
 
 def require_seconds(value: object, name: str) -> float:

@@ -104,7 +104,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     if backend is not None:
         # a mean in a new tensor would not reach the model, which would go on training without
         # the other ranks
-        _require_written(unique, means, "pass the gradients, and use the result")
+        _require_written(unique, means, "pass the gradients themselves, and use the result")
         return model_or_gradients
     return rebuilt(
         model_or_gradients, operands, [means[id(operand.value)] for operand in operands]
@@ -250,12 +250,12 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     backend = network_backend(model)
     if backend is None:
         raise NotATensorError(
-            f"averaging takes a model, not {shown(model)}; average_gradients takes gradients"
+            f"averaging takes a model, not {shown(model)}; for gradients, call average_gradients"
         )
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
         raise NotATensorError(
-            f"no parameter of {shown(model)} is trained, so it will have no gradient"
+            f"no parameter of {shown(model)} is trained, so the model will have no gradients"
         )
     session.ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
@@ -314,8 +314,8 @@ def _end(
     refused = sending.refused
     if changed := sending.first_changed():
         refused = ArgumentError(
-            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so the "
-            "ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
+            f"{changed} was changed in the block of averaging(), before the ranks' gradients were averaged, so the "
+            "ranks would diverge; only the backward pass belongs in the block: clip gradients and step afterwards"
         )
     # names, for the vote, the parameters that have no gradient after the pass
     nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
@@ -397,7 +397,7 @@ class _Sending:
             id(parameter.value) for parameter in parameters
         ]:
             raise ArgumentError(
-                "the trained parameters of the model changed in the block of averaging()"
+                "the trained parameters of the model changed in the block of averaging(); change them outside it"
             )
         for i, (_, _, gradient) in enumerate(rows):
             if gradient is not None and i not in self._gradients:
@@ -438,9 +438,9 @@ class _Sending:
         only. Raises `ScopeError` if the gradient comes a second time."""
         if i in self._gradients:
             raise ScopeError(
-                f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first may "
-                "already have been sent: run one backward pass in the block, and earlier passes whose gradients are "
-                "accumulated before it"
+                f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first gradient "
+                "may already have been sent: run only one backward pass in the block; to accumulate gradients, run the "
+                "earlier passes before it"
             )
         try:
             self._require_alike(i, gradient)
@@ -457,7 +457,7 @@ class _Sending:
         name, parameter, backend, _ = self.parameters[i]
         if gradient is None:
             raise ArgumentError(
-                f"a hook has removed the gradient of {name} in the block of averaging(); clear gradients after it"
+                f"a hook has removed the gradient of {name} in the block of averaging(); clear it after the block"
             )
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return

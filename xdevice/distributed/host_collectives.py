@@ -118,8 +118,8 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
     # every rank receives the values of all ranks
     if len(text) * session.size > _MOST:
         raise ArgumentError(
-            f"value has {len(text)} bytes as JSON, and all {session.size} ranks together may have {_MOST}; put "
-            "numbers into a tensor and call all_gather"
+            f"value has {len(text)} bytes as JSON, but all {session.size} ranks together may have at most {_MOST}; put "
+            "numbers in a tensor and call all_gather"
         )
     session.ready("all_gather_object")
     if session.size == 1:
@@ -141,12 +141,12 @@ def _require_json(value: object, name: str) -> None:
         return
     if type(value) is not dict:
         raise ArgumentError(
-            f"{name} is a {type(value).__qualname__}, and JSON keeps only None, bool, int, float, str, list and dict; "
-            "use broadcast or all_gather for tensors"
+            f"{name} is of type {type(value).__qualname__}, but JSON can hold only None, bool, int, float, str, list "
+            "and dict; use broadcast or all_gather for tensors"
         )
     for key, one in value.items():
         if type(key) is not str:
             raise ArgumentError(
-                f"{name} has the key {shown(key)}, and JSON keeps only str as keys"
+                f"{name} has the key {shown(key)}, but in JSON all keys must be strings"
             )
         _require_json(one, f"{name}[{shown(key)}]")

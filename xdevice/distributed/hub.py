@@ -128,7 +128,7 @@ def _allow_files(count: int) -> None:
         return
     if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
         raise LaunchError(
-            f"rank 0 may open {hard} files here, and needs {count} to connect to all ranks: ulimit -Hn {count}"
+            f"rank 0 may open only {hard} files here, but needs {count} to connect to all ranks: run ulimit -Hn {count}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
@@ -175,8 +175,8 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
         # because that one refuses this process
         control.connect(place, port, terms, "vote")
     raise LaunchError(
-        f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
-        "of its machine by XDEVICE_ADDRESS=host:port"
+        f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; choose a free "
+        "port on its machine with XDEVICE_ADDRESS=host:port"
     )
 
 
@@ -529,7 +529,7 @@ class Hub(threading.Thread):
         elif refusal["why"] == "token":
             self._refused += 1
             _log.warning(
-                "xdevice: rank 0 has refused a process: its XDEVICE_TOKEN or its run is a different one"
+                "xdevice: rank 0 has refused a process, which has a different XDEVICE_TOKEN or belongs to another run"
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
@@ -556,7 +556,7 @@ class Hub(threading.Thread):
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
-            text = f"another process is rank {rank} already; each process needs its own rank, even a rank's child"
+            text = f"another process already has rank {rank}; each process, even a rank's child, needs its own rank"
             return {"why": "said", "text": text}
         return None
 
@@ -603,9 +603,10 @@ class Hub(threading.Thread):
         self._end(
             missing[0],
             "never joined",
-            f"{named} not joined within {self.join_timeout:g} s; is each process started, and does it reach rank 0?"
+            f"{named} not joined within {self.join_timeout:g} s; check that each process was started and can reach "
+            f"rank 0"
             + (
-                f" {self._refused} connections were refused, with another XDEVICE_TOKEN"
+                f"; refused connections with a different XDEVICE_TOKEN: {self._refused}"
                 if self._refused
                 else ""
             ),
@@ -667,7 +668,7 @@ class Hub(threading.Thread):
         if (alone := self._calls.left_while_needed(self.peers)) is not None:
             left, other, call = alone
             self._end(
-                left, "left", f"rank {left} has left the block, and rank {other} calls {call}"
+                left, "left", f"rank {left} has left the block, but rank {other} calls {call}"
             )
             return
         if pending.kind == PAIR:
@@ -776,7 +777,7 @@ class Hub(threading.Thread):
                 f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4]
             )
             _log.warning(
-                "xdevice: rank %d waits for %d s with %s: %s",
+                "xdevice: rank %d has waited for %d s in %s: %s",
                 waiting[0].rank,
                 now - self._waiting_since,
                 waiting[0].pending.call if waiting[0].pending else "",
@@ -820,14 +821,14 @@ class Hub(threading.Thread):
         silent = now - peer.answered
         # its process has answered recently, so only its program is stuck
         if silent <= 4 * self._beat:
-            text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
+            text = f"rank {peer.rank} has not arrived within {self.timeout:g} s and makes no progress: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")
         else:
-            text = f"rank {peer.rank} has been silent for {silent:.1f} s: its process is stopped, or holds Python's"
+            text = f"rank {peer.rank} has been silent for {silent:.1f} s: its process is stopped or holds Python's"
             self._end(
                 peer.rank,
                 "silent",
-                f"{text} lock, or its machine is out of reach; {calls}{others}",
+                f"{text} lock, or its machine cannot be reached; {calls}{others}",
             )
 
     # ending the world

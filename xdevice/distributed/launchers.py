@@ -78,7 +78,7 @@ def place() -> Launch | None:
     if stray is not None and _number(stray) > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
         raise LaunchError(
-            f"{stray} is {_text(stray)}, and {rank} is not set: a launcher sets both"
+            f"{stray} is {_text(stray)}, but {rank} is not set: a launcher sets both"
         )
     return None
 
@@ -170,7 +170,7 @@ def _started(launcher: _Launcher) -> bool:
         return False
     if _text(launcher.size) is None:
         raise LaunchError(
-            f"{launcher.rank} is {_text(launcher.rank)}, and {launcher.size} is not set: {launcher.name} sets both"
+            f"{launcher.rank} is {_text(launcher.rank)}, but {launcher.size} is not set: {launcher.name} sets both"
         )
     rank, size = _number(launcher.rank), _number(launcher.size)
     if not launcher.is_served and size > 1:
@@ -182,8 +182,8 @@ def _not_served(launcher: str, variables: str) -> LaunchError:
     """Returns the error for a launcher under which `processes` does not work. `variables` is a
     text that shows how many processes there are."""
     return LaunchError(
-        f"{launcher} says that this process is one of several ({variables}), and xdevice does not work under it: start "
-        "the program by xdevice launch, torchrun, mpirun or srun, or set XDEVICE_RANK, XDEVICE_SIZE, "
+        f"{launcher} says that this process is one of several ({variables}), but xdevice does not work with this "
+        "launcher: start the program with xdevice launch, torchrun, mpirun or srun, or set XDEVICE_RANK, XDEVICE_SIZE, "
         "XDEVICE_LOCAL_RANK, XDEVICE_LOCAL_SIZE and XDEVICE_ADDRESS for each process"
     )
 
@@ -198,7 +198,7 @@ def _refuse_cluster() -> None:
         count = sum(len(tasks) for tasks in json.loads(text)["cluster"].values())
     except (ValueError, TypeError, KeyError, AttributeError):
         raise LaunchError(
-            f"TF_CONFIG is {shown(text)}; it should be JSON with a cluster, or unset"
+            f"TF_CONFIG must be JSON with a cluster, or unset, not {shown(text)}"
         ) from None
     if count > 1:
         raise _not_served("TF_CONFIG", f"{count} tasks")
@@ -231,7 +231,7 @@ def _launch(launcher: _Launcher) -> Launch:
     if host is None:
         raise LaunchError(
             f"{launcher.name} says that there are {size} processes, but not the address of rank 0; "
-            "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
+            "set XDEVICE_ADDRESS=host:port to the same value for all, with a free port on rank 0's machine"
         )
     if local_rank is None:
         # on several machines without local ranks, each machine is assumed to have one process
@@ -245,18 +245,18 @@ def _check_numbers(
     """Raises `LaunchError` if the numbers contradict each other; the error names the variables."""
     if size < 1 or rank >= size:
         raise LaunchError(
-            f"{launcher.rank} is {rank} and {launcher.size} is {size}: ranks are 0 to {launcher.size} - 1"
+            f"{launcher.rank} is {rank} and {launcher.size} is {size}, but ranks must be from 0 to {launcher.size} - 1"
         )
     # the launcher does not say how many processes this machine has
     if local_size is None:
         return
     if not 1 <= local_size <= size:
         raise LaunchError(
-            f"{launcher.local_size} is {local_size}, and there are {size} processes by {launcher.size}"
+            f"{launcher.local_size} is {local_size}, but it must be from 1 to {size}, the value of {launcher.size}"
         )
     if local_rank is not None and local_rank >= local_size:
         raise LaunchError(
-            f"{launcher.local_rank} is {local_rank} and {launcher.local_size} is {local_size}: it must be less"
+            f"{launcher.local_rank} is {local_rank}, but must be less than {launcher.local_size}, which is {local_size}"
         )
 
 
@@ -325,7 +325,7 @@ def _address() -> tuple[str | None, int | None]:
         colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)
     ):
         raise LaunchError(
-            f"XDEVICE_ADDRESS is {shown(text)}; it should be host:port, such as 10.0.0.1:29400"
+            f"XDEVICE_ADDRESS must be host:port, such as 10.0.0.1:29400, not {shown(text)}"
         )
     return host, int(port) if colon else None
 
@@ -352,7 +352,7 @@ def _number(name: str) -> int:
     text = _text(name) or ""
     # `isdigit` alone accepts digits that `int` refuses, such as superscripts
     if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{name} is {shown(text)}; it should be a number of 0 or more")
+        raise SettingError(f"{name} must be an integer of 0 or more, not {shown(text)}")
     return int(text)
 
 

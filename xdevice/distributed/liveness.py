@@ -117,7 +117,7 @@ class Liveness:
         of_program = [f for f in frames if not _is_pythons(f.f_code.co_filename)]
         # the thread has ended
         if not frames:
-            return "a line that is not known"
+            return "an unknown line"
         frame = (of_program or frames)[0]
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 

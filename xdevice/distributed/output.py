@@ -54,7 +54,7 @@ def write(stream: TextIO | None, lines: bytes) -> None:
             # the user wanted a closed pipe, as after `| head`; and stderr cannot report its own
             # failure
             if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
-                say(f"the output can no longer be shown, and the ranks go on: {error}")
+                say(f"the output can no longer be shown, but the ranks continue: {error}")
 
 
 def _mute(stream: TextIO) -> None:
@@ -135,7 +135,7 @@ class _Log:
             self._file.write(lines)
         except OSError as error:
             if not self._is_full:
-                say(f"{self._file.name} cannot be written, and the ranks go on: {error}")
+                say(f"{self._file.name} cannot be written, but the ranks continue: {error}")
             self._is_full = True
 
     def close(self) -> None:

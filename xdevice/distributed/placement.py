@@ -68,7 +68,7 @@ def local_device() -> Device:
     if count == 1 and any(_names_one(os.environ.get(name, "")) for name in _VISIBLE):
         return of("gpu", 0)
     raise DeviceNotFoundError(
-        f"{setting[0]}={setting[1]} asks for gpu:{rank}, and {selection.current().name} has {count} "
+        f"{setting[0]}={setting[1]} asks for gpu:{rank}, but {selection.current().name} has {count} "
         f"GPU{'s' * (count > 1)} here; start one process for each GPU, {count} on this machine"
     )
 
@@ -80,7 +80,7 @@ def _rank(name: str, text: str) -> int:
     first = text.partition(",")[0].strip()
     if not (first.isascii() and first.isdigit()):
         raise SettingError(
-            f"{name} is {shown(text)}; it should be the number of this process on its machine: 0, 1, 2, ..."
+            f"{name} must be the number of this process on its machine (0, 1, 2, ...), not {shown(text)}"
         )
     return int(first)
 

@@ -57,10 +57,13 @@ def processes(
     options = Options(
         engines.setting(engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"),
         engines.require_seconds(
-            engines.setting(timeout, "XDEVICE_TIMEOUT", 30.0, float, "seconds"), "timeout"
+            engines.setting(timeout, "XDEVICE_TIMEOUT", 30.0, float, "a number of seconds"),
+            "timeout",
         ),
         engines.require_seconds(
-            engines.setting(join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "seconds"),
+            engines.setting(
+                join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "a number of seconds"
+            ),
             "join_timeout",
         ),
         engines.setting(
@@ -69,7 +72,7 @@ def processes(
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:
         raise ArgumentError(
-            f"engine must be a text and check True or False, not {shown(engine)} and {shown(check)}"
+            f"engine must be a string, and check True or False, but they are {shown(engine)} and {shown(check)}"
         )
     if _current is None:
         return World(options)
@@ -80,7 +83,7 @@ def processes(
         value is not None and value != own for value, own in zip(arguments, around, strict=True)
     ):
         raise ArgumentError(
-            f"this is already inside a block of processes with {around}; leave that block first"
+            f"this call is already inside a block of processes with {around}; leave that block first"
         )
     return _current
 
@@ -100,7 +103,7 @@ def world() -> World:
     """
     if _current is None:
         raise LaunchError(
-            "this process is not in a block of processes; open one: with xdevice.distributed.processes() as world:"
+            "this process is not in a block of processes; open one: `with xdevice.distributed.processes() as world:`"
         )
     return _current
 
@@ -152,9 +155,9 @@ class World:
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(
-            "a world is this process's own, and is not copied or pickled; call "
-            "xdevice.distributed.world() where it is needed, or "
-            "pass on world.rank and world.size"
+            "a world belongs to one process and cannot be copied or pickled; call "
+            "xdevice.distributed.world() in the function that uses it, or "
+            "pass world.rank and world.size"
         )
 
     def __enter__(self) -> World:
@@ -162,7 +165,7 @@ class World:
         if self._depth == 0:
             if _current is not None:
                 raise ScopeError(
-                    "this process is in the block of another world; leave it first"
+                    "this process is in the block of another world; leave that block first"
                 )
             self._session.join()
             _current = self

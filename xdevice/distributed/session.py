@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .control import Line
 
-NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
+NO_WEIGHT: Final = "the weights of all ranks are 0, so the weighted mean is not defined"
 
 _LARGE: Final = 1 << 24
 """The number of bytes above which a copy may take so long that the failure of another rank
@@ -318,7 +318,7 @@ class Session:
         """The control connection of this process. Raises `LaunchError` in a world that is
         closed, or of one process."""
         if self._line is None:
-            raise LaunchError("this world is closed: its block was left")
+            raise LaunchError("this world is closed, because its `with` block has ended")
         return self._line
 
     @property
@@ -326,7 +326,9 @@ class Session:
         """The object that passes tensors through the engine. Raises `LaunchError` in a world
         that is closed, or of one process, which has no engine."""
         if self._carrier is None:
-            raise LaunchError("this world is closed, or of one process: it has no engine")
+            raise LaunchError(
+                "this world has no engine, because it is closed or has only one process"
+            )
         return self._carrier
 
     @property
@@ -341,17 +343,20 @@ class Session:
         # the connections belong to the parent
         if os.getpid() != self._pid:
             raise UnsupportedError(
-                f"{verb} in a forked child: rank {self.rank} of this world is process {self._pid}; call it there"
+                f"{verb} was called in a forked child, but rank {self.rank} is process {self._pid}; call it in that "
+                f"process"
             )
         self.require_open(verb)
         if self._within:
-            raise ScopeError(f"{verb} inside {self._within}; call it after the block")
+            raise ScopeError(
+                f"{verb} was called inside {self._within}; call it after the block"
+            )
         # without tensors, such as in `barrier`; a traced tensor is refused as a symbol below
         for backend in registry.list_loaded() if not tensors else ():
             if (tracer := backend.tracing()) is not None:
                 raise backend.unsupported(
-                    f"{verb} inside {tracer}, where it works while that traces only",
-                    "call it outside",
+                    f"{verb} inside {tracer}, where it would run only during tracing",
+                    "call it outside the traced function",
                 )
         self.require(tensors, verb, op)
 
@@ -375,7 +380,7 @@ class Session:
             raise line.failure.with_traceback(None)
         if not self.is_open:
             raise LaunchError(
-                f"{verb} outside the block of this world: with xdevice.distributed.processes() as world:"
+                f"{verb} was called outside the block `with xdevice.distributed.processes() as world:`"
             )
 
     @contextmanager
@@ -394,8 +399,8 @@ class Session:
         error that came from another rank or that all ranks raise."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
-                f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
-                "ranks; call the verbs of a world from one thread"
+                f"{verb} was called while another thread is in {self._verb}, so their order may differ from that on "
+                "other ranks; call the methods of a world from one thread"
             )
         # for the error that another thread gets
         self._verb = verb
@@ -493,7 +498,7 @@ class Session:
         returns its result. `is_counted` says whether all ranks make this call."""
         runner, line = self._runner, self.line
         if runner is None:
-            raise LaunchError("this world is closed: its block was left")
+            raise LaunchError("this world is closed, because its `with` block has ended")
         runner.begin(job)
         line.wait(runner.ends_within, self._describe_call, is_counted)
         return runner.result()

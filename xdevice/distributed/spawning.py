@@ -143,7 +143,7 @@ def launch(
             if status == 0 or ranks.was_signalled or attempt == restarts:
                 return status
             attempt += 1
-            output.say(f"all ranks are started again, {attempt} of {restarts}")
+            output.say(f"all ranks are restarted: restart {attempt} of {restarts}")
 
 
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
@@ -322,7 +322,7 @@ class _Ranks:
             self._take(None)
         if self._signal:
             output.say(
-                f"{signal.Signals(self._signal).name}: passed on; processes that do not end are killed"
+                f"{signal.Signals(self._signal).name} is passed on to the ranks; processes that do not end are killed"
             )
         # a rank that failed because of another may be noticed a little before that one
         if self._failed:
@@ -462,7 +462,7 @@ def _guard() -> Iterator[IO[bytes] | None]:
 def _report(failure: Failure, is_cut_off: bool) -> None:
     """Prints which rank failed first, and its last lines. `is_cut_off` says whether other ranks
     were still running."""
-    others = "; the others were ended" if is_cut_off else ""
+    others = "; the others were stopped" if is_cut_off else ""
     output.say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:
         output.write(sys.stderr, f"[{failure.rank}] {line}\n".encode())

@@ -66,6 +66,6 @@ class blocking:
         block.close()
         if thread != threading.get_ident():
             raise ScopeError(
-                "blocking() is left in a different thread than the one that entered it; a framework's state per thread "
-                "can be restored only there, so enter and leave it in one thread"
+                "blocking() was left in a different thread from the one that entered it; a framework's per-thread "
+                "state can be restored only in that thread, so enter and leave the block in the same thread"
             )

@@ -110,7 +110,7 @@ class Stream:
         around = scopes.current()
         if around is not None and around is not self.device:
             raise DeviceMismatchError(
-                f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
+                f"{self} was entered inside `with {around}:`, but work on {around} does not go to a stream of "
                 f"{self.device}; make one with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
             )
         scopes.push(
@@ -139,7 +139,7 @@ class Stream:
         if not isinstance(other, Stream | Event):
             raise DeviceError(
                 f"a stream waits for a Stream or an Event of xdevice.accelerator, not for {shown(other)} of type "
-                f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
+                f"{type(other).__qualname__}; to make the host wait, call xdevice.sync(x)"
             )
         _same_backend(self, other)
         # frameworks let streams wait for events only, so a new event marks the end of the other
@@ -193,12 +193,12 @@ class Stream:
         assert owner is not None
         if owner is not self.backend:
             raise UnsupportedError(
-                f"{name} is a tensor of {owner.name}, and {self} has only work of its own backend"
+                f"{name} is a tensor of {owner.name}, but {self} takes only tensors of its own backend"
             )
         place = owner.device_of(x)
         if place is not self.device:
             raise DeviceMismatchError(
-                f"{name} is on {place}, and {self} is of {self.device}; move it with "
+                f"{name} is on {place}, but {self} belongs to {self.device}; move the tensor with "
                 f"xdevice.to_device(..., {str(self.device)!r}), "
                 f"or make the stream with xdevice.accelerator.Stream({str(place)!r})"
             )
@@ -272,8 +272,8 @@ class Event:
             stream = Stream._current(self.backend, self.device or here(self.backend))
         elif not isinstance(stream, Stream):
             raise DeviceError(
-                f"an event is recorded on an xdevice.accelerator.Stream, not on {shown(stream)} of type "
-                f"{type(stream).__qualname__}; without an argument it is this thread's current stream"
+                f"record() takes an xdevice.accelerator.Stream, not {shown(stream)} of type "
+                f"{type(stream).__qualname__}; without an argument, it uses this thread's current stream"
             )
         _same_backend(self, stream)
         if self._native is None:
@@ -281,7 +281,7 @@ class Event:
             self._make(stream.device)
         elif self.device is not stream.device:
             raise DeviceMismatchError(
-                f"{self} belongs to {self.device} and cannot be recorded on {stream}; make another "
+                f"{self} belongs to {self.device} and cannot be recorded on {stream}; make a new "
                 "xdevice.accelerator.Event()"
             )
         self.backend.record(self._native, stream.native)
@@ -312,8 +312,8 @@ class Event:
         _same_backend(self, other)
         if self.device is not other.device:
             raise DeviceMismatchError(
-                f"the events are of {self.device} and {other.device}, whose clocks differ; record both on streams of "
-                f"one device, or time several devices with xdevice.Timer"
+                f"the events belong to {self.device} and {other.device}, whose clocks differ; record both on streams "
+                f"of one device, or time several devices with xdevice.Timer"
             )
         # CUDA raises an error if one of the events has not happened yet
         self.backend.wait_event(start)
@@ -325,7 +325,7 @@ class Event:
         `verb` says in the error what was to be done with it."""
         if not self._recorded:
             raise TimingError(
-                f"cannot {verb} {self}, which was not recorded; call its record() first"
+                f"cannot {verb} {self}, because it has not been recorded; call its record() first"
             )
         return self._native
 
@@ -344,7 +344,8 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
     """Raises `UnsupportedError` if two streams or events belong to different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
-            f"{one} cannot wait for {other}, which belongs to another backend; let the host wait: xdevice.sync(...)"
+            f"{one} cannot wait for {other}, which belongs to another backend; make the host wait with "
+            f"xdevice.sync(...)"
         )
 
 
@@ -370,6 +371,6 @@ def here(backend: Backend) -> Device:
     # virtual GPUs have no streams, and the caller's next call raises the better error
     if gpus > 1 and not backend.virtual:
         raise DeviceError(
-            f"there are {gpus} GPUs, and none is named; do this inside a block such as `with xdevice.gpu(1):`"
+            f"there are {gpus} GPUs, but none was chosen; do this inside a block such as `with xdevice.gpu(1):`"
         )
     return devices.of("gpu") if gpus else CPU

@@ -66,7 +66,7 @@ class Timer:
         """
         if self._started is None:
             raise TimingError(
-                "this timer is stopped, not running; call start() first. Its earlier times are in timer.times"
+                "this timer is not running; call start() first. Its earlier times are in timer.times"
             )
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)
@@ -204,7 +204,7 @@ def measure(
     """
     if not callable(fn):
         raise ArgumentError(
-            f"measure() takes a function to call, not {fn!r:.100}: measure(f, x), not measure(f(x))"
+            f"measure() takes a function to call, not {fn!r:.100}: write measure(f, x), not measure(f(x))"
         )
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
@@ -316,5 +316,5 @@ def _check_count(name: str, count: object, least: int) -> None:
     # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(
-            f"{name} of measure() must be an int of {least} or more, not {shown(count)}"
+            f"measure(): {name} must be an int of {least} or more, not {shown(count)}"
         )

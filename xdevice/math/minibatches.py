@@ -47,7 +47,7 @@ def batches(
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ArgumentError(
-            f"batches takes a size of 1 or more, not {shown(size)} of type {type(size).__qualname__}"
+            f"batches: size must be an int of 1 or more, not {shown(size)} of type {type(size).__qualname__}"
         )
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)

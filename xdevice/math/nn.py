@@ -203,10 +203,10 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     layers.require_one_device(x=x, mask=mask)
     if not _fit(shape_of(x), shape_of(mask)):
         raise ShapeError(
-            f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}"
+            f"dropout: the mask must have the shape of x, {shape_of(x)}, not {shape_of(mask)}"
         )
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
-        raise ArgumentError(f"dropout takes a probability p from 0 to 1, not {shown(p)}")
+        raise ArgumentError(f"dropout: p must be a probability from 0 to 1, not {shown(p)}")
     # x * mask / 0 would be NaN, so x is multiplied with 0
     if p == 1:
         return layers.checks.kernels.multiply(
@@ -309,7 +309,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     shape = shape_of(x)
     if not shape or shape[-1] == 0:
         raise ShapeError(
-            f"layer_norm normalizes over the last axis, and x of the shape {shape} has no elements there"
+            f"layer_norm normalizes over the last axis, but x of shape {shape} has no elements along it"
         )
     return _normed(
         layers, "layer_norm", shape[-1:], {"x": x, "weight": weight, "bias": bias}, eps
@@ -371,7 +371,7 @@ def moments(x: Any) -> tuple[Any, Any]:
     _, x = _begin(x, "moments")
     shape = _channels(x, "moments")
     if 0 in shape:
-        raise ShapeError(f"moments needs at least one element, and x has the shape {shape}")
+        raise ShapeError(f"moments needs at least one element, but x has the shape {shape}")
     xp, axes = array_namespace(x), (0, *range(2, len(shape)))
     return xp.mean(x, axis=axes), xp.var(x, axis=axes)
 
@@ -410,7 +410,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         and 0 not in (*queries, *keys, *values)
     ):
         raise ShapeError(
-            f"attention takes q, k and v of the shapes (..., queries, features), (..., keys, features) and "
+            f"attention takes q, k and v of shapes (..., queries, features), (..., keys, features) and "
             f"(..., keys, any), not {queries}, {keys} and {values}"
         )
     layers.require_together(q=q, k=k, v=v)
@@ -420,7 +420,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         scores = (*queries[:-1], keys[-2])
         if not _reaches(shape_of(mask), scores):
             raise ShapeError(
-                f"attention takes a mask that broadcasts to {scores}, not {shape_of(mask)}"
+                f"attention takes a mask that can be broadcast to {scores}, not a mask of shape {shape_of(mask)}"
             )
     return layers.kernels.attention(q, k, v, mask, bool(causal))
 
@@ -461,11 +461,12 @@ def cross_entropy(
     shape, rows = shape_of(logits), shape_of(labels)
     if len(shape) != 2 or len(rows) != 1 or not (rows == shape[:1] or _fit(shape[:1], rows)):
         raise ShapeError(
-            f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and {rows}"
+            f"cross_entropy takes logits of shape (n, classes) and labels of shape (n,), not of shapes {shape} and "
+            f"{rows}"
         )
     if 0 in shape:
         raise ShapeError(
-            f"cross_entropy needs at least one row and one class, and logits have the shape {shape}"
+            f"cross_entropy needs at least one row and one class, but the logits have the shape {shape}"
         )
     tensors = {"logits": logits, "labels": labels}
     # frameworks compute the mean loss with one kernel, and its gradient with another one
@@ -555,7 +556,9 @@ def embedding(indices: Any, table: Any) -> Any:
     indices = layers.indices(indices, "embedding")
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
-        raise ShapeError(f"embedding takes a table of the shape (rows, features), not {shape}")
+        raise ShapeError(
+            f"embedding takes a table of shape (rows, features) that is not empty, not of shape {shape}"
+        )
     return layers.run_with_indices(
         "embedding", "embedding", indices, shape[0], {"indices": indices, "table": table}
     )
@@ -645,15 +648,15 @@ def conv2d(
     )
     if not _fit(images[1:2], filters[1:2]):
         raise ShapeError(
-            f"conv2d: x of the shape {images} has {images[1]} channels, and the kernel {filters} expects {filters[1]}; "
-            "channels come second: (N, C, H, W)"
+            f"conv2d: x has {images[1]} channels in its shape {images}, but the kernel {filters} expects {filters[1]}; "
+            "channels are the second axis: (N, C, H, W)"
         )
     tensors = {"x": x, "kernel": kernel}
     if bias is not None:
         tensors["bias"] = bias = layers.checks.require(bias, REAL_FLOATING, "conv2d")
         if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
             raise ShapeError(
-                f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}"
+                f"conv2d: the bias must have the shape ({filters[0]},), not {shape_of(bias)}"
             )
     _require_window_fits("conv2d", images, filters[2:], paddings)
     layers.require_together(**tensors)
@@ -718,7 +721,7 @@ def _pool(
     paddings = _whole("padding", padding, 2, 0, function)
     if 2 * paddings[0] > sizes[0] or 2 * paddings[1] > sizes[1]:
         raise ArgumentError(
-            f"{function} takes a padding of half of the size {size} at most, not {padding}"
+            f"{function}: padding must be at most half of the size {size}, not {padding}"
         )
     _require_window_fits(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
     return getattr(layers.kernels, function)(x, sizes, strides, paddings)
@@ -805,8 +808,8 @@ class _Layers(Functions):
         name = dtype_name(x.dtype)
         if name not in _INDICES:
             raise DTypeError(
-                f"{function} takes classes as int32 or int64, not {name}; xp.astype(x, xp.int64) casts them, and "
-                "xp.argmax(x, axis=1) makes classes of probabilities"
+                f"{function} takes classes as int32 or int64, not {name}; cast them with xp.astype(x, xp.int64), or "
+                "turn probabilities into classes with xp.argmax(x, axis=1)"
             )
         return x
 
@@ -839,7 +842,7 @@ class _Layers(Functions):
         # it
         if least < 0 or most >= n:
             raise IndexError(
-                f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}"
+                f"{function}: index {least if least < 0 else most} is out of range; expected 0 to {n - 1}"
             )
 
     def require_together(self, **tensors: Any) -> None:
@@ -932,12 +935,12 @@ def _checked_pair(
     # the tensors are not broadcast, which would hide a mistake such as (n,) and (n, 1)
     if not _fit(shape_of(x), shape_of(y)):
         raise ShapeError(
-            f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}"
+            f"{function} takes two tensors of the same shape, not {shape_of(x)} and {shape_of(y)}"
         )
     # for a mean of no elements, frameworks give NaN, 0 or an error
     if _reduction(reduction, function) == "mean" and 0 in x.shape:
         raise ShapeError(
-            f"{function} takes a mean, and tensors of the shape {shape_of(x)} have no elements"
+            f"{function} takes a mean, but tensors of shape {shape_of(x)} have no elements"
         )
     layers.require_together(x=x, y=y)
     return layers, x, y
@@ -948,7 +951,7 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
     channels."""
     shape = shape_of(x)
     if len(shape) < 2:
-        raise ShapeError(f"{function} takes x of the shape (batch, channels, ...), not {shape}")
+        raise ShapeError(f"{function} takes x of shape (batch, channels, ...), not {shape}")
     return shape
 
 
@@ -966,7 +969,7 @@ def _normed(
     # a larger eps is usually another argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(
-            f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}"
+            f"{function}: eps must be a small number, 0 or more and below 1, not {shown(eps)}"
         )
     tensors = {}
     for name, part in parts.items():
@@ -1030,9 +1033,7 @@ def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[in
     shape = shape_of(x)
     # without its first size if that is the batch
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
-        raise ShapeError(
-            f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}"
-        )
+        raise ShapeError(f"{function} takes {what} of shape ({', '.join(names)}), not {shape}")
     return shape
 
 
@@ -1044,7 +1045,7 @@ def _require_window_fits(
     for length, size, more in zip(images[2:], window, padding, strict=True):
         if length is not None and size is not None and length + 2 * more < size:
             raise ShapeError(
-                f"{function}: a window of {tuple(window)} does not fit into {images}, padded by {padding}"
+                f"{function}: a window of {tuple(window)} does not fit in {images} with the padding {padding}"
             )
 
 

@@ -65,7 +65,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     parts = _PARTS.get(rule)
     if parts is None:
         raise ArgumentError(
-            f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}"
+            f"init expects one of the optimizers in xdevice.optim, not {shown(rule)}"
         )
     # each row is one parameter
     rows = Rows("params", flatten(params))
@@ -320,7 +320,7 @@ def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
     if not isinstance(state, dict) or set(state) != {"step", *_PARTS[optimizer]}:
         name = optimizer.__name__
         raise ArgumentError(
-            f"{name} takes the state of xdevice.optim.init(xdevice.optim.{name}, params), not {shown(state)}"
+            f"{name} expects a state from xdevice.optim.init(xdevice.optim.{name}, params), not {shown(state)}"
         )
 
 
@@ -406,7 +406,9 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         [0.6, 0.8]
     """
     if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm > 0:
-        raise ArgumentError(f"clip_by_global_norm takes a norm above 0, not {shown(max_norm)}")
+        raise ArgumentError(
+            f"clip_by_global_norm: max_norm must be above 0, not {shown(max_norm)}"
+        )
     walk = flatten(grads)
     with Aside(backend_of(walk)):
         rows = Rows("grads", walk)

@@ -118,12 +118,12 @@ def uniform(
     least, most = _number("low", low, name), _number("high", high, name)
     if not least < most:
         raise ArgumentError(
-            f"uniform draws from low to below high; low={shown(low)} is not below high={shown(high)} in {name}"
+            f"uniform: low must be below high, but low={shown(low)} is not below high={shown(high)} in {name}"
         )
     work = _work(name)
     if most - least > _LARGEST[work]:
         raise ArgumentError(
-            f"the range from low={shown(low)} to high={shown(high)} is too wide for {name}; name a wider dtype"
+            f"the range from low={shown(low)} to high={shown(high)} is too wide for {name}; use a wider dtype"
         )
 
     def draw(generator: Any) -> Any:
@@ -171,12 +171,12 @@ def normal(
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
     if deviation < 0:
         raise ArgumentError(
-            f"a standard deviation must be 0 or more, and scale is {shown(scale)}"
+            f"scale, the standard deviation, must be 0 or more, not {shown(scale)}"
         )
     # refused before drawing, because otherwise only a rare number would become infinite
     if abs(mean) + _FARTHEST * deviation > _LARGEST[name]:
         raise ArgumentError(
-            f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit into {name}; name a wider dtype"
+            f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit in {name}; use a wider dtype"
         )
 
     def draw(generator: Any) -> Any:
@@ -228,13 +228,14 @@ def integers(
     # `integers(5, high=10)` is refused; `integers((5,), high=10)` is a shape
     if low is None and len(shape) == 1 and isinstance(shape[0], int):
         raise ArgumentError(
-            f"integers({shape[0]}, high={shown(high)}): the first numbers are the shape; write integers(({shape[0]},), "
-            f"high=...) for {shape[0]} numbers, or integers(low={shape[0]}, high=...) for one number from {shape[0]} on"
+            f"integers({shape[0]}, high={shown(high)}): the first argument is the shape; write integers(({shape[0]},), "
+            f"high=...) for {shape[0]} numbers, or integers(low={shape[0]}, high=...) for a number of at least "
+            f"{shape[0]}"
         )
     least, end = _whole("low", 0 if low is None else low), _whole("high", high)
     if least >= end:
         raise ArgumentError(
-            f"integers draws from low to below high, and low={least} is not below high={end}"
+            f"integers: low must be below high, but low={least} is not below high={end}"
         )
     _require_bounds_fit(backend, name, least, end - 1)
     drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
@@ -268,7 +269,7 @@ def permutation(
     backend, place, name = _begin("permutation", device, dtype, "int64", _INTEGERS)
     length = _whole("n", n)
     if length < 0:
-        raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
+        raise ArgumentError(f"permutation: n must be 0 or more, not {n}")
     # two checks: the backend may have a limit for the length, and the dtype for the numbers
     _sizes(backend, (length,), name)
     _require_bounds_fit(backend, name, 0, length - 1)
@@ -312,7 +313,7 @@ def bernoulli(
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
-        raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
+        raise ArgumentError(f"bernoulli: p must be a probability from 0 to 1, not {shown(p)}")
     # drawn and compared in float64, so that probabilities near 0 or 1 are not rounded
     drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
@@ -524,7 +525,7 @@ def seed_all(n: int) -> None:
     number = _whole("a seed", n)
     if not 0 <= number < 2**32:
         raise ArgumentError(
-            f"a seed of all generators must be from 0 to 2**32 - 1, not {number}"
+            f"a seed for all generators must be from 0 to 2**32 - 1, not {number}"
         )
     for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
         backend.seed_generators(number)
@@ -568,7 +569,7 @@ def set_state(state: dict[str, Any]) -> None:
         numbers = generators.Numbers.of_state(state)
     except (KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
-            f"set_state takes what get_state returned, not {shown(state)}"
+            f"set_state expects a state from get_state, not {shown(state)}"
         ) from error
     generators.current_place().numbers = numbers
 
@@ -609,10 +610,15 @@ def _begin(
     name = default if dtype is None else dtype_name(dtype)
     if kinds is not None and name not in kinds:
         raise DTypeError(
-            f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}"
+            f"random.{what} cannot draw {name}; expected one of {', '.join(kinds)}"
         )
     refusals.require_dtype(
-        backend, name, "the dtype", "say another", place=place, may_narrow=name in _INTEGERS
+        backend,
+        name,
+        "the dtype",
+        "use another dtype",
+        place=place,
+        may_narrow=name in _INTEGERS,
     )
     return backend, place, name
 
@@ -625,8 +631,8 @@ def _sizes(
     sizes = creation.shape_of(shape, dtype)
     if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
         raise ShapeError(
-            f"{backend.name} takes {backend.most_axes} axes of {backend.longest_axis:,} at most, not the shape "
-            f"{shown(sizes)}"
+            f"{backend.name} takes at most {backend.most_axes} axes of at most {backend.longest_axis:,} elements "
+            f"each, not the shape {shown(sizes)}"
         )
     return sizes
 
@@ -639,7 +645,7 @@ def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
     sizes = creation.shape_of(shape, "float32")
     if len(sizes) not in (2, 4):
         raise ShapeError(
-            f"random.{what} takes the shape (inputs, outputs), or (O, C, height, width) of a kernel, not {sizes}"
+            f"random.{what} takes the shape (inputs, outputs), or (O, C, height, width) for a kernel, not {sizes}"
         )
     inputs, outputs = sizes if len(sizes) == 2 else (sizes[1], sizes[0])
     window = 1 if len(sizes) == 2 else sizes[2] * sizes[3]
@@ -663,18 +669,18 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
             "float64"
         )
     except (TypeError, ValueError):
-        raise ArgumentError(f"p must be probabilities, not {shown(p)}") from None
+        raise ArgumentError(f"p must be a sequence of probabilities, not {shown(p)}") from None
     if values.ndim != 1 or not values.size:
         raise ArgumentError(
-            f"p must be one probability or more along one axis, not of the shape {values.shape}"
+            f"p must be a vector with at least one probability, but its shape is {values.shape}"
         )
     # written so that NaN is refused, too; `i` is the index of the first wrong one
     if not (values >= 0).all():
         i = int((values >= 0).argmin())
-        raise ArgumentError(f"probabilities must be 0 or more, and p[{i}] is {values[i]}")
+        raise ArgumentError(f"probabilities must be 0 or more, but p[{i}] is {values[i]}")
     if not abs(values.sum() - 1) <= _FARTHEST_SUM:
         raise ArgumentError(
-            f"the sum of p must be 1, and is {values.sum():.6g}; p / sum(p) has that sum"
+            f"the sum of p must be 1, but it is {values.sum():.6g}; pass p / sum(p) instead"
         )
     return values
 
@@ -723,8 +729,8 @@ def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> 
     stand_in = dtype if refusal is None else dtype.replace("64", "32")
     limits = numpy.iinfo(stand_in)
     if least < limits.min or most > limits.max:
-        why = f", the stand-in for {dtype} here; {refusal}" if refusal else ""
-        raise DTypeError(f"integers between {least} and {most} do not fit into {stand_in}{why}")
+        why = f", which replaces {dtype} here; {refusal}" if refusal else ""
+        raise DTypeError(f"integers between {least} and {most} do not fit in {stand_in}{why}")
 
 
 def _work(dtype: str) -> str:

@@ -65,11 +65,11 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
-        raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
+        raise NotATensorError(f"there is no tensor in {name}: {shown(x)}")
     for operand in operands:
         if operand.kind == "model":
             raise NotATensorError(
-                f"{operand.name} is a model of type {type(operand.value).__qualname__}, expected a tensor; "
+                f"{operand.name} is a model of type {type(operand.value).__qualname__}; expected a tensor; "
                 "xdevice.parallel.replicate(model, devices) copies a model to several devices"
             )
         refuse_sparse(operand, verb)
@@ -124,8 +124,8 @@ def refuse_sparse(operand: Operand, verb: str) -> None:
     """Raises `UnsupportedError` for a tensor that is not dense; `verb` is as in `leaves_in`."""
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
-            f"{verb} of {operand.name}, a {type(operand.value).__qualname__} that is not dense",
-            "make it dense first, with x.to_dense(), x.todense() or tf.convert_to_tensor(x), or pass its parts",
+            f"{verb} of {operand.name}, an object of type {type(operand.value).__qualname__} that is not dense",
+            "make it dense first with x.to_dense(), x.todense() or tf.convert_to_tensor(x), or pass its parts",
         )
 
 
@@ -184,8 +184,8 @@ def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list
     sizes = [size + (i < rest) for i in range(count)]
     if even and rest:
         raise ShapeError(
-            f"{length} along the first axis cannot be split evenly over {count} {what}; even=False gives parts of "
-            f"{', '.join(map(str, sizes))}"
+            f"a first axis of length {length} cannot be split evenly over {count} {what}; even=False gives parts of "
+            f"lengths {', '.join(map(str, sizes))}"
         )
     return sizes
 
@@ -215,10 +215,12 @@ def check_sum(operand: Operand, op: str) -> None:
     is "sum" or "mean"."""
     dtype = dtype_of(operand)
     if dtype == "bool":
-        raise DTypeError(f"{operand.name} is bool, which has no {op}; cast it to int32 first")
+        raise DTypeError(
+            f"{operand.name} is bool, for which there is no {op}; cast it to int32 first"
+        )
     if dtype in SHORT_FLOATS:
         raise DTypeError(
-            f"{operand.name} is {dtype}, which has no {op}; cast it to float16 first"
+            f"{operand.name} is {dtype}, for which there is no {op}; cast it to float16 first"
         )
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
         raise DTypeError(

@@ -251,7 +251,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         [[4.0, 6.0], [4.0, 6.0]]
     """
     if op not in ("sum", "mean"):
-        raise ArgumentError(f"op of all_reduce must be 'sum' or 'mean', not {shown(op)}")
+        raise ArgumentError(f"all_reduce: op must be 'sum' or 'mean', not {shown(op)}")
     listed = _as_list(tensors, "tensors")
     rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
@@ -289,7 +289,7 @@ def _places(devices: Iterable[object]) -> list[Device]:
     ):
         raise DeviceError(
             f"expected a list of devices, such as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}; "
-            "to pass several tensors, put them into one argument: (X, y)"
+            "to pass several tensors, put them in one tuple: (X, y)"
         )
     places = [_devices.parse(device) for device in devices]
     if not places:
@@ -309,7 +309,7 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
         or not hasattr(things, "__iter__")
     ):
         raise NotATensorError(
-            f"expected a list, with one of the {name} for each device, not {shown(things)} of type "
+            f"expected a list with one of the {name} for each device, not {shown(things)} of type "
             f"{type(things).__qualname__}"
         )
     listed = [registry.as_array(thing) for thing in things]
@@ -364,12 +364,14 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
             continue
         missing = [path for path in paths[0] if path not in own]
         extra = [path for path in own if path not in paths[0]]
-        difference = "has another order"
+        difference = "has its tensors in another order"
         if missing:
             difference = f"has no tensor at {missing[0]!r}"
         elif extra:
             difference = f"has a tensor at {extra[0]!r} too"
-        raise ContainerError(f"{name}[{i}] is not built like {name}[0]: it {difference}")
+        raise ContainerError(
+            f"{name}[{i}] differs in structure from {name}[0]: it {difference}"
+        )
 
 
 def _check_others(parts: list[Any]) -> None:
@@ -406,8 +408,8 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
     for operand in column[1:]:
         if operand.backend is not first.backend:
             raise ArgumentError(
-                f"{operand.name} is a tensor of {operand.backend.name}, expected "
-                f"{first.backend.name}, the backend of {first.name}; gather and all_reduce work within one framework"
+                f"{operand.name} belongs to {operand.backend.name}, but {first.name} belongs to "
+                f"{first.backend.name}; gather and all_reduce work within one framework"
             )
         if operand.value.dtype != dtype:
             raise DTypeError(
@@ -432,7 +434,7 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
                     candidate for candidate in other if candidate.value is operand.value
                 )
                 raise ContainerError(
-                    f"{twin.name} and {operand.name} are one tensor, but two tensors in other replicas; "
+                    f"{twin.name} and {operand.name} are the same tensor here, but two tensors in other replicas; "
                     "tie the weights in all replicas or in none"
                 )
 
@@ -467,7 +469,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
             if variable in owners:
                 raise UnsupportedError(
                     f"{owners[variable].name} and {operand.name} share a variable, which replicate cannot keep shared; "
-                    "put them into one model, or leave one of them out"
+                    "put them in one model, or leave one of them out"
                 )
         owners.update(dict.fromkeys(variables, operand))
         models.append(operand)

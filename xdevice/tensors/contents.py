@@ -138,7 +138,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
     for i, stranger in content.strangers:
         type_name = type(stranger.x).__qualname__
         remedy = stranger.remedy("or pass move=... to say how it moves")
-        hint = f"xdevice does not know a {type_name}, so it stays where it is: {remedy}"
+        hint = f"xdevice does not know the type {type_name}, so the object stays where it is: {remedy}"
         for inner, place in stranger.places():
             yield (
                 partial(_name, name, content.tree, i, inner),
@@ -273,7 +273,7 @@ class _Sorted:
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves
-        hint = "xdevice.tensor(data) makes a tensor of numbers"
+        hint = "to make a tensor from numbers, call xdevice.tensor(data)"
         if self.strangers:
             hint = "it holds tensors: " + self.strangers[0][1].remedy(
                 "or pass move=... to say how it moves"
@@ -351,8 +351,8 @@ class _Sorted:
                         self.tree.path(index) for index in sorted((owners[id(part)], i))
                     )
                     raise UnsupportedError(
-                        f"{one} and {other} share a {type(part).__qualname__}, but their copies would not share it; "
-                        "put them into one model"
+                        f"{one} and {other} share an object of type {type(part).__qualname__}, which their copies "
+                        "would not share; put them in one model"
                     )
             owners.update((id(part), i) for part in (model, *parts))
 
@@ -402,7 +402,7 @@ class _Sorted:
                     stranger.copy_to(target) if is_copy else stranger.move_to(target)
                 )
                 if moved is stranger.x:
-                    text = f"a {type(moved).__qualname__} that moves itself is on {target} now"
+                    text = f"an object of type {type(moved).__qualname__} that moves itself is now on {target}"
                     undo.append(partial(note, text=text))
 
 
@@ -480,7 +480,7 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
         tree = Tree(x, whole=True, once=True)
         path = tree.path(next(i for i, one in enumerate(tree.leaves) if one is leaf))
         raise DeviceNotFoundError(
-            f"{path} cannot be there: {error}" if path else str(error)
+            f"{path} cannot be placed on that device: {error}" if path else str(error)
         ) from None
 
 

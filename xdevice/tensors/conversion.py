@@ -157,7 +157,7 @@ def _require_there(
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
-            f"the tensor is on {source.device_of(x)}, and its memory cannot be shared on {place}"
+            f"the tensor is on {source.device_of(x)}, so its memory cannot be shared on {place}"
         )
 
 
@@ -176,7 +176,7 @@ def _convert_one(
     nobody can write into it, and is copied otherwise."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
-            f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; copy=None copies it"
+            f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; pass copy=None to make a copy"
         )
     if place is not None and kind == "tensor" and source.device_of(array) is not place:
         return _elsewhere(source, array, target, place, copy)
@@ -244,12 +244,12 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
     """Raises `NotATensorError` for a model, and `UnsupportedError` for a symbol."""
     if kind == "model":
         raise NotATensorError(
-            f"convert takes tensors, but a {type(x).__qualname__} is a {source.name} model: convert its weights with "
-            f"xdevice.models.convert_state, which handles their layouts; if it is one variable, convert it as a tensor "
-            f"(tf.convert_to_tensor(x))"
+            f"convert takes tensors, not {source.name} models such as this object of type {type(x).__qualname__}: "
+            f"convert its weights with xdevice.models.convert_state, which handles their layouts; if it is a single "
+            f"variable, turn it into a tensor first (tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
-        raise traced(source, f"a {type(x).__qualname__}")
+        raise traced(source, f"this {type(x).__qualname__}")
 
 
 def _require(target: Backend, device: Device, dtype: str) -> None:
@@ -259,7 +259,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(
-            f"{error}; convert keeps the device: move the tensor first, or pass another one as device="
+            f"{error}; because convert keeps the device, move the tensor first, or pass another device as device="
         ) from None
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
@@ -338,7 +338,7 @@ def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> s
     """Returns why the target cannot compute in the lent memory as it is, for an error; None if
     it can."""
     if not _is_on(lent, device):
-        return f"its memory is on DLPack's device {lent.device}, not on {device}"
+        return f"its memory is on the DLPack device {lent.device}, not on {device}"
     # numbers at an address that is not a multiple of their size crash some kernels, although
     # the framework accepts them
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
@@ -363,7 +363,8 @@ def _is_on(lent: dlpack.Lent, device: Device) -> bool:
 def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
     """Returns the error for copy=False if sharing has failed with `error`."""
     return SharingError(
-        f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; copy=None makes a copy"
+        f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; pass copy=None to make a "
+        f"copy"
     )
 
 

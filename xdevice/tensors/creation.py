@@ -214,7 +214,7 @@ def item(x: Any) -> Any:
     array = owned.backend.to_numpy(inner)
     if array.size != 1:
         raise ShapeError(
-            f"item takes a tensor of one element, not of shape {tuple(array.shape)}"
+            f"item takes a tensor with one element, not a tensor of shape {tuple(array.shape)}"
         )
     value = array.item()
     # `array.item()` returns a Python number for all dtypes of numbers except long doubles
@@ -317,7 +317,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     ]
     if any(is_wrong):
         raise ShapeError(
-            f"a shape consists of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}"
+            f"a shape must consist of ints of 0 or more, such as 2, 3 or (2, 3), not {shown(sizes)}"
         )
     # as Python ints, which cannot overflow in the product below
     whole = tuple([size.__index__() for size in sizes])
@@ -328,7 +328,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"a tensor of {dtype} and shape {shown(whole)} would take 2**63 bytes or more, more than any device has"
+            f"a tensor of dtype {dtype} and shape {shown(whole)} would take 2**63 bytes or more, which no device has"
         )
     return whole
 
@@ -388,7 +388,7 @@ def _is_read(cls: type) -> Owned | None:
 def _refuse_symbol(owned: Owned, cls: type) -> None:
     """Raises `UnsupportedError` for a type of symbols, which have no values."""
     if owned.kind == "symbol":
-        raise traced(owned.backend, f"a {cls.__qualname__}")
+        raise traced(owned.backend, f"this {cls.__qualname__}")
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
@@ -407,11 +407,11 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
             else numpy.asarray(data)
         )
     except (TypeError, ValueError) as error:
-        raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
+        raise DTypeError(f"cannot make a tensor from {shown(data)}: {error}") from error
     # a masked array in a list: NumPy has dropped its mask
     if array.ndim > _depth(data) and any(map(_is_masked, _flat(data))):
         raise DTypeError(
-            f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)"
+            f"cannot make a tensor from {shown(data)}: its mask would be lost; pass x.filled(...) instead"
         )
     # numbers that were read from a file may have the other byte order
     if not array.dtype.isnative:
@@ -421,7 +421,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         return numpy.asarray(data, "object")
     if not _is_numbers(array):
         raise DTypeError(
-            f"cannot make a tensor of {shown(data)}: NumPy reads it as {array.dtype}; "
+            f"cannot make a tensor from {shown(data)}: NumPy reads it as {array.dtype}; "
             f"expected numbers, or nested lists of equal lengths"
         )
     return array
@@ -449,7 +449,7 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
     if name == "object" or (is_huge and all(isinstance(x, int) for x in _flat(data))):
         raise DTypeError(
-            f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'"
+            f"Python ints become int64, but {shown(data)} does not fit in int64; pass dtype='float64'"
         )
     # the usual dtype of floats in deep learning; NumPy makes float64 of Python floats
     if name == "float64":
@@ -461,7 +461,7 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
         return "complex64"
     if name == "uint64" and not _holds_arrays(data):
         raise DTypeError(
-            f"Python ints become int64, and {shown(data)} does not fit; pass dtype='uint64'"
+            f"Python ints become int64, but {shown(data)} does not fit in int64; pass dtype='uint64'"
         )
     return name
 
@@ -496,7 +496,9 @@ def _is_masked(x: Any) -> bool:
 def _require(backend: Backend, dtype: str, place: Device) -> None:
     """Raises `DTypeError` if tensors of the backend cannot have this dtype on the device."""
     # an adapter that narrows a dtype itself refuses the values that do not fit
-    require_dtype(backend, dtype, "the dtype", "say another", place=place, may_narrow=True)
+    require_dtype(
+        backend, dtype, "the dtype", "use another dtype", place=place, may_narrow=True
+    )
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -527,7 +529,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return array.astype(bool)
     # NumPy would drop the imaginary part and only warn
     if array.dtype.kind == "c" and target.kind != "c":
-        raise DTypeError(f"complex numbers do not fit into {name}")
+        raise DTypeError(f"complex numbers do not fit in {name}")
     # float32 holds all their values, and NumPy computes with it below
     if array.dtype.name in _EXTENDED:
         array = array.astype("float32")
@@ -543,7 +545,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         # a Python int that even float64 cannot hold
         except OverflowError as error:
             raise DTypeError(
-                f"a value of {shown(array)} does not fit into {name}: {error}"
+                f"a value in {shown(array)} does not fit in {name}: {error}"
             ) from error
         # values that are infinite already may stay so
         was_infinite = numpy.isinf(
@@ -551,7 +553,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         )
         if (numpy.isinf(cast) & ~was_infinite).any():
             raise DTypeError(
-                f"a value of {shown(array)} does not fit into {name}; name a wider dtype"
+                f"a value in {shown(array)} does not fit in {name}; use a wider dtype"
             )
     return cast
 
@@ -570,7 +572,7 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
         except (ValueError, OverflowError) as error:
             raise DTypeError(
-                f"a value of {shown(array)} does not fit into {target}: {error}"
+                f"a value in {shown(array)} does not fit in {target}: {error}"
             ) from error
     if array.size and array.dtype.kind != "b":
         # checked here, because NumPy's cast wraps around without an error
@@ -587,7 +589,7 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
             )
         if not fits:
             values = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{values} does not fit into {target}")
+            raise DTypeError(f"{values} does not fit in {target}")
     return array.astype(target)
 
 

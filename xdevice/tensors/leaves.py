@@ -104,8 +104,8 @@ def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
     object itself."""
     if new is x:
         raise backend.unsupported(
-            f"{verb} a {type(x).__qualname__}, because its class returns the same object",
-            "move or copy its parts",
+            f"{verb} an object of type {type(x).__qualname__}, because its class returns the same object",
+            "move or copy its parts instead",
         )
     return new
 
@@ -115,7 +115,7 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
     errors call `x`. Raises `UnsupportedError` for a symbol."""
     if kind == "tensor":
         operators = operators_compute_elsewhere(backend)
-        yield name, backend.device_of(x), operators and f"xdevice.to_device moves it{operators}"
+        yield name, backend.device_of(x), operators and f"use xdevice.to_device{operators}"
     elif kind == "symbol":
         raise traced(backend, name() or type(x).__qualname__)
     else:

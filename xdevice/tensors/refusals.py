@@ -28,7 +28,7 @@ def refuse_non_container(x: object, verb: str) -> None:
     if not trees.is_container(x) and trees.stranger(x) is None:
         raise NotATensorError(
             f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
-            f"them; xdevice.tensor(data) makes a tensor of numbers"
+            f"them; to make a tensor from numbers, call xdevice.tensor(data)"
         )
 
 
@@ -37,7 +37,7 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
     Only `to_device` and `copy_to` accept one. `name` is what the error calls it."""
     return UnsupportedError(
         f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
-        "outside the traced function; inside it you can call to_device and copy_to"
+        "outside the traced function. Inside it, only to_device and copy_to accept symbols"
     )
 
 
@@ -47,8 +47,8 @@ def operators_compute_elsewhere(backend: Backend) -> str:
     if backend.computes_on == "operands":
         return ""
     return (
-        f"; but {backend.name} computes +, *, -x and x[i] on its default device, wherever their operands are: if one "
-        f"of these made the tensor, write `with device:` around the computation, or use functions such as xp.add"
+        f". Note that {backend.name} computes +, *, -x and x[i] on its default device, wherever the operands are: if "
+        f"one of these made the tensor, put the computation in a `with device:` block, or use functions such as xp.add"
     )
 
 
@@ -86,7 +86,7 @@ def require_dtype(
     elif not (loads and dtype in backend.short_floats):
         supported = ", ".join(name for name in DTYPES if name in backend.dtypes)
         raise DTypeError(
-            f"{what} is {dtype}, and {backend.name} supports {supported}; {instead}"
+            f"{what} is {dtype}, but {backend.name} supports only {supported}; {instead}"
         )
     if place is not CPU and dtype in backend.lacks(place):
         raise _lack(backend, dtype, place, what, "use {}")
@@ -179,4 +179,4 @@ def lack_of_memory(backend: Backend, variable: Any) -> str | None:
     error; None if they can."""
     if backend.device_of(variable).kind != "meta":
         return None
-    return 'is on meta and has no memory; allocate it first: model.to_empty(device="cpu")'
+    return 'is on the meta device and has no memory; allocate it first with model.to_empty(device="cpu")'

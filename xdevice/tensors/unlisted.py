@@ -222,7 +222,7 @@ class WholeModel:
         left = next((x for x in parameters if backend.device_of(x) is not target), None)
         if left is not None:
             raise backend.unsupported(
-                f"moving a {type(model).__qualname__} to {target} while one of its parameters is on "
+                f"moving the optimizer {type(model).__qualname__} to {target} while one of its parameters is on "
                 f"{backend.device_of(left)}",
                 "move both together: xdevice.to_device((model, optimizer), device)",
             )
@@ -315,11 +315,11 @@ def take_back(
         if moved:
             note(
                 error,
-                f"{len(moved)} of the {len(before)} variables of a {name} have moved and stay there: "
+                f"{len(moved)} of the {len(before)} variables of {name} have moved and were not moved back: "
                 f"{listed(moved, 3)}",
             )
     except Exception:
-        note(error, f"some of the variables of a {name} may have moved")
+        note(error, f"some of the variables of {name} may have moved")
 
 
 def refuse(
@@ -338,9 +338,9 @@ def refuse(
     parameters = [(name, x) for name, x, owner in whole.tensors() if owner.is_parameter(x)]
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
-            f"{verb} {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "
-            "list or dict, where the framework does not find it, and so neither saves nor trains it",
-            f"put it into {backend.lists_layers}{instead}",
+            f"{verb} {name}, an object of type {type(x).__qualname__} that this {type(model).__qualname__} holds in "
+            "a plain attribute, list or dict, where the framework does not find it, and so neither saves nor trains it",
+            f"put it in {backend.lists_layers}{instead}",
         )
 
 
@@ -364,8 +364,8 @@ def _readable(part: Any) -> dict[str, Any]:
         if _holds(_Attribute(key, {}, key, value)):
             name = type(part).__qualname__
             raise ContainerError(
-                f"the slot {key} of a {name} holds tensors, which a move or a copy of the model would leave out; "
-                f"remove {key!r} from __slots__"
+                f"the slot {key} of the class {name} holds tensors, which a move or a copy of the model would leave "
+                f"out; remove {key!r} from __slots__"
             )
     own: dict[str, Any] = vars(part)
     return own
@@ -390,7 +390,7 @@ def _holds(attribute: _Attribute) -> bool:
         if not looks.search(value):
             return False
         raise ContainerError(
-            f"{attribute.name} holds tensors, and cannot be walked: {error}"
+            f"{attribute.name} holds tensors but cannot be searched for them: {error}"
         ) from error
     return any(
         registry.kind_of(type(leaf)) is not None or trees.mover(leaf) is not None

@@ -424,5 +424,5 @@ def _mismatch(place: Location, first: Location) -> DeviceMismatchError:
     """Returns the error for a tensor that is not on the device of the first one."""
     hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(
-        f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}"
+        f"{place[0]()} is on {place[1]}, but {first[0]()} is on {first[1]}; {hint}"
     )

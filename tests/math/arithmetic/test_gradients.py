@@ -327,12 +327,12 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
         (
             lambda p, g: xp.sum(p),
             xdevice.errors.ShapeError,
-            r"the shape \(\) for params\['w'\], which has \(2,\)",
+            r"of shape \(\) for params\['w'\], whose shape is \(2,\)",
         ),
         (
             lambda p, g: xp.astype(p, xp.int32),
             xdevice.errors.DTypeError,
-            r"int32 for params\['w'\], which is float32",
+            r"int32 for params\['w'\], whose dtype is float32",
         ),
     ):
         with pytest.raises(error, match=text):
@@ -350,9 +350,9 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
         (
             {"w": array},
             xdevice.errors.ArgumentError,
-            "params is a tensor of .*, and grads of numpy",
+            "params belongs to .*, but grads belongs to numpy",
         ),
-        ({}, xdevice.errors.NotATensorError, "grads hold no tensor"),
+        ({}, xdevice.errors.NotATensorError, "grads must contain at least one tensor"),
     ):
         with pytest.raises(error, match=text):
             xdevice.math.update(params, grads, lambda p, g: p)
@@ -381,9 +381,9 @@ def test_parameters_that_are_not_floats_are_refused(xp):
         (
             {"w": x, "a": np.ones(2, "float32")},
             xdevice.errors.ArgumentError,
-            r"params\['a'\] of numpy",
+            r"params\['a'\] belongs to numpy",
         ),
-        ({"w": []}, xdevice.errors.NotATensorError, "params hold no tensor"),
+        ({"w": []}, xdevice.errors.NotATensorError, "params must contain at least one tensor"),
         ("w", xdevice.errors.NotATensorError, "expected a tensor"),
     ):
         with pytest.raises(error, match=text):
@@ -395,11 +395,19 @@ def test_parameters_that_are_not_floats_are_refused(xp):
 def test_a_loss_that_is_not_one_float_is_refused(xp):
     x = xdevice.tensor([1.0, 2.0])
     for function, error, text in (
-        (lambda x: x, xdevice.errors.ShapeError, r"a loss of the shape \(2,\)"),
-        (lambda x: xp.sum(xp.astype(x, xp.int32)), xdevice.errors.DTypeError, "a loss of int"),
+        (lambda x: x, xdevice.errors.ShapeError, r"a loss of shape \(2,\)"),
+        (
+            lambda x: xp.sum(xp.astype(x, xp.int32)),
+            xdevice.errors.DTypeError,
+            "a loss of dtype int",
+        ),
         (lambda x: 3.0, xdevice.errors.NotATensorError, r"returned 3.0 of type float"),
         (lambda x: None, xdevice.errors.NotATensorError, "returned None"),
-        (lambda x: np.ones((), "float32"), xdevice.errors.ArgumentError, "a loss of numpy"),
+        (
+            lambda x: np.ones((), "float32"),
+            xdevice.errors.ArgumentError,
+            "the loss belongs to numpy",
+        ),
     ):
         with pytest.raises(error, match=text):
             xdevice.math.value_and_grad(function)(x)
@@ -656,7 +664,7 @@ def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
     assert [xdevice.device_of(constant), xdevice.device_of(unused)] == gpus
     with pytest.raises(
         xdevice.errors.DeviceMismatchError,
-        match="params is on gpu:0, and its gradient on gpu:1",
+        match="params is on gpu:0, but its gradient is on gpu:1",
     ):
         xdevice.math.update(params[0], params[1], lambda p, g: p - g)
 
@@ -729,10 +737,10 @@ def test_what_is_stopped_is_a_constant(xd):
 
 def test_only_tensors_can_be_stopped(xd):
     for nothing in (3.0, {"a": [None]}, ()):
-        with pytest.raises(xdevice.errors.NotATensorError, match="found none in"):
+        with pytest.raises(xdevice.errors.NotATensorError, match="there are none in"):
             xdevice.math.stop_gradient(nothing)
     if xd.name in WITH_MODELS:
-        with pytest.raises(xdevice.errors.NotATensorError, match="which is a model"):
+        with pytest.raises(xdevice.errors.NotATensorError, match="not models such as"):
             xdevice.math.stop_gradient([xd.samples().network(2, 1)])
 
 

@@ -653,7 +653,7 @@ def test_integers_are_not_filled_with_fractions(xp, value):
 @pytest.mark.parametrize("function", ["take", "take_along_axis", "repeat"])
 @pytest.mark.parametrize("value", [1.0, True])
 def test_indices_and_repeats_that_are_no_integers_are_refused_by_name(xp, function, value):
-    said = f"{function} takes integers, not (float32|bool); xp.astype.x, xp.int64. casts it"
+    said = f"{function} takes integers, not (float32|bool); cast the tensor with xp.astype.x, xp.int64."
     with pytest.raises(xdevice.errors.DTypeError, match=said):
         getattr(xp, function)(xp.asarray([1.0]), xp.asarray([value]))
 
@@ -852,10 +852,10 @@ def test_indices_of_a_dtype_that_is_shorter_than_the_axis(xp, dtype):
         assert xdevice.to_numpy(xp.take(x[:100], xp.asarray([-1], dtype=dtype))).tolist() == [
             99
         ]
-        with pytest.raises(IndexError, match="-128 in an axis of 100"):
+        with pytest.raises(IndexError, match="-128 is out of range for an axis of length 100"):
             xp.take(x[:100], last)
     else:
-        with pytest.raises(IndexError, match="255 in an axis of 200"):
+        with pytest.raises(IndexError, match="255 is out of range for an axis of length 200"):
             xp.take(x[:200], xp.asarray([0, 255], dtype=dtype))
 
 

@@ -73,10 +73,10 @@ def test_154_names_and_two_extensions_but_for_what_a_framework_lacks(xp, name):
     for one in lacking:
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=f"{name} does not support {one}; compute it with another",
+            match=f"{name} does not support {one}; convert the tensors to another",
         ):
             getattr(xp, one)
-    with pytest.raises(AttributeError, match="does not name it"):
+    with pytest.raises(AttributeError, match="does not define it"):
         xp.reduce_sum  # noqa: B018
 
 
@@ -217,7 +217,9 @@ def test_sets_and_places(xp):
         xp.unique_values(xp.asarray([math.nan, math.nan])), np.array([math.nan] * 2, "float32")
     )
     close(xp.unique_inverse(here).values, np.unique(x))
-    with pytest.raises(xdevice.errors.ShapeError, match="nonzero takes one dimension or more"):
+    with pytest.raises(
+        xdevice.errors.ShapeError, match="nonzero takes tensors with at least one dimension"
+    ):
         xp.nonzero(xp.asarray(1))
     line, wanted = (
         np.array([1.0, 2.0, 2.0, 5.0], "float32"),
@@ -246,7 +248,7 @@ def test_differences_and_products(xp):
     )
     close(xp.cumulative_prod(here, axis=1), np.cumprod(x, 1))
     close(xp.cumulative_prod(xp.asarray([2, 3]), include_initial=True), np.array([1, 2, 6]))
-    with pytest.raises(xdevice.errors.ArgumentError, match="diff takes an n of 0 or more"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="diff: n must be 0 or more"):
         xp.diff(here, n=-1)
 
 
@@ -326,17 +328,17 @@ def test_linear_algebra_refuses_by_name(xp):
         (
             xdevice.errors.ShapeError,
             lambda: at.cross(xp.ones(2), xp.ones(2)),
-            "linalg.cross takes axes of 3 elements",
+            "linalg.cross needs an axis of length 3",
         ),
         (
             xdevice.errors.ArgumentError,
             lambda: at.matrix_norm(xp.ones((2, 2)), ord=7),
-            "there is no norm 7",
+            "ord must be 'fro'",
         ),
         (
             xdevice.errors.ShapeError,
             lambda: at.solve(xp.ones((2, 2)), xp.ones(3)),
-            "do not fit",
+            "do not match",
         ),
         (
             xdevice.errors.DTypeError,
@@ -384,7 +386,7 @@ def test_fourier(xp, name):
     close(xp.fft.fftfreq(5, d=0.5), np.fft.fftfreq(5, 0.5).astype("float32"))
     close(xp.fft.rfftfreq(5, dtype=xp.float64), np.fft.rfftfreq(5))
     with pytest.raises(
-        xdevice.errors.ShapeError, match=r"needs 1 element or more along each axis, not \(0,\)"
+        xdevice.errors.ShapeError, match=r"needs at least 1 element along each axis, not \(0,\)"
     ):
         xp.fft.fft(xp.asarray(z), n=0)
     with pytest.raises(

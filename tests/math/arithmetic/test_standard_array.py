@@ -78,7 +78,9 @@ def test_numbers_promote_by_the_standard(xd):
     assert (1 + i).dtype == i.dtype
     same(~i & 3, np.asarray([2, 1]))
     same(abs(-i), np.asarray([1, 2]))
-    with pytest.raises(xdevice.errors.DTypeError, match="in place would make float32"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match=r"in-place operator would turn .* into float32"
+    ):
         i += 1.5
     with pytest.raises(xdevice.errors.DTypeError):
         i / 2

@@ -474,7 +474,7 @@ def test_results_are_where_the_tensors_are(xp, name):
     if len(places) > 1:
         with pytest.raises(
             xdevice.errors.DeviceMismatchError,
-            match=r"labels is on .*, expected .* where logits is",
+            match=r"labels is on .*, but logits is on .*;",
         ):
             nn.cross_entropy(x, xdevice.to_device(labels, places[0]))
         with pytest.raises(xdevice.errors.DeviceMismatchError):
@@ -526,17 +526,17 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.errors.NotATensorError, "relu takes tensors", lambda: nn.relu([1.5])),
         (
             xdevice.errors.NotATensorError,
-            "cross_entropy takes tensors",
+            "cross_entropy takes .* tensors",
             lambda: nn.cross_entropy(floats, [1]),
         ),
         (
             xdevice.errors.ArgumentError,
-            "was given a tensor of",
+            "takes only its own tensors",
             lambda: nn.dropout(floats, stranger > 0, 0.5),
         ),
         (
             xdevice.errors.ArgumentError,
-            "was given a tensor of",
+            "takes only its own tensors",
             lambda: nn.conv2d(images, stranger),
         ),
         (
@@ -572,43 +572,51 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (xdevice.errors.ArgumentError, "n must be an int", lambda: nn.one_hot(ints, 2.0)),
         (xdevice.errors.ArgumentError, "n must be 1 or more", lambda: nn.one_hot(ints, 0)),
-        (xdevice.errors.ShapeError, "no axis 2", lambda: nn.softmax(floats, axis=2)),
-        (xdevice.errors.ShapeError, "no axis -1", lambda: nn.log_softmax(xp.asarray(1.0))),
-        (xdevice.errors.ShapeError, "takes x of the shape", lambda: nn.max_pool2d(floats, 2)),
         (
             xdevice.errors.ShapeError,
-            "takes x of the shape",
+            "axis 2 is out of range",
+            lambda: nn.softmax(floats, axis=2),
+        ),
+        (
+            xdevice.errors.ShapeError,
+            "axis -1 is out of range",
+            lambda: nn.log_softmax(xp.asarray(1.0)),
+        ),
+        (xdevice.errors.ShapeError, "takes x of shape", lambda: nn.max_pool2d(floats, 2)),
+        (
+            xdevice.errors.ShapeError,
+            "takes x of shape",
             lambda: nn.conv2d(xp.ones((1, 2, 0, 5)), kernel),
         ),
         (
             xdevice.errors.ShapeError,
-            "takes kernel of the shape",
+            "takes kernel of shape",
             lambda: nn.conv2d(images, floats),
         ),
         (
             xdevice.errors.ShapeError,
-            "2 channels, and the kernel",
+            "has 2 channels in its shape",
             lambda: nn.conv2d(images, xp.ones((3, 1, 2, 2))),
         ),
         (
             xdevice.errors.ShapeError,
-            "a bias of the shape",
+            "the bias must have the shape",
             lambda: nn.conv2d(images, kernel, xp.ones(2)),
         ),
         (
             xdevice.errors.ShapeError,
-            "does not fit into",
+            "does not fit in",
             lambda: nn.conv2d(images, xp.ones((3, 2, 5, 5))),
         ),
-        (xdevice.errors.ShapeError, "does not fit into", lambda: nn.avg_pool2d(images, 6)),
+        (xdevice.errors.ShapeError, "does not fit in", lambda: nn.avg_pool2d(images, 6)),
         (
             xdevice.errors.ShapeError,
-            "labels of the shape",
+            "labels of shape",
             lambda: nn.cross_entropy(floats, ints),
         ),
         (
             xdevice.errors.ShapeError,
-            "labels of the shape",
+            "labels of shape",
             lambda: nn.cross_entropy(images, ints),
         ),
         (
@@ -618,19 +626,27 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "a mask of the shape",
+            "the mask must have the shape",
             lambda: nn.dropout(floats, floats[0] > 0, 0.5),
         ),
         (
             IndexError,
-            "no index 2; expected 0 to 1",
+            "index 2 is out of range; expected 0 to 1",
             lambda: nn.cross_entropy(floats, xp.asarray([2])),
         ),
-        (IndexError, "no index -1", lambda: nn.cross_entropy(floats, xp.asarray([-1]))),
-        (IndexError, "no index -100", lambda: nn.cross_entropy(floats, xp.asarray([-100]))),
+        (
+            IndexError,
+            "index -1 is out of range",
+            lambda: nn.cross_entropy(floats, xp.asarray([-1])),
+        ),
+        (
+            IndexError,
+            "index -100 is out of range",
+            lambda: nn.cross_entropy(floats, xp.asarray([-100])),
+        ),
         (
             xdevice.errors.ShapeError,
-            "has no elements there",
+            "has no elements along it",
             lambda: nn.layer_norm(xp.ones(())),
         ),
         (
@@ -640,7 +656,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ArgumentError,
-            "an eps of 0 or more",
+            "eps must be a small number",
             lambda: nn.layer_norm(floats, eps=-1),
         ),
         (
@@ -670,7 +686,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "a mask that broadcasts to",
+            "a mask that can be broadcast to",
             lambda: nn.attention(floats, floats, floats, mask=xp.asarray([True] * 5)),
         ),
         (
@@ -680,18 +696,22 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "a table of the shape",
+            "a table of shape",
             lambda: nn.embedding(ints, xp.ones(3)),
         ),
         (
             IndexError,
-            "embedding: there is no index 2",
+            "embedding: index 2 is out of range",
             lambda: nn.embedding(ints, xp.ones((2, 3))),
         ),
-        (IndexError, "no index -1", lambda: nn.embedding(xp.asarray([-1]), floats)),
         (
             IndexError,
-            "no index 2",
+            "index -1 is out of range",
+            lambda: nn.embedding(xp.asarray([-1]), floats),
+        ),
+        (
+            IndexError,
+            "index 2 is out of range",
             lambda: nn.cross_entropy(xp.ones((1, 2)), xp.asarray([2]), reduction="sum"),
         ),
         (
@@ -701,7 +721,7 @@ def test_what_is_refused_by_name(xp, name):
         ),
         (
             xdevice.errors.ShapeError,
-            "two tensors of one shape",
+            "two tensors of the same shape",
             lambda: nn.mse_loss(floats, xp.ones(3)),
         ),
         (
@@ -709,8 +729,8 @@ def test_what_is_refused_by_name(xp, name):
             "no elements",
             lambda: nn.mse_loss(xp.ones((0,)), xp.ones((0,))),
         ),
-        (IndexError, "no index 2; expected 0 to 1", lambda: nn.one_hot(ints, 2)),
-        (IndexError, "no index -1", lambda: nn.one_hot(xp.asarray([-1]), 2)),
+        (IndexError, "index 2 is out of range; expected 0 to 1", lambda: nn.one_hot(ints, 2)),
+        (IndexError, "index -1 is out of range", lambda: nn.one_hot(xp.asarray([-1]), 2)),
     ]
     for error, message, call in refusals:
         with pytest.raises(error, match=message):
@@ -726,7 +746,7 @@ def test_a_label_that_is_no_class_is_refused_whoever_looks(xp, label):
         lambda: nn.cross_entropy(xp.ones((3, 3)), labels),
         lambda: nn.embedding(labels, xp.ones((3, 2))),
     ):
-        with pytest.raises(IndexError, match=f"no index {label}; expected 0 to 2"):
+        with pytest.raises(IndexError, match=f"index {label} is out of range; expected 0 to 2"):
             call()
 
 

@@ -88,7 +88,7 @@ def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
     with xdevice.use_backend(name):
         x = xdevice.ones(2, 3)
         with pytest.raises(
-            Exception, match=r"takes x of the shape \(batch, channels, height, width\)"
+            Exception, match=r"takes x of shape \(batch, channels, height, width\)"
         ):
             compiled(name, pooled)(x)
         with pytest.raises(Exception, match="relu takes real floats, not int"):
@@ -154,7 +154,7 @@ def test_indices_out_of_range_in_a_tf_function_are_no_finite_numbers(label):
 def test_labels_that_are_no_classes_under_torch_compile():
     with (
         xdevice.use_backend("torch"),
-        pytest.raises(IndexError, match="no index 3; expected 0 to 2"),
+        pytest.raises(IndexError, match="index 3 is out of range; expected 0 to 2"),
     ):
         compiled("torch", nn.cross_entropy)(xdevice.ones(2, 3), xdevice.tensor([0, 3]))
 

@@ -242,7 +242,7 @@ WRONG = [
     (
         lambda: random.uniform(2, dtype="int32"),
         xdevice.errors.DTypeError,
-        "does not draw int32",
+        "cannot draw int32",
     ),
     (lambda: random.uniform(2, dtype="floaty"), xdevice.errors.DTypeError, "floaty"),
     (lambda: random.uniform(-1, 1), xdevice.errors.ShapeError, "shape"),
@@ -251,19 +251,23 @@ WRONG = [
     (lambda: random.uniform(*[1] * 65), xdevice.errors.ShapeError, "axes"),
     (lambda: random.uniform(2, device="gpu:77"), xdevice.errors.DeviceNotFoundError, "gpu:77"),
     (lambda: random.uniform(2, device="gqu"), xdevice.errors.DeviceError, "gqu"),
-    (lambda: random.normal(2, scale=-1), xdevice.errors.ArgumentError, "scale is -1"),
+    (
+        lambda: random.normal(2, scale=-1),
+        xdevice.errors.ArgumentError,
+        "must be 0 or more, not -1",
+    ),
     (
         lambda: random.normal(2, scale=1e38),
         xdevice.errors.ArgumentError,
-        "do not fit into float32",
+        "do not fit in float32",
     ),
     (
         lambda: random.normal(2, loc=3.4e38, scale=1e36),
         xdevice.errors.ArgumentError,
-        "do not fit into float32",
+        "do not fit in float32",
     ),
     (lambda: random.normal(2, loc="0"), xdevice.errors.ArgumentError, "loc must be a number"),
-    (lambda: random.normal(2, dtype="bool"), xdevice.errors.DTypeError, "does not draw bool"),
+    (lambda: random.normal(2, dtype="bool"), xdevice.errors.DTypeError, "cannot draw bool"),
     (
         lambda: random.integers((2,), high=0),
         xdevice.errors.ArgumentError,
@@ -282,32 +286,32 @@ WRONG = [
     (
         lambda: random.integers((2,), high=129, dtype="int8"),
         xdevice.errors.DTypeError,
-        "between 0 and 128 do not fit into int8",
+        "between 0 and 128 do not fit in int8",
     ),
     (
         lambda: random.integers(2, low=-1, high=2, dtype="uint8"),
         xdevice.errors.DTypeError,
-        "do not fit into uint8",
+        "do not fit in uint8",
     ),
     (
         lambda: random.integers((2,), high=2**70),
         xdevice.errors.DTypeError,
-        "do not fit into int",
+        "do not fit in int",
     ),
     (
         lambda: random.integers((2,), high=2, dtype="float32"),
         xdevice.errors.DTypeError,
-        "does not draw float32",
+        "cannot draw float32",
     ),
-    (lambda: random.permutation(-1), xdevice.errors.ArgumentError, "n=-1"),
+    (lambda: random.permutation(-1), xdevice.errors.ArgumentError, "not -1"),
     (lambda: random.permutation([1, 2]), xdevice.errors.ArgumentError, "n must be an int"),
     (lambda: random.permutation(2**61), xdevice.errors.ShapeError, "shape"),
     (
         lambda: random.permutation(300, dtype="int8"),
         xdevice.errors.DTypeError,
-        "do not fit into int8",
+        "do not fit in int8",
     ),
-    (lambda: random.bernoulli(2, p=1.5), xdevice.errors.ArgumentError, "p is 1.5"),
+    (lambda: random.bernoulli(2, p=1.5), xdevice.errors.ArgumentError, "not 1.5"),
     (
         lambda: random.bernoulli(2, p=float("nan")),
         xdevice.errors.ArgumentError,
@@ -352,13 +356,13 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
     for draw in (random.uniform, random.normal, random.bernoulli):
         with pytest.raises(
             xdevice.errors.DTypeError,
-            match=r"float64, which jax would narrow; say another\. JAX has it only if 64",
+            match=r"float64, which jax would narrow; use another dtype\. JAX has it only if 64",
         ):
             draw(2, dtype="float64")
     for shape in ((0,), (1,)):
         with pytest.raises(
             xdevice.errors.DTypeError,
-            match="do not fit into int32, the stand-in for int64 here",
+            match="do not fit in int32, which replaces int64 here",
         ):
             random.integers(shape, high=2**31 + 1)
     np.testing.assert_array_equal(xdevice.to_numpy(random.uniform(4)), expected)
@@ -398,15 +402,15 @@ def test_probabilities_may_be_a_tensor_that_is_not_quite_exact(xd):
 @pytest.mark.parametrize(
     ("p", "said"),
     [
-        ([], "one probability or more along one axis, not of the shape (0,)"),
-        ([[0.5, 0.5]], "along one axis, not of the shape (1, 2)"),
-        (1.0, "along one axis, not of the shape ()"),
-        ("half", "p must be probabilities, not 'half'"),
-        ([0.5, [0.5]], "p must be probabilities"),
+        ([], "a vector with at least one probability, but its shape is (0,)"),
+        ([[0.5, 0.5]], "but its shape is (1, 2)"),
+        (1.0, "but its shape is ()"),
+        ("half", "p must be a sequence of probabilities, not 'half'"),
+        ([0.5, [0.5]], "p must be a sequence of probabilities"),
         ([0.5, -0.5, 1.0], "p[1] is -0.5"),
         ([0.5, 0.5, float("nan")], "p[2] is nan"),
-        ([0.5, 0.4], "the sum of p must be 1, and is 0.9"),
-        ([float("inf")], "the sum of p must be 1, and is inf"),
+        ([0.5, 0.4], "the sum of p must be 1, but it is 0.9"),
+        ([float("inf")], "the sum of p must be 1, but it is inf"),
     ],
 )
 @pytest.mark.usefixtures("_numpy")

@@ -111,7 +111,7 @@ def test_a_seed_that_is_kept_and_entered_later_takes_nothing_back_that_came_afte
 def test_a_block_that_is_left_elsewhere_is_refused():
     block = random.seed(1)
     with pytest.raises(
-        xdevice.errors.ScopeError, match=r"seed\(1\) is left in a thread or asyncio task"
+        xdevice.errors.ScopeError, match=r"seed\(1\) was left in a thread or asyncio task"
     ):
         block.__exit__(None, None, None)
 
@@ -455,7 +455,7 @@ def test_a_wrong_state_or_seed_changes_nothing():
         state = random.get_state()
         for wrong in ({}, None, {**state, "bits": {"bit_generator": "MT19937"}}):
             with pytest.raises(
-                xdevice.errors.ArgumentError, match="set_state takes what get_state returned"
+                xdevice.errors.ArgumentError, match="set_state expects a state from get_state"
             ):
                 random.set_state(wrong)
         with pytest.raises(xdevice.errors.ArgumentError, match="from 0 to"):

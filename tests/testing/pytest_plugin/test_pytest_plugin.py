@@ -449,7 +449,7 @@ def test_a_device_that_is_misspelt_ends_the_run_though_no_test_asks_for_it(proje
     result = project.run_here("--xd-backends=np", "--xd-device=gup")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert (
-        "--xd-device=gup: 'gup' is not a device: there is no kind 'gup' (did you mean 'gpu'?)"
+        "--xd-device=gup: 'gup' is not a device: there is no kind of device called 'gup' (did you mean 'gpu'?)"
         in result.stderr.str()
     )
 

@@ -406,7 +406,7 @@ def test_dtypes_and_devices_are_those_of_the_models_themselves():
     found = difference(ours.double(), theirs)
     assert (found.problem, found.actual) == ("dtype", "float64")
     xdevice.assert_parity(ours, theirs, check_dtype=False)
-    with pytest.raises(xdevice.errors.DTypeError, match="is bfloat16, and mxnet supports"):
+    with pytest.raises(xdevice.errors.DTypeError, match="is bfloat16, but mxnet supports"):
         xdevice.assert_parity(ours.bfloat16(), theirs)
 
 

@@ -200,7 +200,7 @@ def test_a_masked_array_is_refused_because_its_mask_would_be_lost(path):
 
 def test_a_backend_without_the_dtype_says_which_tensor(path):
     xdevice.save(path, {"a": np.zeros(2, "float32"), "b": np.zeros(2, "int16")})
-    with pytest.raises(xdevice.errors.DTypeError, match="b is int16, and mxnet supports"):
+    with pytest.raises(xdevice.errors.DTypeError, match="b is int16, but mxnet supports"):
         xdevice.load(path, backend="mxnet")
 
 
@@ -658,7 +658,7 @@ def test_a_dtype_that_the_backend_cannot_write_is_refused_before_anything_is_wri
     }
     monkeypatch.setattr(paddle, "short_floats", frozenset())  # as on virtual GPUs
     with pytest.raises(
-        xdevice.errors.DTypeError, match="b is float8_e5m2, and paddle supports"
+        xdevice.errors.DTypeError, match="b is float8_e5m2, but paddle supports"
     ):
         xdevice.load(path, into=target)
     assert target["a"].tolist() == [0, 0]
@@ -710,7 +710,7 @@ def test_a_model_on_meta_has_nothing_to_load_into(is_a_file, tmp_path, monkeypat
     model = torch.nn.Linear(2, 1, device="meta")
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"weight.* is on meta and has no memory.*to_empty\(device=",
+        match=r"weight.* is on the meta device and has no memory.*to_empty\(device=",
     ):
         xdevice.load("file" if is_a_file else source.state_dict(), into=model)
     model.to_empty(device="cpu")
@@ -1206,7 +1206,7 @@ def test_a_sparse_array_of_several_parts_is_refused_before_anything_is_written(
     x = inside(getattr(sparse, kind).fromdense(jax.numpy.eye(3) * 2.5))
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match=rf"is a {kind}, whose tensors have a meaning only together",
+        match=rf"is of type {kind}, whose tensors have a meaning only together",
     ):
         xdevice.save(path, x)
     assert not path.exists()

@@ -195,8 +195,8 @@ class Processes(Primitives):
         it. All processes of the group call it at the same time, and may exchange addresses by
         `group.exchange`. The engine listens on the address `group.host` only."""
         raise self.unsupported(
-            f"an engine {name!r} for several processes",
-            "choose engine='auto', which takes PyTorch",
+            f"the engine {name!r} for several processes",
+            "choose engine='auto', which uses PyTorch",
         )
 
     def start_native_group(self, group: Group) -> NativeGroup:
@@ -205,7 +205,7 @@ class Processes(Primitives):
         `start_engine`. A process can have only one such group. If the program has made one with
         the same ranks, that one is kept as it is, and the program must end it."""
         raise self.unsupported(
-            "a group of processes for all of its own functions", "use the methods of the world"
+            "a process group for its own functions", "use the methods of the world"
         )
 
     def why_no_engine(self) -> str:

@@ -60,8 +60,8 @@ def _before(q: Any, k: Any) -> Any:
     checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
     if None in lengths:
         raise checks.backend.unsupported(
-            "causal attention of a length that is not known while a function is traced",
-            "give it as the mask",
+            "causal attention on a sequence whose length is unknown while a function is traced",
+            "pass the causal mask as mask=",
         )
     return checks.constant(numpy.tri(*lengths, dtype=bool), q)
 

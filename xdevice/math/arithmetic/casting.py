@@ -36,7 +36,9 @@ def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
     """Returns the limits of a dtype of floats or complex numbers, or of that of a tensor."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "fc":
-        raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
+        raise DTypeError(
+            f"finfo expects a floating-point or complex dtype, not {name}; for integers, use iinfo"
+        )
     return dtypes.floats(name, checks.kernels.dtype(floats.PARTS.get(name, name)))
 
 
@@ -44,7 +46,7 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
     """Returns the limits of a dtype of integers, or of that of a tensor."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "iu":
-        raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
+        raise DTypeError(f"iinfo expects an integer dtype, not {name}; for floats, use finfo")
     return dtypes.integers(name, checks.kernels.dtype(name))
 
 
@@ -65,7 +67,7 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
     names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]
     if not names:
-        raise DTypeError("result_type needs a tensor or a dtype among the numbers")
+        raise DTypeError("result_type needs at least one tensor or dtype among its arguments")
     return checks.kernels.dtype(checks.common(names, numbers))
 
 

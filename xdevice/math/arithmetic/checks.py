@@ -150,21 +150,21 @@ class Checks:
         # count as arrays
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
-                f"{function} takes tensors of {self.backend.name}, not the number {shown(x)}; xp.asarray(...) makes one"
+                f"{function} takes {self.backend.name} tensors, not the number {shown(x)}; convert it with xp.asarray"
             )
         x = registry.as_array(x)
         owned = registry.kind_of(type(x))
         if owned is None:
             raise NotATensorError(
-                f"{function} takes tensors of {self.backend.name}, not {shown(x)} of type {type(x).__qualname__}; "
-                "xp.asarray makes one of numbers and of lists"
+                f"{function} takes {self.backend.name} tensors, not {shown(x)} of type {type(x).__qualname__}; "
+                "to make a tensor from numbers or lists, call xp.asarray"
             )
         # a tensor of another framework is not converted, because a program should notice it
         if owned.backend is not self.backend:
             raise ArgumentError(
-                f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; convert it "
-                f"with xdevice.convert(x, {self.backend.name!r}), or if you have called set_backend, call "
-                "array_namespace again"
+                f"{function} of the {self.backend.name} namespace takes only its own tensors, not "
+                f"{owned.backend.name} tensors; convert them with xdevice.convert(x, {self.backend.name!r}), or if "
+                "you have called set_backend, call array_namespace again"
             )
         if owned.kind == "model":
             return self._tensor_of_variable(x, function)
@@ -180,7 +180,7 @@ class Checks:
         tensor = self.backend.tensor_of(x)
         if tensor is None:
             raise NotATensorError(
-                f"{function} takes tensors, not a {type(x).__qualname__}, which is a model"
+                f"{function} takes tensors, not models such as this object of type {type(x).__qualname__}"
             )
         return tensor
 
@@ -205,7 +205,8 @@ class Checks:
     def _sparse(self, x: Any) -> UnsupportedError:
         """Returns the error for a tensor that is not dense."""
         return self.backend.unsupported(
-            f"arithmetic for a {type(x).__name__} that is not dense", "make it dense"
+            f"arithmetic on an object of type {type(x).__name__} that is not dense",
+            "convert it to a dense tensor first",
         )
 
     def name(self, x: Any) -> str:
@@ -217,7 +218,7 @@ class Checks:
         int32 in place of int64 on JAX without 64-bit. Raises `DTypeError` if there is none."""
         if name not in self.backend.dtypes:
             raise DTypeError(
-                f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}"
+                f"{self.backend.name} does not support {name}; it supports {', '.join(sorted(self.backend.dtypes))}"
             )
         refusal = self.backend.dtype_refusal(name)
         if refusal is None:
@@ -225,7 +226,7 @@ class Checks:
         # JAX without 64-bit has int32 wherever the standard has int64, such as for indices
         if name == "int64":
             return "int32"
-        raise DTypeError(f"{self.backend.name} has no {name} here: {refusal}")
+        raise DTypeError(f"{self.backend.name} cannot use {name} here: {refusal}")
 
     def require(self, x: Any, kinds: str, function: str) -> Any:
         """Returns `x` as a tensor, like `tensor`. Raises `DTypeError` if the kind of its dtype
@@ -249,7 +250,7 @@ class Checks:
             to = "xp.int64"
         refused = " and ".join(dict.fromkeys(names))
         return DTypeError(
-            f"{function} takes {dtypes.WORDS[kinds]}, not {refused}; xp.astype(x, {to}) casts it"
+            f"{function} takes {dtypes.WORDS[kinds]}, not {refused}; cast the tensor with xp.astype(x, {to})"
         )
 
     def cast(self, x: Any, name: str) -> Any:
@@ -266,7 +267,8 @@ class Checks:
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
             raise NotATensorError(
-                f"{function} needs a tensor among {shown(tuple(values))}; xp.asarray makes one"
+                f"{function} needs at least one tensor, but there is none in {shown(tuple(values))}; make one with "
+                f"xp.asarray"
             )
         if self.compares_devices:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
@@ -364,7 +366,7 @@ class Checks:
 
     def require_values(self, x: Any, words: str) -> None:
         """Raises `UnsupportedError` for a symbol; `words` says in the error what it is, such as
-        "the tensor of nonzero"."""
+        "the argument of nonzero"."""
         if not self.has_values(x):
             raise traced(self.backend, words)
 
@@ -388,9 +390,9 @@ class Checks:
         for device, x in zip(devices, tensors, strict=True):
             if device is not devices[0]:
                 raise DeviceMismatchError(
-                    f"{function}: a tensor of the shape {shape_of(x)} is on {device}, and the first one, of the shape "
-                    f"{shape_of(tensors[0])}, is on {devices[0]}; move it: xdevice.to_device(x, {str(devices[0])!r})"
-                    f"{operators_compute_elsewhere(self.backend)}"
+                    f"{function}: a tensor of shape {shape_of(x)} is on {device}, but the first tensor, of shape "
+                    f"{shape_of(tensors[0])}, is on {devices[0]}; move all to one device: xdevice.to_device(x, "
+                    f"{str(devices[0])!r}){operators_compute_elsewhere(self.backend)}"
                 )
 
     def are_together(self, values: Sequence[Any]) -> bool:
@@ -428,8 +430,8 @@ class Checks:
         it is not known."""
         if None in shape:
             raise self.backend.unsupported(
-                f"{function} of the shape {shape}, whose None is not known while a function is traced",
-                "trace with the lengths of all axes",
+                f"{function} on the shape {shape}, which has a size that is unknown while the function is traced",
+                "trace the function with a shape in which every size is known",
             )
         return shape
 
@@ -455,7 +457,7 @@ class Checks:
             raise ShapeError(f"{function}: an axis must be an int, not {shown(axis)}") from None
         if not -ndim <= whole < ndim:
             raise AxisError(
-                f"{function}: there is no axis {whole} in a tensor of {ndim} dimensions"
+                f"{function}: axis {whole} is out of range for a {ndim}-dimensional tensor"
             )
         return whole % ndim
 
@@ -469,7 +471,7 @@ class Checks:
             return (self.axis(axis, ndim, function),)
         axes = [self.axis(item, ndim, function) for item in listed(axis)]
         if len(set(axes)) != len(axes):
-            raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
+            raise ShapeError(f"{function}: the same axis appears twice in {shown(axis)}")
         # the contract promises kernels ascending axes
         return tuple(sorted(axes))
 
@@ -528,7 +530,7 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
         others = {length for length in sizes if length != 1}
         if len(others - {None}) > 1:
             raise ShapeError(
-                f"the shapes {', '.join(map(str, shapes))} do not broadcast together"
+                f"the shapes {', '.join(map(str, shapes))} cannot be broadcast together"
             )
         # a known length comes before None; without any, the length is 1
         result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))

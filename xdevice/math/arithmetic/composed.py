@@ -120,7 +120,7 @@ def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
     `is_above`, with zeros in place of the others."""
     import numpy
 
-    rows, columns = checks.full_shape(x, "a triangle")[-2:]
+    rows, columns = checks.full_shape(x, "tril or triu")[-2:]
     # a mask, because a product with ones and zeros would turn infinity into NaN
     mask = checks.constant(numpy.tri(rows, columns, k, bool) != is_above, x)
     return checks.kernels.where(mask, x, checks.kernels.number(0, checks.name(x), x))

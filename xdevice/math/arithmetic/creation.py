@@ -43,7 +43,7 @@ def asarray(
     if not _is_mine(checks, obj):
         if copy is False:
             raise SharingError(
-                "asarray(copy=False) takes only a tensor of this backend; anything else has to be copied"
+                "asarray(copy=False) takes only tensors of this backend; omit copy=False to copy anything else"
             )
         return creation.tensor_of(
             checks.backend, obj, device, None if dtype is None else dtype_name(dtype)
@@ -53,7 +53,9 @@ def asarray(
     result = result if device is None else verbs.to_device(result, device)
     # a cast and a move both copy
     if copy is False and result is not x:
-        raise SharingError("asarray(copy=False) cannot change dtype or device without a copy")
+        raise SharingError(
+            "asarray(copy=False) cannot change the dtype or device without a copy; omit copy=False"
+        )
     return checks.kernels.copy(result) if copy and result is x else result
 
 
@@ -74,7 +76,9 @@ def from_dlpack(
     moved = verbs.to_device(result, device)
     # another device needs a copy
     if copy is False and moved is not result:
-        raise SharingError("from_dlpack(copy=False) cannot change the device without a copy")
+        raise SharingError(
+            "from_dlpack(copy=False) cannot change the device without a copy; omit copy=False"
+        )
     return moved
 
 
@@ -138,7 +142,7 @@ def _place(checks: Checks, dtype: str, device: object) -> Device:
     """Returns the device of a new tensor: the argument `device`, or if that is None that of the
     `with device:` block. Raises `DTypeError` if it cannot have the dtype."""
     place = creation.place_for(checks.backend, device)
-    require_dtype(checks.backend, dtype, "the dtype", "say another", place=place)
+    require_dtype(checks.backend, dtype, "the dtype", "use another dtype", place=place)
     return place
 
 
@@ -195,7 +199,7 @@ def arange(
     import numpy
 
     if step == 0:
-        raise ShapeError("arange takes a step other than 0")
+        raise ShapeError("arange: step must not be 0")
     start, stop, step = _plain(start), _plain(stop), _plain(step)
     first, last = (0, start) if stop is None else (start, stop)
     # by the standard, the result is of integers if all three are ints, and of floats otherwise
@@ -233,7 +237,9 @@ def linspace(
     name = _named(checks, dtype, "float32", device)
     # evenly spaced integers do not exist for most arguments
     if dtypes.kind_of(name) not in "fc":
-        raise DTypeError(f"linspace makes floats or complex numbers, not {name}")
+        raise DTypeError(
+            f"linspace returns floats or complex numbers, not {name}; pass a floating-point or complex dtype"
+        )
     start, stop = _plain(start), _plain(stop)
     return _placed(checks, numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
 
@@ -275,7 +281,7 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]
     if any(len(x.shape) != 1 for x in tensors):
         raise ShapeError(
-            f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}"
+            f"meshgrid takes vectors, not tensors of shapes {[shape_of(x) for x in tensors]}"
         )
     if tensors:
         checks.require_one_device("meshgrid", *tensors)
@@ -318,7 +324,9 @@ def _matrices(checks: Checks, function: str, x: Any) -> Any:
     x = checks.tensor(x, function)
     shape = checks.full_shape(x, function)
     if len(shape) < 2:
-        raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
+        raise ShapeError(
+            f"{function} takes tensors with at least two dimensions, not a tensor of shape {shape}"
+        )
     return x
 
 

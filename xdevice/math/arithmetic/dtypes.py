@@ -95,12 +95,12 @@ def require_fits(value: complex, name: str) -> None:
         return
     if not isinstance(value, int):
         raise DTypeError(
-            f"{value} is not an integer, and the tensor is to be {name}; round it, or name a dtype of floats"
+            f"{value} is not an integer, but the dtype of the tensor is {name}; round it, or use a floating-point dtype"
         )
     limits = integers(name)
     if not limits.min <= value <= limits.max:
         raise DTypeError(
-            f"{value} does not fit into {name}, the dtype of the other tensor; cast that first"
+            f"{value} does not fit in {name}, the dtype of the tensor; use a wider dtype"
         )
 
 
@@ -111,7 +111,7 @@ def _require_float(value: complex, name: str) -> None:
         complex(value)
     except OverflowError:
         raise DTypeError(
-            f"an int of {int(value.real).bit_length()} bits does not fit into {name}"
+            f"an int of {int(value.real).bit_length()} bits does not fit in {name}"
         ) from None
 
 
@@ -182,7 +182,7 @@ def _of_integers(low: str, high: str) -> str:
     # there is no signed integer of 128 bits
     if bits == 64:
         raise DTypeError(
-            f"{low} and {high} have no common integer dtype; cast one: xp.astype(x, xp.int64)"
+            f"{low} and {high} have no common integer dtype; cast one of the tensors with xp.astype(x, xp.int64)"
         )
     return f"int{max(signed, 2 * bits)}"
 
@@ -207,6 +207,6 @@ def is_dtype(name: str, kind: str) -> bool:
     if kind not in kinds:
         names = ", ".join(map(repr, kinds))
         raise DTypeError(
-            f"there is no kind of dtypes {shown(kind)}; expected one of {names}, or a dtype"
+            f"{shown(kind)} is not a kind of dtype; expected one of {names}, or a dtype"
         )
     return name in DTYPES and kind_of(name) in kinds[kind]

@@ -84,13 +84,13 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _WHOLE.fullmatch(text):
         raise ArgumentError(
-            f'einsum takes letters for the axes, as "ij,jk->ik", not {shown(subscripts)}'
+            f'einsum takes subscripts such as "ij,jk->ik", not {shown(subscripts)}'
         )
     inputs, arrow, result = text.partition("->")
     terms = inputs.split(",")
     if len(terms) != len(shapes):
         raise ArgumentError(
-            f"einsum: {text!r} is for {len(terms)} tensors, and there are {len(shapes)}"
+            f"einsum: {text!r} describes {len(terms)} tensors, but the call has {len(shapes)}"
         )
     # the axes of `...` get letters that the text does not use; `more` is their number in each
     # operand
@@ -102,11 +102,13 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
     for term, shape, count in zip(terms, shapes, more, strict=True):
         if count < 0 or (count and "..." not in term):
             raise ShapeError(
-                f"einsum: {term!r} in {text!r} does not name the axes of the shape {shape}"
+                f"einsum: {term!r} in {text!r} does not match the axes of a tensor of shape {shape}"
             )
     most = max([0, *(count for term, count in zip(terms, more, strict=True) if "..." in term)])
     if most > len(free):
-        raise ArgumentError(f"einsum: there are not enough letters for the axes of {text!r}")
+        raise ArgumentError(
+            f"einsum: there are not enough letters to name all the axes in {text!r}"
+        )
     # shapes are aligned at their ends, so an operand with fewer axes in `...` gets the last of
     # the letters
     unnamed = "".join(free[:most])
@@ -120,11 +122,13 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
             sorted(x for x in set(whole) if whole.count(x) == 1 and x not in unnamed)
         )
     elif most and "..." not in result:
-        raise ArgumentError(f"einsum: the result in {text!r} lacks the axes of ...")
+        raise ArgumentError(
+            f"einsum: the result in {text!r} must contain '...', because a tensor does"
+        )
     result = result.replace("...", unnamed)
     if len(set(result)) != len(result) or not set(result) <= set(whole):
         raise ArgumentError(
-            f"einsum: the result in {text!r} names an axis twice, or one that no tensor has"
+            f"einsum: the result in {text!r} names an axis twice, or an axis that no tensor has"
         )
     _require_lengths(text, terms, shapes)
     return terms, result
@@ -142,7 +146,7 @@ def _require_lengths(
                 # a letter that stands for an axis of `...` is not in the user's text
                 name = repr(letter) if letter in text else "..."
                 raise ShapeError(
-                    f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}"
+                    f"einsum: {name} in {text!r} has the lengths {lengths[letter]} and {length} in {list(shapes)}"
                 )
 
 

@@ -177,7 +177,8 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
             and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) != "f"
         ):
             raise DTypeError(
-                f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first"
+                f"pow: integers to the power of {x2} are not integers; cast the tensor with xp.astype(x, xp.float32) "
+                f"first"
             )
         return power(x1, x2)
 
@@ -225,7 +226,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
     if type(value) in NUMBERS:
         if type(value) is not int and (kind != "f" or type(value) is complex):
             raise DTypeError(
-                f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
+                f"clip: the tensor is {name}, but the bound {shown(value)} is of another kind; cast the tensor first"
             )
         dtypes.require_fits(value, name)
         # any float dtype that is computed with holds 65504, the largest number of float16
@@ -237,6 +238,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
     value = checks.tensor(value, "clip")
     if dtypes.kind_of(checks.name(value)) != kind:
         raise DTypeError(
-            f"clip of {name} at bounds of {checks.name(value)}: they must be of one kind; cast one"
+            f"clip: the tensor is {name}, but a bound is {checks.name(value)}; cast one of them so that both are of "
+            f"one kind"
         )
     return checks.cast(value, name)

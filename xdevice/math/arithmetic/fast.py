@@ -55,12 +55,12 @@ def _require_fit(x1: Any, x2: Any) -> None:
     shapes = shape_of(x1), shape_of(x2)
     if not shapes[0] or not shapes[1]:
         raise ShapeError(
-            f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}"
+            f"matmul takes vectors and matrices, not tensors of shapes {shapes[0]} and {shapes[1]}"
         )
     columns, rows = shapes[0][-1], shapes[1][max(len(shapes[1]) - 2, 0)]
     if None not in (columns, rows) and columns != rows:
         raise ShapeError(
-            f"matmul: {shapes[0]} and {shapes[1]} do not fit: {columns} is not {rows}"
+            f"matmul: shapes {shapes[0]} and {shapes[1]} cannot be multiplied, because {columns} does not equal {rows}"
         )
 
 

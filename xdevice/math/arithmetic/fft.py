@@ -72,7 +72,8 @@ def _along_axes(function: str) -> Callable[..., Any]:
         lengths = [None] * len(places) if s is None else listed(s)
         if not places or len(lengths) != len(places) or len({*places}) != len(places):
             raise ShapeError(
-                f"fft.{function} takes one length for each axis, and one axis or more, not {shown(s)}"
+                f"fft.{function} takes one or more axes, all different, and one length for each of them, not "
+                f"s={shown(s)}"
             )
         return _transform(checks, function, x, lengths, places, norm)
 
@@ -140,7 +141,7 @@ def _check_lengths(
     )
     if min(checked) < 1:
         raise ShapeError(
-            f"fft.{function} needs 1 element or more along each axis, not {shown(checked)}"
+            f"fft.{function} needs at least 1 element along each axis, not {shown(checked)}"
         )
     return checked
 

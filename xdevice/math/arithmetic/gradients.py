@@ -153,14 +153,16 @@ def _stopped(leaves: list[Any]) -> list[Any]:
             tensor = owned.backend.tensor_of(x)
             if tensor is None:
                 raise NotATensorError(
-                    f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model"
+                    f"stop_gradient takes tensors, not models such as this object of type {type(x).__qualname__}"
                 )
             x = tensor
         # a container without any tensor is probably a mistake
         has_tensor |= owned is not None
         stopped.append(x if owned is None else owned.backend.stop_gradient(x))
     if not has_tensor:
-        raise NotATensorError(f"stop_gradient takes tensors, and found none in {shown(leaves)}")
+        raise NotATensorError(
+            f"stop_gradient takes tensors, but there are none in {shown(leaves)}"
+        )
     return stopped
 
 
@@ -273,20 +275,22 @@ def _parameters_one_by_one(
             )
         if has_floats and dtype_name(x.dtype) not in FLOATS:
             raise DTypeError(
-                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(FLOATS)} have gradients; pass it "
-                "as another argument of the function"
+                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, but only {', '.join(FLOATS)} have gradients; pass it "
+                "to the function as a separate argument"
             )
         if owned.kind == "tensor":
             if has_floats and not backend.is_dense(x):
                 raise backend.unsupported(
-                    f"gradients of {name}{tree.path(i)}, which is not dense",
-                    "make it dense first",
+                    f"gradients with respect to {name}{tree.path(i)}, which is not dense",
+                    "convert it to a dense tensor first",
                 )
             # only the types of tensors are kept: a symbol belongs to one trace
             backends[type(x)] = backend
         leaves.append(x)
     if backend is None:
-        raise NotATensorError(f"{name} hold no tensor: {shown(tree.rebuilt(tree.leaves))}")
+        raise NotATensorError(
+            f"{name} must contain at least one tensor, but there is none in {shown(tree.rebuilt(tree.leaves))}"
+        )
     return backend, leaves
 
 
@@ -295,21 +299,21 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
     do with such a value."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
-    how = "pass it as another argument of the function"
+    how = "pass it to the function as a separate argument"
     if owned is not None:
-        how = "put its parameters into a dict"
+        how = "put its parameters in a dict and pass that"
     elif isinstance(x, int | float):
-        how += ", or make a parameter of it: xdevice.tensor"
+        how += ", or turn it into a parameter with xdevice.tensor"
     return NotATensorError(
-        f"{name}{tree.path(i)} is {shown(x)} of type {type(x).__qualname__}, expected a tensor or a container of "
-        f"nothing but tensors; {how}"
+        f"{name}{tree.path(i)} is {shown(x)} of type {type(x).__qualname__}; expected a tensor or a container that "
+        f"holds only tensors; {how}"
     )
 
 
 def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
     """Returns the error for the tensors `name` of `backend` and `other` of `owner`."""
     return ArgumentError(
-        f"{name} is a tensor of {backend.name}, and {other} of {owner.name}; convert one of them: "
+        f"{name} belongs to {backend.name}, but {other} belongs to {owner.name}; convert one of them with "
         f"xdevice.convert(x, {backend.name!r})"
     )
 
@@ -335,7 +339,7 @@ def _parted(result: Any) -> tuple[Any, Any]:
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise ArgumentError(
-        f"with has_aux=True the function must return (loss, aux), not {shown(result)}"
+        f"with has_aux=True, the function must return (loss, aux), not {shown(result)}"
     )
 
 
@@ -346,23 +350,24 @@ def _require_loss(loss: Any, backend: Backend) -> None:
     owned = registry.kind_of(type(loss))
     if owned is None or owned.kind == "model":
         raise NotATensorError(
-            f"the function returned {shown(loss)} of type {type(loss).__qualname__}, expected its loss: a tensor of "
-            "one float, computed from the parameters"
+            f"the function returned {shown(loss)} of type {type(loss).__qualname__}; expected its loss, a tensor that "
+            "holds one float computed from the parameters"
         )
     if owned.backend is not backend:
         raise ArgumentError(
-            f"the function returned a loss of {owned.backend.name}, and its parameters are of {backend.name}; a "
-            "computation through NumPy or another framework has no gradient"
+            f"the loss belongs to {owned.backend.name}, but the parameters belong to {backend.name}; no gradient flows "
+            "through NumPy or another framework, so compute the loss with the framework of the parameters"
         )
     dtype = dtype_name(loss.dtype)
     if dtype not in FLOATS:
         raise DTypeError(
-            f"the function returned a loss of {dtype}, expected one of {', '.join(FLOATS)}"
+            f"the function returned a loss of dtype {dtype}; expected one of {', '.join(FLOATS)}"
         )
     rank = _rank(loss)
     if rank:
         raise ShapeError(
-            f"the function returned a loss of the shape {tuple(loss.shape)}, expected one number: take its mean or sum"
+            f"the function returned a loss of shape {tuple(loss.shape)}; expected one number: take the mean or sum "
+            f"of the loss"
         )
 
 
@@ -382,7 +387,7 @@ def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> lis
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "
-            "from the function's arguments, without to_numpy, item, detach and the like in between"
+            "from the function's arguments, without calls such as to_numpy, item or detach in between"
         )
     return [
         _zeros(x, backend) if g is None else g for x, g in zip(leaves, gradients, strict=True)

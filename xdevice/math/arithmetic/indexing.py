@@ -117,13 +117,14 @@ def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
             raise DTypeError(
-                f"{function}: {shown(values)} does not fit into a tensor of {name}; cast the tensor first"
+                f"{function}: {shown(values)} does not fit in a tensor of dtype {name}; cast the tensor first"
             )
         return checks.number(values, name, x)
     values = checks.tensor(values, function)
     if not dtypes.can_cast(checks.name(values), name):
         raise DTypeError(
-            f"{function}: {checks.name(values)} does not fit into a tensor of {name}; cast one of them"
+            f"{function}: values of dtype {checks.name(values)} do not fit in a tensor of dtype {name}; cast one of "
+            f"them"
         )
     checks.require_one_device(function, x, values)
     return checks.cast(values, name)
@@ -144,7 +145,8 @@ def _places(
         )
     except ValueError:
         raise ShapeError(
-            f"{function}: values of the shape {own} do not broadcast to {np.shape(places)}, the shape at the index"
+            f"{function}: values of shape {own} cannot be broadcast to {np.shape(places)}, the shape that the index "
+            f"selects"
         ) from None
     return np.ravel(places), chosen.ravel()
 
@@ -159,7 +161,7 @@ def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
     try:
         return np.arange(int(np.prod(shape, dtype="int64"))).reshape(shape)[index]
     except (IndexError, TypeError, ValueError) as error:
-        raise IndexError(f"{function} of the shape {shape}: {error}") from None
+        raise IndexError(f"{function} on a tensor of shape {shape}: {error}") from None
 
 
 def _read(part: Any) -> Any:
@@ -170,7 +172,7 @@ def _read(part: Any) -> Any:
         return part
     if owned.kind == "symbol":
         raise UnsupportedError(
-            f"at: an index that {owned.backend.name} traces has no values yet; name the place outside, or use xp.where"
+            f"at: an index has no values while {owned.backend.name} traces it; make the index outside, or use xp.where"
         )
     return to_numpy(part)
 
@@ -275,7 +277,7 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
     others = len(x.shape) - named
     if others < 0 or sum(part is ... for part in parts) > 1:
         raise IndexError(
-            f"x[...] of the shape {shape_of(x)} takes at most one part for each axis and one "
+            f"x[...] on a tensor of shape {shape_of(x)} takes at most one index for each axis and one "
             f"ellipsis, not {shown(parts)}"
         )
     axis = 0
@@ -299,7 +301,7 @@ def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
     if not isinstance(part, slice):
         if not -length <= part < length:
             raise IndexError(
-                f"x[...] of the shape {shape_of(x)}: there is no index {part} in the axis {axis}"
+                f"x[...] on a tensor of shape {shape_of(x)}: index {part} is out of range for axis {axis}"
             )
         return checks.kernels.squeeze(
             checks.kernels.sliced(x, axis, part % length, part % length + 1), (axis,)
@@ -342,11 +344,11 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     length = checks.full_shape(x, "top_k")[-1:]
     if not length:
         raise ShapeError(
-            "top_k works along the last axis, and a tensor without dimensions has none"
+            "top_k works along the last axis, but a 0-dimensional tensor has no axes"
         )
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= length[0]:
         raise ArgumentError(
-            f"top_k takes a k from 1 to {length[0]}, the length of the last axis, not {shown(k)}"
+            f"top_k: k must be an int from 1 to {length[0]}, the length of the last axis, not {shown(k)}"
         )
     import numpy as np
 

@@ -112,9 +112,7 @@ def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     # rule
     is_vector = len(shapes[1]) == 1
     if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
-        raise ShapeError(
-            f"linalg.solve: the shapes {shapes[0]} and {shapes[1]} do not fit together"
-        )
+        raise ShapeError(f"linalg.solve: the shapes {shapes[0]} and {shapes[1]} do not match")
     x2 = checks.xp.expand_dims(x2, axis=1) if is_vector else x2
     # both are broadcast to one stack, which not all kernels do themselves
     batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
@@ -154,7 +152,8 @@ def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
     kernel: Callable[..., Any] | None = getattr(checks.kernels.linalg, function, None)
     if kernel is None:
         raise checks.backend.unsupported(
-            f"linalg.{function}", 'compute it with another backend: xdevice.convert(x, "numpy")'
+            f"linalg.{function}",
+            'convert the tensors to another backend with xdevice.convert(x, "numpy")',
         )
     return kernel
 
@@ -167,11 +166,11 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
     name, shape = checks.name(x), shape_of(x)
     if name not in _COMPLEX:
         raise DTypeError(
-            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast it with xp.astype"
+            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast the tensor with xp.astype"
         )
     if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
         raise ShapeError(
-            f"linalg.{function} takes {'square ' * is_square}matrices, not the shape {shape}"
+            f"linalg.{function} takes {'square ' * is_square}matrices, not tensors of shape {shape}"
         )
     return x
 
@@ -278,7 +277,8 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     lengths = [shape_of(x)[checks.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
     if lengths != [3, 3]:
         raise ShapeError(
-            f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}"
+            f"linalg.cross needs an axis of length 3 in both tensors, but their shapes are {shape_of(x1)} and "
+            f"{shape_of(x2)}"
         )
     # the contract promises kernels two tensors of one shape
     x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else checks.xp.broadcast_arrays(x1, x2)
@@ -290,7 +290,7 @@ def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
     x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:
-        raise ShapeError(f"linalg.diagonal takes matrices, not the shape {shape}")
+        raise ShapeError(f"linalg.diagonal takes matrices, not a tensor of shape {shape}")
     return checks.kernels.diagonal(x, index(offset))
 
 
@@ -299,7 +299,7 @@ def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(
-            f"linalg.outer takes vectors, not the shapes {shape_of(x1)} and {shape_of(x2)}"
+            f"linalg.outer takes vectors, not tensors of shapes {shape_of(x1)} and {shape_of(x2)}"
         )
     return checks.xp.multiply(checks.xp.expand_dims(x1, axis=1), x2)
 
@@ -329,7 +329,7 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
     reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
     if reduce is None:
         raise ArgumentError(
-            f"linalg.matrix_norm: there is no norm {shown(ord)}; expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf"
+            f"linalg.matrix_norm: ord must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, not {shown(ord)}"
         )
     result = reduce(svdvals(checks, x), axis=-1, keepdims=keepdims)
     return xp.expand_dims(result, axis=-1) if keepdims else result

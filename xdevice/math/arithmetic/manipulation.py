@@ -30,7 +30,9 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
     # None is a length that is not known while a function is traced, and may fit
     fits = [length in (1, None, new) for length, new in pairs]
     if len(shape) > len(wanted) or not all(fits):
-        raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
+        raise ShapeError(
+            f"broadcast_to: a tensor of shape {shape} cannot be broadcast to the shape {wanted}"
+        )
     return checks.kernels.broadcast_to(x, wanted)
 
 
@@ -62,7 +64,7 @@ def expand_dims(
     # the numbers of the new axes in the result, which are inserted from the first to the last
     places = sorted([checks.axis(item, ndim, "expand_dims") for item in axis])
     if len({*places}) != len(places):
-        raise ShapeError(f"expand_dims takes each axis once, not {shown(axis)}")
+        raise ShapeError(f"expand_dims: the same axis appears twice in {shown(axis)}")
     for place in places:
         x = checks.kernels.expand_dims(x, place)
     return x
@@ -92,7 +94,7 @@ def matrix_transpose(checks: Checks, x: Any, /) -> Any:
     ndim = len(x.shape)
     if ndim < 2:
         raise ShapeError(
-            f"matrix_transpose takes two dimensions or more, not the shape {shape_of(x)}"
+            f"matrix_transpose takes tensors with at least two dimensions, not a tensor of shape {shape_of(x)}"
         )
     return checks.kernels.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
@@ -111,7 +113,8 @@ def moveaxis(
     # no axis may be moved to two places, and no place be taken twice
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
-            f"moveaxis takes as many different axes as places, not {source} and {destination}"
+            f"moveaxis: source and destination must be equally long, without repeated axes, not {source} and "
+            f"{destination}"
         )
     # the other axes keep their order; the moved ones are inserted, beginning with the lowest
     # place
@@ -127,7 +130,9 @@ def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
     ndim = len(x.shape)
     order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
     if len(order) != ndim or len({*order}) != ndim:
-        raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
+        raise ShapeError(
+            f"permute_dims: axes must name each axis of a {ndim}-dimensional tensor once, not {shown(axes)}"
+        )
     return checks.kernels.permute_dims(x, order)
 
 
@@ -146,7 +151,7 @@ def repeat(
     # an int: all elements are repeated equally often, and no indices have to be computed
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
-            raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
+            raise ShapeError(f"repeat: repeats must be 0 or more, not {repeats}")
         return checks.kernels.repeat(x, index(repeats), place)
     counts = _counts(checks, x, repeats)
     length = checks.full_shape(x, "repeat")[place]
@@ -156,7 +161,8 @@ def repeat(
         or (counts.ndim == 1 and counts.size not in (1, length))
     ):
         raise ShapeError(
-            f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}"
+            f"repeat: repeats must be one int, or {length} ints, of 0 or more for an axis of length {length}, not "
+            f"{shown(repeats)}"
         )
     import numpy
 
@@ -176,7 +182,7 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
         return numpy.asarray(_ints(repeats, "repeat"), "int64")
     repeats = checks.require(repeats, INTEGER, "repeat")
     checks.require_one_device("repeat", x, repeats)
-    checks.require_values(repeats, "the tensor of repeats")
+    checks.require_values(repeats, "the argument repeats")
     return checks.backend.peek(repeats)
 
 
@@ -190,7 +196,7 @@ def reshape(
     new = _filled(old, _ints(shape, "reshape"))
     # with MXNet and Paddle it is not known whether `reshape` has copied
     if copy is False and not checks.kernels.RESHAPE_IS_VIEW:
-        raise checks.backend.unsupported("reshape that never copies", "leave copy=False out")
+        raise checks.backend.unsupported("reshape with copy=False", "omit copy=False")
     result = (
         checks.kernels.reshape(x, new) if copy is not False else checks.kernels.view(x, new)
     )
@@ -216,10 +222,10 @@ def roll(
     # without an axis, the flattened tensor is rolled
     if axis is None:
         if len(shifts) != 1:
-            raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
+            raise ShapeError(f"roll without axis= takes one shift, not {shown(shift)}")
         if len(shape) == 1:
             return _rolled(checks, x, shifts, (0,))
-        shape = checks.full_shape(x, "roll without axes")
+        shape = checks.full_shape(x, "roll without axis=")
         rolled = _rolled(checks, checks.kernels.reshape(x, (-1,)), shifts, (0,))
         return checks.kernels.reshape(rolled, shape)
     axes = listed(axis)
@@ -228,7 +234,7 @@ def roll(
         shifts *= len(axes)
     if len(shifts) != len(axes):
         raise ShapeError(
-            f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}"
+            f"roll needs one shift for each axis, but the shifts are {shown(shift)} and the axes are {shown(axis)}"
         )
     places = tuple([checks.axis(item, len(shape), "roll") for item in axes])
     return _rolled(checks, x, shifts, places) if places else x
@@ -261,7 +267,7 @@ def squeeze(
     axes = checks.axes(axis, len(shape), "squeeze")
     if any(shape[place] not in (1, None) for place in axes):
         raise ShapeError(
-            f"squeeze takes axes of length 1, not axis {axis} of the shape {shape}"
+            f"squeeze removes only axes of length 1, not axis {axis} of the shape {shape}"
         )
     # the contract promises kernels at least one axis
     return checks.kernels.squeeze(x, axes) if axes else checks.kernels.copy(x)
@@ -321,7 +327,7 @@ def concat(
         and len({with_lengths(shape, place) for shape in others if None not in shape}) > 1
     ):
         raise ShapeError(
-            f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}"
+            f"concat: shapes may differ only along axis {axis}, but the tensors have the shapes {shown(shapes)}"
         )
     return checks.kernels.concat(tensors, place)
 
@@ -335,7 +341,9 @@ def stack(
     tensors = _together(checks, arrays, "stack")
     shapes = [shape_of(x) for x in tensors]
     if len({shape for shape in shapes if None not in shape}) > 1:
-        raise ShapeError(f"stack takes tensors of one shape, not {shown(shapes)}")
+        raise ShapeError(
+            f"stack takes tensors of the same shape, not of the shapes {shown(shapes)}"
+        )
     return checks.kernels.stack(tensors, checks.axis(axis, len(shapes[0]) + 1, "stack"))
 
 
@@ -344,7 +352,7 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
     there are none, and `DeviceMismatchError` if they are on several devices."""
     tensors = [checks.tensor(x, function) for x in arrays]
     if not tensors:
-        raise ShapeError(f"{function} takes one tensor or more")
+        raise ShapeError(f"{function} needs at least one tensor")
     checks.require_one_device(function, *tensors)
     return checks.promoted(tensors)
 
@@ -393,7 +401,8 @@ def _contracted(
         axes = range(ndims[0] - axes, ndims[0]), range(axes)
         if axes[0].start < 0 or len(axes[1]) > ndims[1]:
             raise ShapeError(
-                f"tensordot: there are not that many axes in {shapes[0]} and {shapes[1]}"
+                f"tensordot: axes must be from 0 to the number of axes in each of the shapes {shapes[0]} and "
+                f"{shapes[1]}"
             )
     first, second = (
         [checks.axis(axis, ndim, "tensordot") for axis in named]
@@ -401,7 +410,7 @@ def _contracted(
     )
     if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
         raise ShapeError(
-            f"tensordot: the axes {first} of {shapes[0]} do not match {second} of {shapes[1]}"
+            f"tensordot: the axes {first} of the shape {shapes[0]} do not match the axes {second} of {shapes[1]}"
         )
     return first, second
 
@@ -416,7 +425,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     # counted from the front, it would be two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(
-            f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}"
+            f"vecdot: for the shapes {shapes[0]} and {shapes[1]}, axis must be negative, not {axis}"
         )
     # counted from the end, because the tensors may have different numbers of axes
     axis = place - shorter
@@ -443,7 +452,7 @@ def _sizes(shape: Any, function: str) -> tuple[int, ...]:
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
         raise ShapeError(
-            f"{function}: a shape consists of ints of 0 or more, not of {shown(shape)}"
+            f"{function}: a shape must consist of ints of 0 or more, not {shown(shape)}"
         )
     return lengths
 
@@ -455,7 +464,7 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
         return tuple(map(index, listed(shape)))
     except TypeError:
         raise ShapeError(
-            f"{function}: a shape consists of ints, not of {shown(shape)}"
+            f"{function}: a shape must consist of ints, not {shown(shape)}"
         ) from None
 
 
@@ -467,11 +476,11 @@ def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):
             raise ShapeError(
-                f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}"
+                f"reshape: the number of elements is {prod(old)} in the shape {old}, but {prod(new)} in {new}"
             )
         return new
     product = prod([length for length in new if length != -1])
     # only one length may be -1, and no other may be below 0; a length of 0 would leave it open
     if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
-        raise ShapeError(f"reshape: {old} does not fit into {new}")
+        raise ShapeError(f"reshape: a tensor of shape {old} does not fit in the shape {new}")
     return tuple([prod(old) // product if length == -1 else length for length in new])

@@ -105,10 +105,11 @@ class Namespace:
         if name in (*STANDARD, "fft", "linalg"):
             backend = self._backend.name
             raise NotOfferedError(
-                f"{backend} does not support {name}; compute it with another backend: xdevice.convert(x, {HOST!r})"
+                f"{backend} does not support {name}; convert the tensors to another backend with xdevice.convert(x, "
+                f"{HOST!r})"
             )
         raise AttributeError(
-            f"the {self.__name__} has no {name!r}: the standard {VERSION} does not name it"
+            f"{self.__name__} has no attribute {name!r}: version {VERSION} of the standard does not define it"
         )
 
     def __dir__(self) -> list[str]:
@@ -184,7 +185,7 @@ def array_namespace(*xs: Any) -> Any:
         if functions is not None and other is not functions:
             name = functions.backend.name
             raise ArgumentError(
-                f"these are tensors of {name} and of {other.backend.name}; convert them to one backend: "
+                f"some tensors belong to {name}, others to {other.backend.name}; convert them to one backend with "
                 f"xdevice.convert(x, {name!r})"
             )
         functions = other

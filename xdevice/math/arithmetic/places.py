@@ -26,7 +26,7 @@ def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bo
     place = None if axis is None else checks.axis(axis, len(shape), function)
     if 0 in (shape if place is None else (shape[place],)):
         raise ShapeError(
-            f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
+            f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
         )
     return checks.fused(_first_of_extremes, (x,), function, place, bool(keepdims))
 
@@ -99,9 +99,11 @@ def take(
     ndim = len(x.shape)
     # by the standard, the axis may be left out only for a vector
     if axis is None and ndim != 1:
-        raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
+        raise ShapeError(f"take needs an axis for a tensor of shape {shape_of(x)}")
     if len(indices.shape) != 1:
-        raise ShapeError(f"take takes a vector of indices, not the shape {shape_of(indices)}")
+        raise ShapeError(
+            f"take expects a vector of indices, not a tensor of shape {shape_of(indices)}"
+        )
     place = checks.axis(0 if axis is None else axis, ndim, "take")
     return checks.kernels.take(x, _indices_in_range(checks, x, indices, place, "take"), place)
 
@@ -119,7 +121,7 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     shape, wanted = shape_of(x), shape_of(indices)
     if len(shape) != len(wanted):
         raise ShapeError(
-            f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}"
+            f"take_along_axis takes tensors with the same number of dimensions, not of shapes {shape} and {wanted}"
         )
     place = checks.axis(axis, len(shape), "take_along_axis")
     others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
@@ -166,7 +168,9 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
         low, high = int(values.min()), int(values.max())
         if low < -length or high >= length:
             wrong = low if low < -length else high
-            raise IndexError(f"{function}: there is no index {wrong} in an axis of {length}")
+            raise IndexError(
+                f"{function}: index {wrong} is out of range for an axis of length {length}"
+            )
         # few frameworks take negative indices, so they are counted from the front here
         if low < 0:
             return checks.constant(
@@ -250,7 +254,9 @@ def searchsorted(
     decides about equals."""
     x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
-        raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
+        raise ShapeError(
+            f"searchsorted takes a sorted vector, not a tensor of shape {shape_of(x1)}"
+        )
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
     shape = checks.full_shape(x2, "searchsorted")

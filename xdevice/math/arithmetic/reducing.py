@@ -83,7 +83,7 @@ def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) 
     axes = checks.axes(axis, len(shape), function)
     if 0 in shape and 0 in [shape[place] for place in axes]:
         raise ShapeError(
-            f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
+            f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
         )
     return (
         getattr(checks.kernels, function)(x, axes, bool(keepdims))
@@ -186,7 +186,7 @@ def _cumulation(function: str, initial: int) -> Callable[..., Any]:
         shape = shape_of(x)
         # by the standard, the axis may be left out only for a vector
         if axis is None and len(shape) != 1:
-            raise ShapeError(f"{function} of the shape {shape} needs an axis")
+            raise ShapeError(f"{function} needs an axis for a tensor of shape {shape}")
         place = checks.axis(0 if axis is None else axis, len(shape), function)
         name = _accumulated(checks, function, x, dtype)
         x = checks.cast(x, name)
@@ -227,7 +227,7 @@ def diff(
     x = checks.require(x, NUMERIC, "diff")
     place = checks.axis(axis, len(x.shape), "diff")
     if index(n) < 0:
-        raise ArgumentError(f"diff takes an n of 0 or more, not {n}")
+        raise ArgumentError(f"diff: n must be 0 or more, not {n}")
     parts = [
         checks.require(part, NUMERIC, "diff")
         for part in (prepend, x, append)

@@ -33,9 +33,11 @@ def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
 
     x = checks.tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
-    checks.require_values(x, "the tensor of nonzero")
+    checks.require_values(x, "the argument of nonzero")
     if not len(x.shape):
-        raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")
+        raise ShapeError(
+            "nonzero takes tensors with at least one dimension, not 0-dimensional tensors"
+        )
     return tuple(checks.kernels.nonzero(x))
 
 
@@ -70,7 +72,7 @@ def _unique(
     import numpy as np
 
     kernels, x = checks.kernels, checks.tensor(x, function)
-    checks.require_values(x, f"the tensor of {function}")
+    checks.require_values(x, f"the argument of {function}")
     values = checks.backend.peek(x)
     # whether the elements are taken from `x` by their indices: gradients do not flow through
     # values from the host

@@ -184,7 +184,7 @@ class Array:
         # the standard defines it for matrices only
         if self.ndim != 2:
             raise ShapeError(
-                f"T needs two dimensions, and the shape is {self.shape}; use mT or xp.permute_dims"
+                f"T needs exactly two dimensions, but the shape is {self.shape}; use mT or xp.permute_dims"
             )
         return self.mT
 
@@ -195,12 +195,12 @@ class Array:
         # an unknown version is refused, because the library relies on its rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
-                f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}"
+                f"version {shown(api_version)} of the standard is not supported; expected one of {', '.join(VERSIONS)}"
             )
         inner = array_namespace(self.tensor)
         wrapped = _namespaces.get(inner)
         if wrapped is None:
-            result = Wrapped(self._checks, inner, f"{inner.__name__} of standard arrays")
+            result = Wrapped(self._checks, inner, f"{inner.__name__} for standard arrays")
             # one object for each namespace, because libraries compare namespaces by identity
             wrapped = _namespaces.setdefault(inner, result)
         return wrapped
@@ -209,7 +209,7 @@ class Array:
         """Returns the array on another device, given in any spelling."""
         if stream is not None:
             raise UnsupportedError(
-                "to_device takes no stream here; use xdevice.accelerator.Stream"
+                "to_device does not support stream=; use xdevice.accelerator.Stream"
             )
         return Array(self._checks, verbs.to_device(self.tensor, device))
 
@@ -229,7 +229,7 @@ class Array:
             x = self.to_device(CPU)
         elif dl_device is not None and dl_device != self.__dlpack_device__():
             raise SharingError(
-                f"no memory of {self.device} can be shared on DLPack's device {dl_device}"
+                f"memory on {self.device} cannot be shared as memory on the DLPack device {dl_device}"
             )
         return x._capsule(bool(copy))
 
@@ -245,7 +245,7 @@ class Array:
         backend = self._checks.backend
         if not backend.shares(self.device):
             raise SharingError(
-                f"other frameworks cannot see the memory of {self.device} of {backend.name}"
+                f"other frameworks cannot use {backend.name} memory on {self.device}"
             )
         x = backend.detached(self.tensor)
         x = backend.copy(x, self.device) if copy else x
@@ -267,7 +267,7 @@ class Array:
         # always a copy: a NumPy array may be written into, and tensors of these arrays never
         # are
         if copy is False:
-            raise SharingError("NumPy gets a copy of this array; leave copy=False out")
+            raise SharingError("NumPy always gets a copy of this array; omit copy=False")
         return numpy.asarray(creation.to_numpy(self.tensor), dtype)
 
     # one number
@@ -288,7 +288,7 @@ class Array:
         # the standard allows only 0-d integer arrays as indices
         if self.ndim:
             raise ShapeError(
-                f"an index is an array without dimensions, not of the shape {self.shape}"
+                f"an array used as an index must be 0-dimensional, but its shape is {self.shape}"
             )
         return whole(creation.item(self.tensor))
 
@@ -313,13 +313,11 @@ class Array:
         """Gives the array the tensor of `result`, which an operator in place such as `+=` has
         computed, and returns the array. Raises `DTypeError` if `result` has another shape or
         dtype."""
-        old, new = (
-            f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result)
-        )
+        old, new = (f"{self._checks.name(x.tensor)} of shape {x.shape}" for x in (self, result))
         # the standard: in place, neither the shape nor the dtype may change
         if old != new:
             raise DTypeError(
-                f"an operator in place would make {new} from {old}; write x = x + y instead of x += y"
+                f"an in-place operator would turn {old} into {new}; write x = x + y instead of x += y"
             )
         self._write(result.tensor)
         return self

@@ -155,7 +155,7 @@ class Rows:
         if i is None:
             return
         raise DeviceMismatchError(
-            f"{self._name}{self.tree.path(i)} is on {places[i]}, and its {_one(name)} on {others[i]}; "
+            f"{self._name}{self.tree.path(i)} is on {places[i]}, but its {_one(name)} is on {others[i]}; "
             "move one of them with xdevice.to_device"
         )
 
@@ -219,17 +219,17 @@ class Rows:
         where = f"{self._name}{self.tree.path(i)}"
         if owned is None or owned.backend is not self._backend or owned.kind == "model":
             raise NotATensorError(
-                f"the rule returned {shown(new)} of type {type(new).__qualname__} for {where}, expected the new "
-                f"parameter as a tensor of {self._backend.name}"
+                f"the rule returned {shown(new)} of type {type(new).__qualname__} for {where}; expected the new "
+                f"parameter, a tensor of {self._backend.name}"
             )
         if new.shape != x.shape:
             raise ShapeError(
-                f"the rule returned the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}"
+                f"the rule returned a tensor of shape {tuple(new.shape)} for {where}, whose shape is {tuple(x.shape)}"
             )
         if new.dtype != x.dtype:
             raise DTypeError(
-                f"the rule returned {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
-                "functions of array_namespace keep the dtype with Python numbers"
+                f"the rule returned a tensor of dtype {dtype_name(new.dtype)} for {where}, whose dtype is "
+                f"{dtype_name(x.dtype)}; use Python numbers, which keep the dtype"
             )
         return new
 

@@ -275,8 +275,8 @@ def _is_installed(file: str) -> bool:
 def _unseen(name: str, value: Any) -> UnsupportedError:
     """Returns the error for the variable `name`, whose changes cannot be noticed."""
     return UnsupportedError(
-        f"{name} is {shown(value)} of type {type(value).__qualname__}, and a compiled function would not notice a "
-        "change; pass the tensors and numbers that you need from it as arguments"
+        f"{name} is {shown(value)} of type {type(value).__qualname__}, but a compiled function would not notice if it "
+        "changed; pass the tensors and numbers that the function needs from it as arguments"
     )
 
 

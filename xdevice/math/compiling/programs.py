@@ -86,7 +86,7 @@ def compile(function: F, **spelling: NoReturn) -> F:
         spellings.refuse(
             "compile",
             spelling,
-            "the function alone; values that are not tensors are static, and nothing is donated",
+            "only the function; arguments of the function that are not tensors are static, and nothing is donated",
         )
     if not callable(function):
         raise ArgumentError(
@@ -129,8 +129,9 @@ class _Arguments:
             # one program belongs to one framework's compiler
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
-                    f"compile takes tensors of one framework, and {self._name(i)} is of {owner.name}, but earlier ones "
-                    f"are of {self.backend.name}; convert it: xdevice.convert(x, {self.backend.name!r})"
+                    f"a compiled function takes tensors of one framework, but {self._name(i)} belongs to "
+                    f"{owner.name}, and an earlier tensor to {self.backend.name}; convert one of them: "
+                    f"xdevice.convert(x, {self.backend.name!r})"
                 )
             self.backend = owner
             self.tensors.append(value)
@@ -138,7 +139,7 @@ class _Arguments:
             self.structure.append(type(value))
         if self.backend is None:
             raise ArgumentError(
-                "compile takes a function of tensors, and there is none among its arguments"
+                "a compiled function needs at least one tensor among its arguments"
             )
         # values of a container besides its items, such as attributes of a subclass of list; not
         # those that are items, too
@@ -151,7 +152,7 @@ class _Arguments:
         ]
         for path, x in self.beside:
             _require_fixed(
-                f"besides the items of an argument, {path[path.index(']') + 1 :]}", x
+                f"apart from its items, an argument has {path[path.index(']') + 1 :]}, which", x
             )
             self.structure += _key(x)
 
@@ -180,8 +181,9 @@ class _Arguments:
         i = next((i for i, place in enumerate(places) if place != places[0]), None)
         if i is not None:
             raise DeviceMismatchError(
-                f"compile takes tensors on one device, and {self._name(self.places[i])} is on {places[i]}, "
-                f"{self._name(self.places[0])} on {places[0]}; compile the work of each device by itself"
+                f"a compiled function takes tensors on one device, but {self._name(self.places[i])} is on "
+                f"{places[i]}, and {self._name(self.places[0])} is on {places[0]}; compile the work of each device "
+                f"separately"
             )
         return places[0]
 
@@ -190,7 +192,8 @@ class _Arguments:
         assert self.backend is not None
         if not all(map(self.backend.is_dense, self.tensors)):
             raise self.backend.unsupported(
-                "compiled functions of tensors that are not dense", "make them dense first"
+                "compiled functions with arguments that are not dense",
+                "convert them to dense tensors first",
             )
 
     def put(self, tensors: list[Any]) -> Call:
@@ -361,8 +364,9 @@ class _Programs:
             return
         name = getattr(self._function, "__qualname__", shown(self._function))
         warnings.warn(
-            f"{name} was compiled {_MANY} times, each time for other shapes, or other values of its arguments that are "
-            f"not tensors{f' (now {numbers})' if numbers else ''}; pass values that change at each call as tensors",
+            f"{name} was compiled {_MANY} times, because the shapes of its tensors or the values of its other "
+            f"arguments keep changing{f' (now {numbers})' if numbers else ''}; pass values that change at each call "
+            f"as tensors",
             RuntimeWarning,
             stacklevel=_depth(),
         )
@@ -434,19 +438,19 @@ class _Program:
         ):
             raise self._backend.unsupported(
                 "compiling a function that changes a container among its arguments",
-                "return a new container",
+                "return a new container instead",
             )
         changed = self.outside.has_changed()
         if changed:
             raise self._backend.unsupported(
-                f"compiling a function that changes {changed}: it would do so once, while it is traced",
-                "return the new value",
+                f"compiling a function that changes {changed}: the change would happen only once, during tracing",
+                "return the new value instead",
             )
         # the states are compared by value, so drawing is noticed wherever it happens
         if random_states() != random:
             raise self._backend.unsupported(
-                "compiling a function that draws random numbers: they would be the same at each call",
-                "draw outside, and pass the numbers in",
+                "compiling a function that draws random numbers: they would be the same in every call",
+                "draw the numbers outside and pass them in",
             )
         shapes = tuple([(tuple(x.shape), x.dtype) for x in tensors])
         if shapes not in self._shapes:
@@ -471,7 +475,7 @@ class _Program:
             elif not _is_fixed(x):
                 raise self._backend.unsupported(
                     f"compiling a function that returns {shown(x)} of type {type(x).__qualname__}",
-                    f"return tensors of {self._backend.name}, numbers, texts and containers of these",
+                    f"return tensors of {self._backend.name}, numbers, strings, and containers of these",
                 )
         return _builder(trees.flatten(trees.rebuild(walk, leaves)), places), tensors
 
@@ -525,8 +529,8 @@ def _require_fixed(name: str, x: Any) -> None:
     name in the error."""
     if not _is_fixed(x):
         raise ArgumentError(
-            f"{name} is {shown(x)} of type {type(x).__qualname__}, and a compiled function takes tensors, numbers, "
-            f"texts, functions and containers of these; pass the tensors in it as a dict"
+            f"{name} is {shown(x)} of type {type(x).__qualname__}, but a compiled function takes only tensors, "
+            f"numbers, strings, functions, and containers of these; put the object's tensors in a dict and pass that"
         )
 
 

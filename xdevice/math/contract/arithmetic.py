@@ -218,7 +218,7 @@ class Arithmetic(Primitives):
         """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a
         module or object. The docstring of `xdevice.math.contract.arithmetic` says what the core
         promises a kernel, and what a kernel must return."""
-        raise self.unsupported("array namespace", "compute with the framework's own functions")
+        raise self.unsupported("array namespaces", "use the framework's own functions")
 
     def operand_device(self, x: Any) -> Device:
         """Returns the device of `x` for the check that all operands are on one device. It
@@ -231,6 +231,4 @@ class Arithmetic(Primitives):
         object. The docstring of `xdevice.math.contract.nn` says what the core promises a
         kernel, and what a kernel must return. Only called on a backend that also implements
         `namespace`."""
-        raise self.unsupported(
-            "neural-network functions", "compute with the framework's own functions"
-        )
+        raise self.unsupported("neural-network functions", "use the framework's own functions")

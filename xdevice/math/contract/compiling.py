@@ -37,7 +37,7 @@ class Compiling(Primitives):
         traced function. Gradients flow through the function as they do through `call`. It
         raises `DeviceMismatchError` if the tensors are not all on `device`, unless
         `common_device` notices that."""
-        raise self.unsupported("compiled functions", "call the function itself")
+        raise self.unsupported("compiled functions", "call the function directly")
 
     def common_device(self, tensors: list[Any]) -> Device | None:
         """Returns the device of one or more dense tensors; None if their types or devices

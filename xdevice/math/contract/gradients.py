@@ -38,8 +38,8 @@ class Gradients(Primitives):
         tensors, or the method raises `UnsupportedError`.
         """
         raise self.unsupported(
-            f"gradients, and the parameters are tensors of {self.name}",
-            "make them of a backend that does, torch, tensorflow, paddle, mxnet or jax: xdevice.tensor(data)",
+            f"gradients, but the parameters are {self.name} tensors",
+            "use a backend that does: torch, tensorflow, paddle, mxnet or jax",
         )
 
     def stop_gradient(self, x: Any) -> Any:
@@ -50,7 +50,8 @@ class Gradients(Primitives):
         if type(self).value_and_grad is Gradients.value_and_grad:
             return x
         raise self.unsupported(
-            "stop_gradient", "compute parts without a gradient outside, and pass them in"
+            "stop_gradient",
+            "compute the parts without a gradient outside the function, and pass them in",
         )
 
     def update(

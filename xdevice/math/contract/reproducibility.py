@@ -19,7 +19,7 @@ class Reproducibility(Primitives):
         """Seeds all default random generators of the framework, on every device, with the int
         `n` (0 to 2**32 - 1)."""
         raise self.unsupported(
-            "seeding its generators", "seed them by the framework's own function"
+            "seeding its generators", "seed them with the framework's own function"
         )
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
@@ -27,4 +27,6 @@ class Reproducibility(Primitives):
         afterwards, also after an error, it has its former settings. `as` gives a list with one
         line for each thing that stays nondeterministic and how to make it deterministic; an
         empty list means that nothing does."""
-        raise self.unsupported("deterministic kernels", "ask the framework for them")
+        raise self.unsupported(
+            "deterministic kernels", "turn them on with the framework's own settings"
+        )

@@ -302,7 +302,7 @@ class StreamChecks(Suite):
         # the second time there is a compiled program, which must not run
         for _ in range(2):
             with pytest.raises(
-                DeviceMismatchError, match="compile takes tensors on one device"
+                DeviceMismatchError, match="a compiled function takes tensors on one device"
             ):
                 add(near, far)
             assert xdevice.device_of(add(near, near)) is self.here

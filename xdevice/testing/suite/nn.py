@@ -113,7 +113,7 @@ class LayerFunctionChecks(Suite):
         # PyTorch and Paddle ignore the label -100 by default
         for label in (2, -1, -100):
             labels = self.make([0, label])
-            message = f"there is no index {label}; expected 0 to 1"
+            message = f"index {label} is out of range; expected 0 to 1"
             # in blocking mode, because a GPU raises the error at the line of the call only then
             with xdevice.accelerator.blocking() if self.here.kind == "gpu" else nullcontext():
                 with pytest.raises(IndexError, match=message):
