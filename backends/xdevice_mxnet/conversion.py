@@ -39,7 +39,7 @@ class MxnetConversion(Conversion):
     def detached(self, x: Any) -> Any:
         if x.stype != "default":
             raise UnsupportedError(
-                f'a {x.stype} array is not in one piece of memory; convert x.tostype("default")'
+                f'an array with {x.stype} storage is not in one block of memory; convert x.tostype("default")'
             )
         return x.detach() if x.grad is not None or mx.autograd.is_recording() else x
 

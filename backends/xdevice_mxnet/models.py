@@ -244,7 +244,8 @@ def _require_parameters(trainer: Any, native: Any) -> None:
         if places != [native]:
             raise UnsupportedError(
                 f"mxnet cannot move a Trainer to {native} while its parameter {parameter.name} is on "
-                f"{', '.join(map(str, places))}; move the model, xdevice.to_device(net, ...): its Trainer moves with it"
+                f"{', '.join(map(str, places))}; move the model instead, xdevice.to_device(net, ...), and its "
+                f"Trainer moves with it"
             )
 
 
@@ -329,7 +330,7 @@ class MxnetModels(Models):
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, make a Trainer for the copy, and load_states() the file of save_states()"
+                "copy the model, make a Trainer for the copy, and load the file from save_states() with load_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))
@@ -359,7 +360,7 @@ class MxnetModels(Models):
         the gradients are zeros."""
         if not isinstance(model, Block):
             raise UnsupportedError(
-                f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block"
+                f"mxnet keeps no gradients in an object of type {type(model).__qualname__}; pass the block"
             )
         for name, parameter in _named(model)().items():
             if parameter.grad_req != "null":

@@ -37,7 +37,7 @@ def restored(package: str) -> Iterator[None]:
     (apache/mxnet#21165). Raises ImportError for NumPy 2, with which MXNet cannot work."""
     if not hasattr(numpy, "PZERO"):
         raise ImportError(
-            f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'"
+            f"{package} 1.9 needs numpy below 2, not {numpy.__version__}; run pip install 'numpy<2'"
         )
     if importlib.util.find_spec("distutils") is None:
         importlib.import_module("setuptools")  # brings distutils to Python 3.12

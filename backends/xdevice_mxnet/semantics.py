@@ -145,7 +145,7 @@ def require() -> None:
     why_not = _switch()
     if why_not is not None:
         raise UnsupportedError(
-            f"arithmetic by xdevice needs NumPy's semantics on mxnet, which are off in this thread: {why_not}; call "
+            f"arithmetic with xdevice needs NumPy semantics on mxnet, which are off in this thread: {why_not}; call "
             f"mxnet.npx.set_np() first if the program works with them"
         )
 
@@ -175,7 +175,7 @@ def creating() -> None:
         _log_once(
             logging.WARNING,
             f"xdevice makes mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. So Gluon refuses "
-            f"these arrays, and those without dimensions cannot be computed on; call it first if the program can",
+            f"these arrays, and operations on 0-d arrays fail; call set_np() first if the program works with it",
         )
 
 
@@ -191,15 +191,15 @@ def _switch() -> str | None:
     """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed, returns the reason."""
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
-        return f"{VARIABLE}=0 leaves them off"
+        return f"{VARIABLE}=0 keeps them off"
     legacy = _legacy_things()
     if legacy is not None:
-        return f"this program has made {legacy} without NumPy's semantics, and they may not work with them"
+        return f"this program has made {legacy} without NumPy semantics, and may fail with them"
     mx.npx.set_np()
     _here.thread.is_ours = True
     _log_once(
         logging.INFO,
-        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute by it; {VARIABLE}=0 forbids that",
+        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute with it; {VARIABLE}=0 prevents this",
     )
     return None
 
@@ -236,7 +236,7 @@ def _look_for_legacy_things() -> str | None:
         if issubclass(cls, mx.sym.Symbol) and not issubclass(
             cls, type(mx.sym.var("x").as_np_ndarray())
         ):
-            return "symbols of mx.sym"
+            return "mx.sym symbols"
     # arrays that are gone were freed by this function, and ctypes keeps each function that has been called
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None
 

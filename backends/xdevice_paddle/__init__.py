@@ -171,7 +171,7 @@ class PaddleBackend(
             return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported(
-                f"copying {conversion.described(x)}", "take x.to_dense(), or copy its parts"
+                f"copying {conversion.described(x)}", "copy x.to_dense() or the parts of x"
             )
         return copying.copied(x, self.to_native(device))
 
@@ -246,7 +246,7 @@ class PaddleBackend(
     def why_no_gpu(self) -> str:
         if not paddle.is_compiled_with_cuda() and not paddle.is_compiled_with_rocm():
             return f"paddle {self.version} is a build without CUDA or ROCm"
-        return "paddle sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
+        return "paddle finds no GPU: there is no driver, or CUDA_VISIBLE_DEVICES hides the GPUs"
 
     def _device_at(self, place: Any) -> Device:
         if place.is_gpu_place():
@@ -262,21 +262,23 @@ class PaddleBackend(
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
         raise self.unsupported(
-            f"{place}, where gpu:i is {self._gpu}", "copy the tensor to the host: x.cpu()"
+            f"{place}, because gpu:i is {self._gpu} here",
+            "copy the tensor to the host: x.cpu()",
         )
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
         if x.is_dist():
             raise self.unsupported(
                 f"reading {conversion.described(x)} as a NumPy array",
-                "read paddle.distributed.unshard_dtensor(x)",
+                "read paddle.distributed.unshard_dtensor(x) instead",
             )
         return x.to_dense()
 
     def _of_plugin(self, kind: str, index: int) -> Device:
         if kind != self._gpu:
             raise self.unsupported(
-                f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()"
+                f"the plugin {kind!r}, because gpu:i is {self._gpu} here",
+                "copy the tensor to the host: x.cpu()",
             )
         return devices.of("gpu", index)
 
@@ -296,6 +298,6 @@ class PaddleBackend(
             )
         if self._gpu != "gpu":
             raise self.unsupported(
-                f"its GPUs, where gpu:i is {self._gpu}", "use xdevice.gpu(i).native"
+                f"its GPUs, because gpu:i is {self._gpu} here", "use xdevice.gpu(i).native"
             )
         return devices.of("gpu", index)

@@ -61,7 +61,7 @@ class PaddleConversion(Conversion):
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
         if not x.is_dense():
             raise UnsupportedError(
-                f"{described(x)} is not in one piece of memory; convert x.to_dense(), or its parts"
+                f"{described(x)} is not in one block of memory; convert x.to_dense(), or the parts of the tensor"
             )
         return x if x.stop_gradient else x.detach()
 

@@ -33,7 +33,7 @@ class PaddleReplicas(Replicas):
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
             raise DTypeError(
-                f"paddle has no kernel that takes a part of a {name} tensor; split x.astype('float16')"
+                f"paddle has no kernel that slices a tensor of the dtype {name}; split x.astype('float16')"
             )
         place = self.device_of(x)
         return [self._settled(part, place) for part in super().split(x, sizes)]

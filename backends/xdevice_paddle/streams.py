@@ -135,7 +135,7 @@ class PaddleStreams(Streams):
         if not driver.is_there():
             raise self.unsupported(
                 "events on ROCm",
-                "xdevice.Timer waits for the device and reads the host's clock",
+                "use xdevice.Timer, which waits for the device and reads the host's clock",
             )
 
     def record(self, event: Any, stream: Any) -> None:
@@ -160,5 +160,5 @@ class PaddleStreams(Streams):
         """Raises `UnsupportedError` for a device without streams. Paddle would crash with a segmentation fault (3.3.1,
         built for the CPU)."""
         if device.kind != "gpu" or self._gpu != "gpu":
-            how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel.run() runs tasks side by side"
+            how = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
             raise self.unsupported(f"{what} on {device}", how)

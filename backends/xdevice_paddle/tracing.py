@@ -55,7 +55,7 @@ def copied(x: Any, device: Device, backend: Backend) -> Any:
     here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
     if here is not device:
         raise backend.unsupported(
-            f"moves to {device} inside to_static, whose program runs on {here}",
-            "move its inputs before it is called",
+            f"moving tensors to {device} inside to_static, whose program runs on {here}",
+            "move the function's inputs before calling it",
         )
     return paddle.assign(x)

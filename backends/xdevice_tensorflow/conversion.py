@@ -45,8 +45,8 @@ class TensorflowConversion(Conversion):
     def detached(self, x: Any) -> Any:
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
-                f"a {type(x).__name__} has no memory of its own; convert the dense tensor (tf.sparse.to_dense(x), "
-                f"x.to_tensor(), tf.convert_to_tensor(x)), or its components"
+                f"an object of type {type(x).__name__} has no memory of its own; convert a dense tensor "
+                f"(tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)), or the components of the object"
             )
         return x
 
@@ -56,7 +56,7 @@ class TensorflowConversion(Conversion):
 
     def export(self, x: Any) -> Any:
         if x.shape.rank == 0:
-            raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
+            raise BufferError("TensorFlow caches 0-d constants and returns them again")
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:

@@ -133,7 +133,7 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     if are_piped:
         raise backend.unsupported(
             "moving a variable that a tf.data pipeline reads",
-            "move it before the pipeline is made, or let go of the pipeline and of its iterators first",
+            "move it before making the pipeline, or first delete the pipeline and its iterators",
         )
     return traces
 
@@ -170,8 +170,8 @@ def _captures(trace: Any) -> list[Any]:
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
-            f"moving a {type(variable).__name__}",
-            "use it where its tf.distribute strategy or its graph put it",
+            f"moving a variable of type {type(variable).__name__}",
+            "use it where its tf.distribute strategy or its graph has put it",
         )
 
 
@@ -209,7 +209,7 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
     if len(parts.variables(copied)) != len(before):
-        raise _refusal(model, "the copy has other variables", backend)
+        raise _refusal(model, "the copy has different variables", backend)
     return copied
 
 
@@ -299,7 +299,7 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
-            "it keeps a method that is a tf.function as an attribute, which holds the old model weakly"
+            "it keeps as an attribute a method that is a tf.function, which refers to the old model only weakly"
         )
     return (
         _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
@@ -419,7 +419,7 @@ class TensorflowModels(Models):
         if any(_is_loaded(type(part)) for part in parts.owned(model)):
             raise self.unsupported(
                 "copying the result of tf.saved_model.load, whose functions belong to its variables",
-                "load it again, in `with device:`",
+                "load it again inside `with device:`",
             )
         return duplicate(model, device, self)
 

@@ -62,8 +62,7 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     if not callable(task):
         raise ArgumentError(
             f"make_graphed_callable takes a function without arguments, not {task!r:.100} of type "
-            f"{type(task).__qualname__}: "
-            f"make_graphed_callable(lambda: f(x)), not make_graphed_callable(f(x))"
+            f"{type(task).__qualname__}: make_graphed_callable(lambda: f(x)), not make_graphed_callable(f(x))"
         )
     refuse_in_capture("accelerator.make_graphed_callable")
     backend = selection.current()

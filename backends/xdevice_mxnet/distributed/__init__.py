@@ -13,7 +13,7 @@ from xdevice.distributed.contract.steps import Steps
 class MxnetProcesses(Processes):
     def why_no_engine(self) -> str:
         return (
-            "its key-value store sends float64 through float32, overwrites what it is given, and its server aborts on "
+            "its key-value store sends float64 as float32 and overwrites its input, and its server aborts on "
             "integers while the workers wait forever"
         )
 

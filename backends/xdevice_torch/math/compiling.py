@@ -111,8 +111,8 @@ class Symbol(torch.Tensor):
         # the `Recorder`, a mode, sees each operation first while it is active, so this one
         # comes too late or from another thread
         raise UnsupportedError(
-            f"torch does not support {func} of a symbolic tensor {_WHILE}, in another thread or after that; return the "
-            "needed tensor from the function"
+            f"torch does not support {func} on a symbolic tensor in another thread {_WHILE}, or after that; return "
+            f"the needed tensor from the function"
         )
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -121,7 +121,8 @@ class Symbol(torch.Tensor):
     def _read(self, *_: Any, **__: Any) -> Any:
         """Replaces the methods that read memory; always raises `UnsupportedError`."""
         raise UnsupportedError(
-            f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor and read it outside"
+            f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor, and read it "
+            f"outside the function"
         )
 
     @property
@@ -215,7 +216,9 @@ class Recorder(Mode):
             self._require_no_seed()
             self._has_drawn = True
         if torch.get_default_dtype() != self._dtype:
-            raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
+            raise self._refuse(
+                f"setting the default dtype {_WHILE}", "set it outside the function"
+            )
         # operations such as `unsqueeze_`, which would leave an argument of the program with
         # another shape
         if torch.Tag.inplace_view in func.tags:
@@ -246,7 +249,8 @@ class Recorder(Mode):
         # only PyTorch's own operations are known to do the same at each call
         if func.namespace != "aten":
             raise self._refuse(
-                f"compiling {func}, an operation of another library", "call it outside"
+                f"compiling {func}, an operation of another library",
+                "call it outside the function",
             )
         depends = any(tag in func.tags for tag in _DEPENDS)
         # PyTorch tags all indexing, but only a mask (bool, or the older uint8) makes the shape
@@ -262,7 +266,7 @@ class Recorder(Mode):
         if depends or (is_value and func.__name__ not in _OF_SHAPES):
             raise self._refuse(
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
-                "return the tensor and read it outside, or choose with xp.where",
+                "return the tensor and read it outside the function, or choose values with xp.where",
             )
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -287,7 +291,8 @@ class Recorder(Mode):
         would not repeat it."""
         if self._random != _random_state(self._inputs[0].device):
             raise self._refuse(
-                f"random numbers whose seed or state is set {_WHILE}", "set it outside"
+                f"setting the seed or the state of random numbers {_WHILE}",
+                "set it outside the function",
             )
 
     def undo(self) -> None:
@@ -372,7 +377,7 @@ class Recorder(Mode):
         elif isinstance(x, torch.Generator):
             raise self._refuse(
                 f"drawing from a generator {_WHILE}",
-                "draw outside, or set torch.manual_seed there",
+                "draw outside the function, or call torch.manual_seed there",
             )
         name = f"c{len(self._constants)}"
         self._constants[name] = x
@@ -397,7 +402,9 @@ class Recorder(Mode):
         if id(result) in argument_symbols:
             return argument_symbols[id(result)], "_"
         if result.layout is not torch.strided or result.is_nested or result.is_quantized:
-            raise self._refuse(f"making a tensor that is not dense {_WHILE}", "make it outside")
+            raise self._refuse(
+                f"making a tensor that is not dense {_WHILE}", "make it outside the function"
+            )
         symbol = Symbol(result, next(self._variables))
         return symbol, symbol.variable
 

@@ -88,8 +88,7 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
         f"these parameters of {source_name} fit more than one of {target_name}: "
         f"{_some_parameters(ours.only(signatures))} may be {_some_parameters(theirs.only(signatures))}. {common} of "
         f"{len(ours.signed)} layers of {source_name} and {len(theirs.signed)} of {target_name} come in the same order, "
-        f"with {len(breaks)} "
-        f"{'break' if len(breaks) == 1 else 'breaks'}"
+        f"with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
     lines = [_line(one, source_name, target_name) for one in breaks[:_BREAKS]]
     if len(breaks) > _BREAKS:
