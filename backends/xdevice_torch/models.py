@@ -631,7 +631,8 @@ def optimizer_state(
             yield name, value
         elif value is not None:
             raise backend.unsupported(
-                f"reading the state of this {type(optimizer).__name__}, as its {name} is {value!r:.40} and no tensor",
+                f"reading the state of this {type(optimizer).__name__}, because its {name} is {value!r:.40}, not a "
+                f"tensor",
                 "use torch.save(optimizer.state_dict(), path) and optimizer.load_state_dict(torch.load(path))",
             )
 

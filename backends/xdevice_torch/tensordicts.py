@@ -112,7 +112,7 @@ def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(
-            f"{left} of this {type(x).__qualname__} is in an entry that is not a tensor, so a move would leave it "
+            f"{left} of this {type(x).__qualname__} is in an entry that is not a tensor, so it would stay "
             f"behind; make that entry a TensorDict, or move it separately"
         )
 

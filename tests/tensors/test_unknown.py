@@ -310,7 +310,7 @@ def test_an_optimizer_of_paddle_with_a_state_of_its_own_is_neither_moved_nor_sav
         lambda: xdevice.to_device(optimizer, "cpu"),
         lambda: xdevice.save(tmp_path / "o", optimizer),
     ):
-        with pytest.raises(UnsupportedError, match="a LBFGS that keeps tensors in its state"):
+        with pytest.raises(UnsupportedError, match="the optimizer LBFGS once it keeps tensors in its attribute state"):
             verb()
 
 
@@ -321,7 +321,7 @@ def test_what_a_layer_of_paddle_has_in_its_state_beside_tensors_is_named(tmp_pat
         def state_dict(self, *args, **kwargs):
             return {**super().state_dict(*args, **kwargs), "epoch": 3}
 
-    with pytest.raises(UnsupportedError, match="epoch of this model, which is a int"):
+    with pytest.raises(UnsupportedError, match="epoch of this model, which is of type int"):
         xdevice.save(tmp_path / "net", Counting(1, 1))
 
 

@@ -363,7 +363,7 @@ try:
 except xdevice.errors.UnsupportedError as error:
     print(error)
 """
-    assert "mine is torch's one foreign device" in python(code, XDEVICE_VIRTUAL_GPUS="2")
+    assert "mine already uses torch's only slot for a foreign device type" in python(code, XDEVICE_VIRTUAL_GPUS="2")
 
 
 ALL = """

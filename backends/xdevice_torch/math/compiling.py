@@ -156,8 +156,8 @@ class Reading(TorchFunctionMode):
     ) -> Any:
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
-                f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
-                "it as an argument"
+                f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; "
+                f"pass the tensor as an argument"
             )
         return function(*args, **(kwargs or {}))
 
@@ -279,7 +279,7 @@ class Recorder(Mode):
             if type(x) is not Symbol or _memory(x.value) in outside:
                 raise self._refuse(
                     f"writing into a tensor of the program ({func}) {_WHILE}",
-                    "pass it as an argument, or return a new one",
+                    "pass the tensor as an argument, or return a new one",
                 )
             for original in self._inputs:
                 if _memory(original) == _memory(x.value) and id(original) not in self._before:

@@ -327,7 +327,7 @@ def test_what_else_is_done_at_each_step_is_listed():
     plain, hooked = torch.optim.SGD([p], lr=0.1), torch.optim.SGD([p], lr=0.1)
     hooked.register_step_pre_hook(lambda *given: None)
     (told,) = xdevice.models.compare_optimizers(plain, hooked)
-    assert told.startswith("hooks: None in torch's SGD, 1 of register_step_pre_hook and ")
+    assert told.startswith("hooks: None in torch's SGD, 1 from register_step_pre_hook and ")
     other = torch.optim.SGD([p], lr=0.1)
     other.register_step_post_hook(lambda *given: None)
     assert len(xdevice.models.compare_optimizers(other, hooked)) == 1, (
@@ -399,7 +399,7 @@ def test_what_gluon_divides_gradients_by_is_seen_after_a_step():
     trainer.step(16)
     (text,) = xdevice.models.compare_optimizers(source, trainer)
     assert text.startswith(
-        "gradient_scale: 1 in torch's SGD, 0.0625 in mxnet's SGD; step(n) divides gradients by n"
+        "gradient_scale: 1 in torch's SGD, 0.0625 in mxnet's SGD; call step(1), as step(n) divides gradients by n"
     )
 
 
@@ -441,7 +441,7 @@ def test_paddles_own_traps_are_refused_by_name():
         parameters=paddle.nn.Linear(2, 2, weight_attr=attr).parameters()
     )
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer too"
+        xdevice.errors.UnsupportedError, match=r"AdamW optimizer whose parameter .* also has a regularizer"
     ):
         xdevice.models.compare_optimizers(both, both)
     halved = paddle.optimizer.Momentum(

@@ -794,7 +794,7 @@ def test_blocks_of_gluon_take_no_keywords():
     net.initialize()
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match="mxnet does not support calling models with keywords; give",
+        match="mxnet does not support calling models with keyword arguments; pass",
     ):
         xdevice.assert_parity(net, net, inputs={"x": VECTORS})
 
