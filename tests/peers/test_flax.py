@@ -365,7 +365,9 @@ def test_a_wrong_state_changes_nothing():
 
 
 def test_calls_of_all_models_are_not_seen():
-    with pytest.raises(xdevice.errors.UnsupportedError, match="tracing the calls of all models"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="tracing the calls of all models"
+    ):
         xdevice.backend("jax").outermost(lambda *_: None)
 
 

@@ -287,7 +287,9 @@ def test_an_optimizer_around_another_one_is_refused(torch):
     inner, outer = torch.optim.Adam([p]), torch.optim.SGD([p])
     outer.base_optimizer = inner
     outer.state[p] = {"m": torch.ones(1)}
-    with pytest.raises(UnsupportedError, match="keeps an object of type Adam outside its state"):
+    with pytest.raises(
+        UnsupportedError, match="keeps an object of type Adam outside its state"
+    ):
         xdevice.to_device(outer, "meta")
 
 
@@ -310,7 +312,10 @@ def test_an_optimizer_of_paddle_with_a_state_of_its_own_is_neither_moved_nor_sav
         lambda: xdevice.to_device(optimizer, "cpu"),
         lambda: xdevice.save(tmp_path / "o", optimizer),
     ):
-        with pytest.raises(UnsupportedError, match="the optimizer LBFGS once it keeps tensors in its attribute state"):
+        with pytest.raises(
+            UnsupportedError,
+            match="the optimizer LBFGS once it keeps tensors in its attribute state",
+        ):
             verb()
 
 

@@ -363,7 +363,9 @@ try:
 except xdevice.errors.UnsupportedError as error:
     print(error)
 """
-    assert "mine already uses torch's only slot for a foreign device type" in python(code, XDEVICE_VIRTUAL_GPUS="2")
+    assert "mine already uses torch's only slot for a foreign device type" in python(
+        code, XDEVICE_VIRTUAL_GPUS="2"
+    )
 
 
 ALL = """

@@ -441,7 +441,8 @@ def test_paddles_own_traps_are_refused_by_name():
         parameters=paddle.nn.Linear(2, 2, weight_attr=attr).parameters()
     )
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"AdamW optimizer whose parameter .* also has a regularizer"
+        xdevice.errors.UnsupportedError,
+        match=r"AdamW optimizer whose parameter .* also has a regularizer",
     ):
         xdevice.models.compare_optimizers(both, both)
     halved = paddle.optimizer.Momentum(

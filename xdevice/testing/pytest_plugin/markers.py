@@ -38,7 +38,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
     # pytest would ignore a misspelt keyword
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
-        return f"{mark.name} takes no {', '.join(unknown)}; {MARKERS[mark.name]}"
+        return f"{mark.name} has no argument {', '.join(unknown)}; {MARKERS[mark.name]}"
     if mark.name == "xd_needs_gpu":
         wanted = mark.args or (1,)
         # by `type`, because Python counts True as an int
@@ -46,7 +46,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         return (
             None
             if is_count
-            else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
+            else f"xd_needs_gpu expects a number of GPUs of 1 or more, got {wanted!r:.100}"
         )
     if mark.name == "xd_needs_dtype":
         unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
@@ -54,7 +54,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         return (
             None
             if is_right
-            else f'xd_needs_dtype takes names such as "float64", not {unknown or "nothing"!r:.100}'
+            else f'xd_needs_dtype expects names such as "float64", got {unknown or "nothing"!r:.100}'
         )
     try:
         named_by(mark)

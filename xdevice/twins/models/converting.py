@@ -177,10 +177,12 @@ def _read(
     reading.check_kinds_fit(kinds, names, origin, wanted)
     if request.inputs is not None and (wanted is None or origin.model is None):
         raise StateError(
-            "inputs= needs two models to run: give a model as the source, and another as like="
+            "inputs= needs two models to run; pass a model as the source, and another as like="
         )
     if wanted is None and names:
-        raise StateError("names= names layers of like=; give a model of the target as like=")
+        raise StateError(
+            "names= refers to layers of like=; pass a model of the target as like="
+        )
     if wanted is None and request.dtype == LIKE:
         raise ArgumentError(
             "dtype='like' takes the dtypes of like=; pass a model as like=, or the name of a dtype as dtype="
@@ -249,7 +251,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
             except ArgumentError as error:  # the target cannot run with these inputs
-                doubts = [f"inputs= settles nothing: {error}"]
+                doubts = [f"inputs= decides nothing: {error}"]
         pairs = pair_layers(source, target, names)
     except StateError as error:
         # users pass `error.pairs` as names= again, so the single tensors belong in it too

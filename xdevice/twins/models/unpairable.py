@@ -182,7 +182,7 @@ def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
 def _line(one: _Break, source_name: str, target_name: str) -> str:
     """Returns a line of an error message about one break in the order. `source_name` and `target_name` are the names of
     the backends."""
-    where = f"behind {one.before}" if one.before else "at the beginning"
+    where = f"after {one.before}" if one.before else "at the beginning"
     sides = [
         f"{name} has {listed(own, _A_SIDE)}"
         for name, own in ((source_name, one.ours), (target_name, one.theirs))
@@ -219,8 +219,8 @@ def _ways_out(likely: Names) -> str:
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
     return (
-        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's `pairs` has all "
-        "of it, a dict for names=), or give one batch as inputs="
+        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's `pairs` is the "
+        f"whole guess, a dict for names=), or give one batch as inputs="
     )
 
 

@@ -44,11 +44,11 @@ _GRADIENTS: Final = 10
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
 # the error of a reference that has recorded nothing
-_NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace"
+_NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or pass --trace"
 # the note if the runs with moved numbers recorded the same as the usual run
 _UNMOVED: Final = (
-    "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
-    "random, load and convert_state, so only the run in float64 shows the effect of rounding"
+    "calibrating has changed no recorded value, because the script does not take its numbers from xdevice.tensor, "
+    "random, load or convert_state; only the run in float64 shows the effect of rounding"
 )
 
 
@@ -209,8 +209,8 @@ def _no_recording(folder: Path) -> str:
     if not inside:
         return f"{text}; xdevice parity --save {folder} writes one"
     return (
-        f"{text}; it holds {len(inside)} of single backends, so name one of these, such as {inside[0]}. "
-        f"To compare recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
+        f"{text}; it holds {len(inside)} of individual backends; name one of these, such as {inside[0]}. To compare "
+        f"recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
     )
 
 

@@ -48,7 +48,7 @@ def path_text(path: object, verb: str) -> str:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentError(
-            f"{verb} takes the path of a file, not {shown(path)} of type {type(path).__qualname__}"
+            f"{verb} expects the path of a file, got {shown(path)} of type {type(path).__qualname__}"
         ) from None
 
 

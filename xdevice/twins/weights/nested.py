@@ -91,7 +91,7 @@ def state_in(saved: Any, where: str) -> Found:
     # two states with the same names, such as a model and its moving average
     if is_mixed and len({frozenset(state) for state in filled.values()}) < len(filled):
         raise StateError(
-            f"{where} holds several states, {listed(map(repr, filled), 8)}: give one of them"
+            f"{where} holds several states, {listed(map(repr, filled), 8)}; pass one of them"
         )
     # anything else is one state as a whole, with the keys as the beginnings of the names
     state = direct | {
