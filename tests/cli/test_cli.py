@@ -43,7 +43,7 @@ def test_info_is_a_table_for_people():
     # as Jupyter's kernel has it
     status, out, err = command("info", "numpy", "np", FORCE_COLOR="1")
     assert status == 0
-    assert err == "probing numpy: each imports its framework\n"
+    assert err == "probing numpy; each probe imports a framework\n"
     assert "numpy" in out
     assert "NumPy computes on the CPU only" in out
 

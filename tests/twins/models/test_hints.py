@@ -310,7 +310,7 @@ def test_a_layer_of_keras_that_is_quantised_is_not_mapped(mode):
     state = xdevice.models.convert_state(
         nn.Sequential(nn.Linear(4, 4)), "tensorflow", like=like
     )
-    assert any("quantised model" in why for why in state.unmapped.values())
+    assert any("quantized model" in why for why in state.unmapped.values())
     before = [np.array(variable) for variable in like.variables]
     with pytest.raises(xdevice.errors.StateError):
         xdevice.load(state, into=like)

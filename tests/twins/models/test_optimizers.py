@@ -129,7 +129,7 @@ DIFFERENT = [
     ("Adam", {}, "paddle", "Adam", {"learning_rate": 1e-3, "epsilon": 1.01e-8},
      ["eps: 1e-08 in torch's Adam, 1.01e-08 in paddle's Adam; epsilon=1e-08 in paddle's Adam makes them equal"]),
     ("AdamW", {"weight_decay": 0.01}, "paddle", "Adam", {"learning_rate": 1e-3, "weight_decay": 0.01},
-     ["decay: taken off the weight, as lr weight_decay w in torch's AdamW, added to the gradient in paddle's Adam; "
+     ["decay: subtracted from the weight, as lr * weight_decay * w in torch's AdamW, added to the gradient in paddle's Adam; "
       "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"]),
     ("AdamW", {"betas": (0.9, 0.999)}, "paddle", "AdamW", {"learning_rate": 1e-3, "beta2": 0.9991}, ["beta2: "]),
     # of defaults
@@ -530,7 +530,7 @@ def test_optimizers_of_two_kinds_have_no_common_state():
     for strict in (True, False):
         with pytest.raises(
             xdevice.errors.StateError,
-            match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam",
+            match=r"use an optimizer of the same kind:\n  kind: torch's Adam",
         ):
             xdevice.models.convert_optimizer(one, two, state, models=models, strict=strict)
 
@@ -618,7 +618,7 @@ def test_one_parameter_that_becomes_two_has_no_common_moment():
     with pytest.raises(xdevice.errors.StateError) as error:
         xdevice.models.convert_optimizer(one, two, state, models=(tied, untied))
     assert all(
-        f"{name}: its source is also that of another parameter" in str(error.value)
+        f"{name}: its source is larger, or also that of another parameter" in str(error.value)
         for name in ("0.weight", "1.weight")
     )
     untied[1].weight = untied[0].weight

@@ -214,7 +214,7 @@ def test_what_says_nothing_is_refused_by_name():
     import torch
 
     with pytest.raises(
-        xdevice.errors.ArgumentError, match=r"names no framework; give functools\.partial"
+        xdevice.errors.ArgumentError, match=r"names no framework; pass functools\.partial"
     ):
         xdevice.assert_parity(lambda x: x + 1, network(), inputs=X)
     jax = pytest.importorskip("jax")

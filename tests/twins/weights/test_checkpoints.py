@@ -62,11 +62,11 @@ def test_a_folder_and_its_index_are_one_file(sharded):
 def test_an_index_that_does_not_fit_is_named(sharded):
     index(sharded, {"w": "a.safetensors", "x": "b.safetensors"})
     with pytest.raises(
-        xdevice.errors.FileFormatError, match=r"names x, which b\.safetensors does not hold"
+        xdevice.errors.FileFormatError, match=r"names x, which b\.safetensors does not contain"
     ):
         xdevice.load(sharded)
     index(sharded, {"w": "../a.safetensors"})
-    with pytest.raises(xdevice.errors.FileFormatError, match="a file of another folder"):
+    with pytest.raises(xdevice.errors.FileFormatError, match="a file in another folder"):
         xdevice.load(sharded)
     index(sharded, {"w": "c.safetensors"})
     with pytest.raises(xdevice.errors.MissingFileError, match=r"c\.safetensors"):
