@@ -112,7 +112,10 @@ def test_help_cuts_no_sentence_and_explains_each_option():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (["train.py", "-n", "2"], "come before the script: xdevice launch -n 2 SCRIPT"),
+        (
+            ["train.py", "-n", "2"],
+            "write options before the script: xdevice launch -n 2 SCRIPT",
+        ),
         (["-n", "2", "python", "train.py"], "there is no file python; leave python out"),
         (
             ["-n", "2", "python3.11", "-m", "train"],
