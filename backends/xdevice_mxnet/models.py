@@ -285,7 +285,7 @@ def _state_on(state: Any, native: Any) -> Any:
 
 
 class MxnetModels(Models):
-    lists_layers = "gluon.nn.Sequential, or register_child() it"
+    lists_layers = "gluon.nn.Sequential, or register it with register_child()"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, native in places(model):

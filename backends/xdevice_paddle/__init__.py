@@ -262,7 +262,7 @@ class PaddleBackend(
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
         raise self.unsupported(
-            f"{place}, because gpu:i is {self._gpu} here",
+            f"{place}, because gpu:0 means {self._gpu}:0 here",
             "copy the tensor to the host: x.cpu()",
         )
 
@@ -277,7 +277,7 @@ class PaddleBackend(
     def _of_plugin(self, kind: str, index: int) -> Device:
         if kind != self._gpu:
             raise self.unsupported(
-                f"the plugin {kind!r}, because gpu:i is {self._gpu} here",
+                f"the plugin {kind!r}, because gpu:0 means {self._gpu}:0 here",
                 "copy the tensor to the host: x.cpu()",
             )
         return devices.of("gpu", index)
@@ -298,6 +298,6 @@ class PaddleBackend(
             )
         if self._gpu != "gpu":
             raise self.unsupported(
-                f"its GPUs, because gpu:i is {self._gpu} here", "use xdevice.gpu(i).native"
+                f"its GPUs, as gpu:0 means {self._gpu}:0 here", "use xdevice.gpu(i).native"
             )
         return devices.of("gpu", index)

@@ -569,7 +569,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(
-                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only at reads",
+                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only when read",
                 "read its results with x.cpu(), and wait for each other tensor or device with xdevice.sync(x)",
             )
 

@@ -168,7 +168,7 @@ def test_settings_come_from_the_nearest_pyproject(project):
     [
         ('[tool.xdevice]\nignore = ["XD7"]', "there is no code 'XD7'"),
         ('[tool.xdevice]\nignore = "XD2"', "expected a list of codes"),
-        ("[tool.xdevice]\nexclude = []", "not exclude"),
+        ("[tool.xdevice]\nexclude = []", "but has exclude"),
         ("[tool.xdevice]\nignore = [", "pyproject.toml"),
     ],
 )

@@ -70,8 +70,8 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     for number, task in enumerate(tasks):
         if not callable(task):
             raise ArgumentError(
-                f"task {number} of xdevice.parallel.run is {task!r:.100} of type {type(task).__qualname__}, "
-                f"expected a function without arguments; write parallel.run(lambda: f(x), lambda: f(y)), not "
+                f"task {number} of xdevice.parallel.run: expected a function without arguments, got {task!r:.100} "
+                f"of type {type(task).__qualname__}; write parallel.run(lambda: f(x), lambda: f(y)), not "
                 f"parallel.run(f(x), f(y))"
             )
     if not tasks:

@@ -116,7 +116,7 @@ _ARGUMENTS: Final = {name: name for name in _SAME} | {
     "beta1": "betas[0]",
     "beta2": "betas[1]",
     "clip": "call torch.nn.utils.clip_grad_norm_ or clip_grad_value_ between backward() and step()",
-    "gradient_scale": "multiply the loss",
+    "gradient_scale": "multiply the loss by the scale",
 }
 _DECAY: Final = {"decay": "torch.optim.Adam couples it, and torch.optim.AdamW does not"}
 

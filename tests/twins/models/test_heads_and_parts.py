@@ -59,18 +59,18 @@ def assert_ported(source, net, *done, **options):
 def test_prefixes_are_taken_off_and_said(net):
     state = net.state_dict()
     assert_ported(
-        {f"module.{k}": x for k, x in state.items()}, net, "took 'module.' off 9 names"
+        {f"module.{k}": x for k, x in state.items()}, net, "removed 'module.' from 9 names"
     )
     assert_ported(
-        {f"_orig_mod.{k}": x for k, x in state.items()}, net, "took _orig_mod off 9 names"
+        {f"_orig_mod.{k}": x for k, x in state.items()}, net, "removed _orig_mod from 9 names"
     )
     assert_ported(
         {f"model.module.{k}": x for k, x in state.items()},
         net,
-        "took 'model.module.' off 9 names",
+        "removed 'model.module.' from 9 names",
     )
     inner = {k.replace("body.", "body._orig_mod."): x for k, x in state.items()}
-    assert_ported(inner, net, "took _orig_mod off 7 names")
+    assert_ported(inner, net, "removed _orig_mod from 7 names")
 
 
 def test_a_state_is_taken_out_of_what_a_training_program_saves(net, tmp_path):
@@ -79,7 +79,10 @@ def test_a_state_is_taken_out_of_what_a_training_program_saves(net, tmp_path):
         "state_dict": {f"model.{k}": x for k, x in net.state_dict().items()},
         "optimizer": {"state": {}},
     }
-    done = "took the state under 'state_dict', and nothing else", "took 'model.' off 9 names"
+    done = (
+        "took the state under 'state_dict', and nothing else",
+        "removed 'model.' from 9 names",
+    )
     assert_ported(whole, net, *done)
     torch.save(whole, tmp_path / "last.ckpt")
     assert_ported(tmp_path / "last.ckpt", net, *done)
@@ -94,7 +97,7 @@ def test_a_backbone_finds_its_place_in_a_model(net):
     like = Whole()
     state = xdevice.models.convert_state(net.state_dict(), "paddle", like=like, skip=["head"])
     assert state.done == [
-        "put 'net.' before 9 names",
+        "added 'net.' in front of 9 names",
         "head.weight, head.bias of paddle stay as they are, as skip= says",
     ]
     before = like.head.weight.numpy().copy()

@@ -143,7 +143,7 @@ def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
     assert "in paddle 2 (LeakyReLU), " in text
     text = told(*pair("paddle", mode="downscale_in_infer"))
     assert (
-        "the first layer that differs is 4 (Dropout): it is given the same, and its output is off by 1"
+        "the first layer that differs is 4 (Dropout): its inputs agree, but its output is off by 1"
         in text
     ), text
     text = told(*pair("paddle", ceil=True))

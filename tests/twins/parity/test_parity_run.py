@@ -593,7 +593,10 @@ def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
     code = ROUNDED.replace("2e-6", "3e-4 * (os.environ.get('FAR') == 'yes')")
     status, out, err = on_numpy(code, "--calibrate", "--save", tmp_path / "run")
     assert status == 0, out + err
-    assert "calibrated: float32 is allowed 8 times what rounding alone does in numpy" in out
+    assert (
+        "calibrated: each recorded value in float32 may differ by 8 times the effect of rounding alone in numpy"
+        in out
+    )
     assert "has moved nothing" not in out
     for asked in ("float64", "jitter:1", "jitter:2", "jitter:3", "jitter:4"):
         assert f"numpy ({asked}): 4 recorded" in err

@@ -16,8 +16,8 @@ MARKERS: Final = {
     "xd_only": "xd_only(*backends): run this test on these backends only",
     "xd_skip": "xd_skip(*backends, reason): skip it on these backends",
     "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): it is expected to fail on these",
-    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it where the backend sees fewer than n GPUs",
-    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it where tensors of one of these cannot be on xd_device",
+    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it if the backend finds fewer than n GPUs",
+    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it if xd_device cannot hold tensors of one of these",
     "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
 }
 """The markers of this plugin, with the texts that `pytest --markers` shows."""

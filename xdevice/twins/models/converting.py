@@ -107,8 +107,8 @@ def _target_of(backend: str | Backend) -> Backend:
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
-            f"the second argument is the target's name, not a {type(backend).__qualname__}; to convert for this one, "
-            f"write convert_state(source, {model.backend.name!r}, like=...)"
+            f"the second argument must be the target's name, got an object of type {type(backend).__qualname__}; to "
+            f"convert for it, write convert_state(source, {model.backend.name!r}, like=...)"
         )
     return registry.load(backend.name if isinstance(backend, Backend) else backend)
 

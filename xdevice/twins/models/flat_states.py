@@ -191,7 +191,7 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
     if not longer or len(set(plain.values())) < len(plain):
         return source
     words = [word for word in _WRAPPERS if any(word in name.split(".") for name in longer)]
-    done.append(f"took {' and '.join(words)} off {len(longer)} names")
+    done.append(f"removed {' and '.join(words)} from {len(longer)} names")
     return {plain[name]: value for name, value in source.items()}
 
 
@@ -216,7 +216,9 @@ def _renamed(
     names = _with_words(source, off, on)
     count = sum(name not in source for name in names)
     done.append(
-        f"took {off!r} off {count} names" if off else f"put {on!r} before {count} names"
+        f"removed {off!r} from {count} names"
+        if off
+        else f"added {on!r} in front of {count} names"
     )
     return dict(zip(names, source.values(), strict=True))
 

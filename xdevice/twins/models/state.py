@@ -587,7 +587,7 @@ def _misfits(
         variable = variables[name]
         owner = registry.kind_of(type(value))
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
-            yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
+            yield f"{name}: expected a tensor of {backend.name}, got {type(value).__qualname__}; use convert_state"
             continue
         expected, actual = _form(variable), _form(value)
         if expected != actual and tuple(variable.shape) == tuple(value.shape):

@@ -105,9 +105,9 @@ class BackendFolder(NamedTuple):
         ]
         if short:
             yield (
-                f"{self.name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: the "
-                f"script asks for it, or made it before `import xdevice`, or its framework has no default to change; "
-                f"the rounding of float32 hides faults"
+                f"{self.name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: "
+                f"the script requests it, or made it before `import xdevice`, or the framework has no default to "
+                f"change; the rounding of float32 hides faults"
             )
 
 
@@ -137,8 +137,8 @@ class RunFolder(NamedTuple):
             yield from backend.float32_note()
         if self.calibration and self.reference.calls:
             yield (
-                f"calibrated: float32 is allowed 8 times what rounding alone does in {self.reference.name} to each "
-                "recorded value"
+                f"calibrated: each recorded value in float32 may differ by 8 times the effect of rounding alone in "
+                f"{self.reference.name}"
             )
             if moved_nothing(self.reference.calls, self.calibration):
                 yield _UNMOVED

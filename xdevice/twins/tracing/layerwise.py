@@ -221,11 +221,13 @@ class TwoRuns:
             if not any(self._agree([x], [y]) for y in other.inputs)
         ]
         same = (
-            f"its first input agrees, not {' and '.join(others)}"
+            f"its first input agrees, not {' and '.join(others)}, and"
             if others
-            else "it is given the same"
+            else "its inputs agree, but"
         )
-        text = f"the first layer that differs is {self._name(calls)}: {same}, and its output is {far}"
+        text = (
+            f"the first layer that differs is {self._name(calls)}: {same} its output is {far}"
+        )
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
         return FirstDifference(calls.expected.path, text, error)

@@ -60,7 +60,7 @@ def require_plain_file(path: str) -> None:
             mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFileError(
-                f"there is no file {path!r:.1000}; is the folder right? {os.getcwd()}"
+                f"there is no file {path!r:.1000}; the current folder is {os.getcwd()}"
             ) from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
