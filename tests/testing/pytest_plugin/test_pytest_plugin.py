@@ -145,7 +145,7 @@ def test_gpu(xd): raise AssertionError
     hide_all_but_numpy(project)
     result = project.spawn()
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*needs 1 GPU, and numpy sees 0: *"])
+    result.stdout.fnmatch_lines(["SKIPPED*needs 1 GPU, but numpy finds 0: *"])
     project.spawn("--xd-device=gpu:1").assert_outcomes(skipped=2)
 
 
@@ -282,7 +282,7 @@ def test_parameter(xd, n): pass
             "*::test_only?torch? PASSED*",
             "SKIPPED*test_project.py:*: not there yet",
             "SKIPPED*test_project.py:*: one of two",
-            "SKIPPED*test_project.py:*: needs 64 GPUs, and numpy sees 0: *",
+            "SKIPPED*test_project.py:*: needs 64 GPUs, but numpy finds 0: *",
             "XFAIL*test_xfail?numpy? - has no meta",
         ]
     )
@@ -329,7 +329,7 @@ WRONG_MARKERS = [
     ("xd_skip('mx')", "xd_skip needs a reason; write xd_skip('mx', reason=\"...\")"),
     ("xd_skip(reason='odd')", "xd_skip names no backend"),
     ("xd_xfail('mxnet', reason=' ')", "xd_xfail needs a reason"),
-    ("xd_xfail('mxnet', why='odd')", "xd_xfail takes no why"),
+    ("xd_xfail('mxnet', why='odd')", "xd_xfail has no argument why"),
     ("xd_needs_gpu('2')", "xd_needs_gpu expects a number of GPUs of 1 or more, got ('2',)"),
     ("xd_needs_gpu(0)", "xd_needs_gpu expects a number"),
     ("xd_needs_dtype()", 'xd_needs_dtype expects names such as "float64", got '),
@@ -339,7 +339,7 @@ WRONG_MARKERS = [
     ),
     ("xd_tol('torch')", "xd_tol sets nothing"),
     ("xd_tol('trch', rtol=1)", "xd_tol: there is no backend 'trch'"),
-    ("xd_tol(rtool=1)", "xd_tol takes no rtool"),
+    ("xd_tol(rtool=1)", "xd_tol has no argument rtool"),
 ]
 
 
