@@ -61,7 +61,7 @@ print(*names)
 
 @pytest.mark.slow
 def test_mxnet_says_why_it_has_none():
-    with pytest.raises(xdevice.errors.UnsupportedError, match="sends float64 through float32"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="sends float64 as float32"):
         engines.candidates("mxnet", xdevice.backend("mxnet"), CPU)
 
 

@@ -262,7 +262,7 @@ print([backend.count("gpu") for backend in xdevice.core.registry.list_loaded()])
 )
 def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     done = run(LATE, start=start, XDEVICE_VIRTUAL_GPUS=wanted)
-    assert "Paddle is imported already" in done.stdout, done.stderr
+    assert "Paddle is already imported" in done.stdout, done.stderr
     assert "move `import xdevice`, with XDEVICE_VIRTUAL_GPUS set," in done.stdout
     assert done.stdout.splitlines()[-1] == loaded
 

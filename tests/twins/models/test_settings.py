@@ -436,7 +436,7 @@ def test_inputs_that_cannot_be_used_are_an_error():
         ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"
     ):
         xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS[..., 0])
-    with pytest.raises(xdevice.errors.NotATensorError, match="inputs= takes a tensor"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="inputs= expects a tensor"):
         xdevice.models.convert_state(source, "paddle", like=like, inputs="x")
     source.train()
     xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS)

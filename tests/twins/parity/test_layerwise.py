@@ -222,7 +222,7 @@ def test_rounding_is_called_so():
         "no layer is off by more than 0.0001 of its largest value, so rounding alone may be the cause"
         in text
     ), text
-    assert "at its greatest step the first layer that differs is 8 (Linear)" in text
+    assert "where it grows most, the first layer that differs is 8 (Linear)" in text
 
 
 def test_layers_that_do_not_pair_are_told():
@@ -245,7 +245,7 @@ def test_layers_that_do_not_pair_are_told():
 def test_wrong_arguments_are_refused():
     net = torch_net()
     for inputs in ("x", [IMAGE], {"x": [IMAGE]}):
-        with pytest.raises(NotATensorError, match="inputs= takes a tensor"):
+        with pytest.raises(NotATensorError, match="inputs= expects a tensor"):
             xdevice.assert_parity(net, net, inputs=inputs)
     with pytest.raises(NotATensorError, match="both values must be models"):
         xdevice.assert_parity(net, IMAGE, inputs=IMAGE)

@@ -365,7 +365,7 @@ def test_what_cannot_be_skipped_is_refused():
     import torch
 
     net = torch.nn.Linear(2, 2)
-    with pytest.raises(xdevice.errors.ArgumentError, match="give two models"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="pass two models"):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
     with pytest.raises(
         xdevice.errors.ArgumentError, match="inputs= compares the outputs of both models"

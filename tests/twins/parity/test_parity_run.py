@@ -497,7 +497,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
             "mxnet is not among the backends",
         ),
         (["--backends", "torch"], "torch has nothing to be compared with"),
-        (["--backends", "torch,jax", "--python", "jax"], "takes NAME=PATH"),
+        (["--backends", "torch,jax", "--python", "jax"], "expected NAME=PATH"),
         (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
         (
             ["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"],
@@ -597,7 +597,7 @@ def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
         "calibrated: each recorded value in float32 may differ by 8 times the effect of rounding alone in numpy"
         in out
     )
-    assert "has moved nothing" not in out
+    assert "has changed no recorded value" not in out
     for asked in ("float64", "jitter:1", "jitter:2", "jitter:3", "jitter:4"):
         assert f"numpy ({asked}): 4 recorded" in err
         folder = tmp_path / "run" / "calibration" / asked.replace(":", "")
@@ -662,7 +662,7 @@ record('weights', {'w': numpy.float32([0.5, 0.1 + 0.1 * here('jax')]), 'b': nump
         code.replace("'b': numpy.float32([0.01 * (1 - 2 * here('jax'))])", "'b': 0.01")
     )
     assert "weights, step 1" in out
-    assert "zero but for rounding" not in out, "of 'w', whose gradient is not small"
+    assert "zero except for rounding" not in out, "of 'w', whose gradient is not small"
 
 
 def test_one_element_of_a_gradient_that_is_rounding_is_explained(compared):
