@@ -881,7 +881,7 @@ def test_a_layer_that_nobody_knows_is_listed():
         ),
         (
             {"norm": "layer_norm"},
-            r"'norm' is .*; the parameters of such layers are 1\.weight, 1\.bias$",
+            r"'norm' the kind .*; the parameters of such layers are 1\.weight, 1\.bias$",
         ),
     ],
 )
@@ -1213,9 +1213,14 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
 @pytest.mark.parametrize(
     ("name", "kind", "shapes", "message"),
     [
-        ("torch", "linear", {"x.weight": (2, 3, 3)}, r"x\.weight \(2, 3, 3\).* needs 2 axes"),
-        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "needs 2 axes"),
-        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "needs 3 or 4 or 5 axes"),
+        (
+            "torch",
+            "linear",
+            {"x.weight": (2, 3, 3)},
+            r"x\.weight \(2, 3, 3\).* must have 2 axes",
+        ),
+        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "must have 2 axes"),
+        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "must have 3 or 4 or 5 axes"),
         ("torch", "conv", {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)}, r"bias is \(2, 1\)"),
         ("torch", "batch_norm", {"x.running_mean": (2, 2)}, r"running_mean is \(2, 2\)"),
         (

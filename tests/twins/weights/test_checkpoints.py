@@ -173,7 +173,7 @@ def saved_by_pytorch(value):
             saved_by_pytorch(3),
             r"a\.pt holds an object of type int; .* is a checkpoint of PyTorch",
         ),
-        ("a.gguf", b"GGUF\x03\0\0\0" + bytes(50), "GGUF.*quantised"),
+        ("a.gguf", b"GGUF\x03\0\0\0" + bytes(50), "GGUF.*quantized"),
         ("a.onnx", b"\x08\x07\x12\x07pytorch" + bytes(50), "ONNX"),
         (
             "a.safetensors",
