@@ -107,7 +107,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if cls.__name__ in ("Ref", "ArrayRef"):
             raise self.unsupported(
                 "moving a mutable Ref",
-                "use its value, ref[...], and make a new Ref of the result",
+                "move its value, ref[...], and make a new Ref from the result",
             )
         return None
 
@@ -168,7 +168,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
                 return devices.of(kind, natives.index(native))
         # a device of another process, or of a platform that is not `gpu:i`
         raise self.unsupported(
-            f"reaching {native} from this process", "use one of jax.local_devices()"
+            f"using {native} from this process", "use one of jax.local_devices()"
         )
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -265,7 +265,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
             raise self.unsupported(
-                f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)"
+                f"reading a {x.dtype} array with NumPy", "read jax.random.key_data(x)"
             ) from error
 
     def full(
@@ -343,8 +343,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if not unstarted.is_started():
             return None
         return (
-            "jax was started before this process was forked, and its threads do not survive a fork: calls would hang; "
-            "use spawn: multiprocessing.get_context('spawn')"
+            "jax was started before this process was forked, and its threads do not survive a fork, so calls would "
+            "hang; start processes with multiprocessing.get_context('spawn')"
         )
 
     def _start(self) -> dict[str, list[Any]]:
@@ -375,8 +375,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
             raise self.unsupported(
-                f"asking for the device of an array spread over {names}",
-                "xdevice.copy_to(x, device) gathers it on one",
+                f"reporting one device for an array that is spread over {names}",
+                "gather the array on one device with xdevice.copy_to(x, device)",
             )
         native, memory = natives[0], key[1]
         place = self.from_native(native)
@@ -385,8 +385,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         # all kinds of memory of a CPU device are the host's
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
-                f"asking for the device of an array in the {memory} memory of {place}",
-                f"xdevice.copy_to(x, {str(place)!r}) first",
+                f"reporting the device of an array in the {memory} memory of {place}",
+                f"copy the array first: xdevice.copy_to(x, {str(place)!r})",
             )
         self._places[key] = place
         return place

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 _NARROWED = {"int64": "int32", "uint64": "uint32"}
 """The dtypes in which JAX holds 64-bit integers if 64-bit is off."""
-_64_BIT = 'JAX has it only if 64-bit is on: jax.config.update("jax_enable_x64", True)'
+_64_BIT = 'Enable 64-bit dtypes with jax.config.update("jax_enable_x64", True)'
 WIDE = ("int64", "uint64", "float64", "complex128")
 """The dtypes that JAX narrows to half their width unless 64-bit is on."""
 
@@ -44,9 +44,9 @@ def require_values(x: jax.Array) -> None:
     various errors for a deleted array, and none when its device is read."""
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
-            f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "
-            "jitted function, or delete() was called; use the result of the function, or first copy the array with "
-            "xdevice.copy_to"
+            f"jax does not support reading this array of shape {x.shape}, which was deleted: it was donated to a "
+            f"jitted function, or its delete() was called; use the result of the function, or copy the array first "
+            f"with xdevice.copy_to"
         )
 
 
@@ -58,7 +58,7 @@ def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.d
     if jax.config.jax_enable_x64:
         return host_dtype(dtype)
     if dtype in ("float64", "complex128"):
-        raise DTypeError(f"jax has no {dtype} here; {_64_BIT}")
+        raise DTypeError(f"jax has no {dtype} here. {_64_BIT}")
     narrow = host_dtype(_NARROWED.get(dtype, dtype))
     # JAX would drop the upper bits without a warning
     if dtype in _NARROWED and values is not None and values.size:
@@ -67,7 +67,7 @@ def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.d
         if least < limits.min or most > limits.max:
             value = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
             raise DTypeError(
-                f"{value} does not fit into {narrow}, which JAX uses for {dtype} here; {_64_BIT}"
+                f"{value} does not fit into {narrow}, which JAX uses for {dtype} here. {_64_BIT}"
             )
     return narrow
 

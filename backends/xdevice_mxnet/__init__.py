@@ -320,8 +320,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         `UnsupportedError` for a symbol."""
         if isinstance(x, mx.sym.Symbol):
             raise self.unsupported(
-                "moves inside a hybridized block, whose graph runs on one device",
-                "move its inputs before it is called",
+                "moving tensors inside a hybridized block, whose graph runs on one device",
+                "move the block's inputs before calling it",
             )
         native = self.to_native(device)
         with mx.util.np_shape(True):
@@ -367,5 +367,5 @@ def _refuse_long(shape: tuple[int, ...]) -> None:
     long = max([*shape, prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(
-            f"this build of MXNet supports sizes up to 2**31 - 1, too small for the shape {shape}; use another backend"
+            f"this build of MXNet supports sizes up to 2**31 - 1, but the shape {shape} is larger; use another backend"
         )

@@ -46,7 +46,7 @@ class MxnetConversion(Conversion):
         Raises `UnsupportedError` for a sparse array."""
         if x.stype != "default":
             raise UnsupportedError(
-                f'a {x.stype} array is not in one piece of memory; convert x.tostype("default")'
+                f'an array with {x.stype} storage is not in one block of memory; convert x.tostype("default")'
             )
         # while MXNet records, any array may be part of the graph
         return x.detach() if x.grad is not None or mx.autograd.is_recording() else x

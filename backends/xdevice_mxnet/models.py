@@ -276,7 +276,8 @@ def _require_parameters(trainer: Any, native: Any) -> None:
         if places != [native]:
             raise UnsupportedError(
                 f"mxnet cannot move a Trainer to {native} while its parameter {parameter.name} is on "
-                f"{', '.join(map(str, places))}; move the model with xdevice.to_device(net, ...): the Trainer moves too"
+                f"{', '.join(map(str, places))}; move the model instead, xdevice.to_device(net, ...), and its "
+                f"Trainer moves with it"
             )
 
 
@@ -321,7 +322,7 @@ def _state_on(state: Any, native: Any) -> Any:
 class MxnetModels(Models):
     """The capability of handling Gluon's models and Trainers."""
 
-    lists_layers = "gluon.nn.Sequential, or register_child() it"
+    lists_layers = "gluon.nn.Sequential, or register it with register_child()"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         """Yields the name and the device of each variable, and of each array of a Trainer's
@@ -376,7 +377,7 @@ class MxnetModels(Models):
         """Returns a copy of a model on a device. Raises `UnsupportedError` for a Trainer."""
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, make a Trainer for the copy, and pass the file of save_states() to its load_states()"
+                "copy the model, make a Trainer for the copy, and load the file from save_states() with load_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))
@@ -410,7 +411,7 @@ class MxnetModels(Models):
         `UnsupportedError` for a model that is no block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
-                f"mxnet keeps no gradients in a {type(model).__qualname__}; pass the block"
+                f"mxnet keeps no gradients in an object of type {type(model).__qualname__}; pass the block"
             )
         for name, parameter in _named(model)().items():
             if parameter.grad_req != "null":

@@ -41,7 +41,7 @@ def restored(package: str) -> Iterator[None]:
     # a name that NumPy 2 removed
     if not hasattr(numpy, "PZERO"):
         raise ImportError(
-            f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'"
+            f"{package} 1.9 needs numpy below 2, not {numpy.__version__}; run pip install 'numpy<2'"
         )
     # MXNet imports distutils, which Python 3.12 lacks and setuptools brings along
     if importlib.util.find_spec("distutils") is None:

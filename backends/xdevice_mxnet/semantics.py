@@ -166,7 +166,7 @@ def require() -> None:
     why_not = _switch()
     if why_not is not None:
         raise UnsupportedError(
-            f"xdevice's arithmetic on mxnet needs NumPy's semantics, which are off in this thread: {why_not}; call "
+            f"arithmetic with xdevice needs NumPy semantics on mxnet, which are off in this thread: {why_not}; call "
             f"mxnet.npx.set_np() first if the program works with them"
         )
 
@@ -204,7 +204,7 @@ def creating() -> None:
         _log_once(
             logging.WARNING,
             f"xdevice makes mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. So Gluon refuses "
-            f"the arrays, and 0-d arrays cannot be computed with; call set_np() first if the program works with it",
+            f"these arrays, and operations on 0-d arrays fail; call set_np() first if the program works with it",
         )
 
 
@@ -222,15 +222,15 @@ def _switch() -> str | None:
     # whatever follows is decided for the whole life of the thread
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
-        return f"{VARIABLE}=0 leaves them off"
+        return f"{VARIABLE}=0 keeps them off"
     legacy = _legacy_things()
     if legacy is not None:
-        return f"this program has made {legacy} without NumPy's semantics, and they may not work with them"
+        return f"this program has made {legacy} without NumPy semantics, and may fail with them"
     mx.npx.set_np()
     _here.thread.is_ours = True
     _log_once(
         logging.INFO,
-        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute with it; {VARIABLE}=0 forbids that",
+        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute with it; {VARIABLE}=0 prevents this",
     )
     return None
 
@@ -273,7 +273,7 @@ def _look_for_legacy_things() -> str | None:
         if issubclass(cls, mx.sym.Symbol) and not issubclass(
             cls, type(mx.sym.var("x").as_np_ndarray())
         ):
-            return "symbols of mx.sym"
+            return "mx.sym symbols"
     # MXNet calls MXNDArrayFree for an array that is gone, and ctypes keeps each function of a
     # library that was called as an attribute: so the attribute exists if there were arrays
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None

@@ -317,7 +317,8 @@ class PaddleBackend(
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
         raise self.unsupported(
-            f"{place}, where gpu:i is {self._gpu}", "copy the tensor to the host: x.cpu()"
+            f"{place}, because gpu:0 means {self._gpu}:0 here",
+            "copy the tensor to the host: x.cpu()",
         )
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
@@ -326,7 +327,7 @@ class PaddleBackend(
         if x.is_dist():
             raise self.unsupported(
                 f"reading {conversion.described(x)} as a NumPy array",
-                "read paddle.distributed.unshard_dtensor(x)",
+                "read paddle.distributed.unshard_dtensor(x) instead",
             )
         return x.to_dense()
 
@@ -335,7 +336,8 @@ class PaddleBackend(
         means devices of another kind here."""
         if kind != self._gpu:
             raise self.unsupported(
-                f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()"
+                f"the plugin {kind!r}, because gpu:0 means {self._gpu}:0 here",
+                "copy the tensor to the host: x.cpu()",
             )
         return devices.of("gpu", index)
 
@@ -359,6 +361,6 @@ class PaddleBackend(
             )
         if self._gpu != "gpu":
             raise self.unsupported(
-                f"its GPUs, where gpu:i is {self._gpu}", "use xdevice.gpu(i).native"
+                f"its GPUs, as gpu:0 means {self._gpu}:0 here", "use xdevice.gpu(i).native"
             )
         return devices.of("gpu", index)

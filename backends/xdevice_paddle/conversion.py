@@ -73,7 +73,7 @@ class PaddleConversion(Conversion):
         `UnsupportedError` if `x` is not dense."""
         if not x.is_dense():
             raise UnsupportedError(
-                f"{described(x)} is not in one piece of memory; convert x.to_dense() or the parts of x"
+                f"{described(x)} is not in one block of memory; convert x.to_dense(), or the parts of the tensor"
             )
         return x if x.stop_gradient else x.detach()
 

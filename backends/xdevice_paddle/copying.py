@@ -93,7 +93,7 @@ def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
         if contexts[0]() is None:
             raise UnsupportedError(
                 "paddle cannot run backward() a second time through a copy from or to a GPU; copy the tensor again "
-                "before the second pass, or run backward() once, on the sum of the losses"
+                "before the second backward(), or run backward() once, on the sum of the losses"
             )
 
     result.register_hook(refuse_second)

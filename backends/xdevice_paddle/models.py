@@ -60,7 +60,7 @@ def require_known(optimizer: Any, backend: Models) -> None:
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(
-                f"a {type(optimizer).__name__} that keeps tensors in its {name}",
+                f"the optimizer {type(optimizer).__name__} once it keeps tensors in its attribute {name}",
                 "move it before its first step, and save its state_dict() yourself",
             )
 
@@ -118,7 +118,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     except (TypeError, RuntimeError) as error:
         raise backend.unsupported(
             f"copying this {type(model).__name__} ({error})",
-            "build a second one, and set its values: other.set_state_dict(model.state_dict())",
+            "build a second model, and load the values into it: other.set_state_dict(model.state_dict())",
         ) from error
 
 
@@ -155,8 +155,8 @@ class PaddleModels(Models):
         for name, value in model.state_dict().items():
             if not isinstance(value, paddle.Tensor):
                 raise self.unsupported(
-                    f"{name} of this model, which is a {type(value).__qualname__} and not a tensor",
-                    "save it yourself",
+                    f"listing {name} of this model, which is of type {type(value).__qualname__} and not a tensor",
+                    "save this value yourself",
                 )
             self.device_of(value)  # raises NotBuiltError for a parameter without memory
             yield name, value
@@ -202,7 +202,7 @@ class PaddleModels(Models):
         if isinstance(model, paddle.nn.Layer):
             return copied(model, device, self)
         raise self.no_copy_of_optimizer(
-            "copy the model, make an optimizer for the copy, and pass the state to its set_state_dict()"
+            "copy the model, make an optimizer for the copy, and load the state with set_state_dict()"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
@@ -220,7 +220,7 @@ class PaddleModels(Models):
         optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(
-                f"gradients of a {type(model).__qualname__}", "pass the model"
+                f"gradients of {type(model).__qualname__} objects", "pass the model"
             )
         return [
             (name, p, p.grad) for name, p in model.named_parameters() if not p.stop_gradient
@@ -242,7 +242,7 @@ class PaddleModels(Models):
             """Raises `UnsupportedError`."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
-                "make paddle.Model(xdevice.copy_to(model.network, device)), and call prepare() on the result",
+                "make paddle.Model(xdevice.copy_to(model.network, device)), and prepare() the new model",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:

@@ -39,7 +39,7 @@ class PaddleReplicas(Replicas):
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
             raise DTypeError(
-                f"paddle cannot split a {name} tensor, because it lacks the kernel; split x.astype('float16')"
+                f"paddle has no kernel that slices a tensor of the dtype {name}; split x.astype('float16')"
             )
         place = self.device_of(x)
         return [self._settled(part, place) for part in super().split(x, sizes)]

@@ -158,7 +158,7 @@ class PaddleStreams(Streams):
         if not driver.is_there():
             raise self.unsupported(
                 "events on ROCm",
-                "xdevice.Timer waits for the device and reads the host's clock",
+                "use xdevice.Timer, which waits for the device and reads the host's clock",
             )
 
     def record(self, event: Any, stream: Any) -> None:
@@ -188,5 +188,5 @@ class PaddleStreams(Streams):
         with a segmentation fault (3.3.1, built for the CPU). `what` says in the error what was
         asked for: "streams" or "events"."""
         if device.kind != "gpu" or self._gpu != "gpu":
-            how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel.run() runs tasks side by side"
+            how = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
             raise self.unsupported(f"{what} on {device}", how)

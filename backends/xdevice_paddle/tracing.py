@@ -63,7 +63,7 @@ def copied(x: Any, device: Device, backend: Backend) -> Any:
     current = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
     if current is not device:
         raise backend.unsupported(
-            f"moves to {device} inside to_static, whose program runs on {current}",
-            "move its inputs before it is called",
+            f"moving tensors to {device} inside to_static, whose program runs on {current}",
+            "move the function's inputs before calling it",
         )
     return paddle.assign(x)

@@ -20,7 +20,7 @@ KIND: Final = "vgpu"
 """Paddle's name for the kind of virtual GPUs: the first is "vgpu:0"."""
 
 _TOO_LATE: Final = (
-    "Paddle is imported already, and it lists its devices at its import; move `import xdevice`, with "
+    "Paddle is already imported, and lists its devices only during its import; move `import xdevice`, with "
     "XDEVICE_VIRTUAL_GPUS set, or xdevice.virtual_gpus(n) above `import paddle`"
 )
 _registered = 0

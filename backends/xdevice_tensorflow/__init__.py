@@ -287,12 +287,12 @@ class TensorflowBackend(
 
         if isinstance(x, COMPOSITES):
             raise self.unsupported(
-                f"reading a {type(x).__name__} as a NumPy array",
-                "make it dense with tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)",
+                f"reading an object of type {type(x).__name__} as a NumPy array",
+                "make it dense: tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)",
             )
         if x.dtype in (tf.variant, tf.resource):
             raise self.unsupported(
-                f"reading a tensor of {x.dtype.name} as a NumPy array", "read its contents"
+                f"reading {x.dtype.name} tensors with NumPy", "read the object they refer to"
             )
         if x.shape.rank == 0:
             # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a
@@ -347,7 +347,7 @@ class TensorflowBackend(
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
             raise self.unsupported(
-                f"counting the memory of {device} without oneDNN's allocator",
+                f"counting the memory of {device} with the allocator that TensorFlow uses without oneDNN",
                 "set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported",
             ) from None
 
@@ -366,8 +366,8 @@ class TensorflowBackend(
         if not is_started() and not self._saw_gpus:
             return None
         return (
-            "tensorflow was used, or its GPUs were counted, before this process was forked, and it hangs or fails in "
-            "the child; start the child by spawn: multiprocessing.get_context('spawn')"
+            "tensorflow was used, or its GPUs were counted, before this process was forked, so it hangs or fails in "
+            "the child; start the child with multiprocessing.get_context('spawn')"
         )
 
     def _place(self, name: str) -> Device:
@@ -405,14 +405,14 @@ class TensorflowBackend(
         parts = tf.nest.flatten(x, expand_composites=True)
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(
-                f"asking for the device of a symbolic {type(x).__name__}",
-                "call it outside the traced function; inside, move the components (x.values, x.flat_values)",
+                f"reporting the device of a symbolic object of type {type(x).__name__}",
+                "ask for it outside the traced function; inside, move the components: x.values or x.flat_values",
             )
         places = {self.device_of(part) for part in parts}
         if len(places) > 1:
             raise self.unsupported(
-                f"one device for a {type(x).__name__} with components on {', '.join(map(str, places))}",
-                "copy all of it to one device with xdevice.copy_to(x, device)",
+                f"reporting one device for a tensor ({type(x).__name__}) on {', '.join(map(str, places))}",
+                "bring its components together with xdevice.copy_to(x, device)",
             )
         return places.pop()
 
@@ -431,7 +431,9 @@ class TensorflowBackend(
                 else:
                     copied = tf.raw_ops.Snapshot(input=x)
             except tf.errors.InvalidArgumentError as error:
-                raise self.unsupported(f"copying {x.dtype.name}", "copy its numbers") from error
+                raise self.unsupported(
+                    f"copying {x.dtype.name} tensors", "copy their numbers"
+                ) from error
         # if the GPU has no kernel for the dtype, TensorFlow has made the copy on the CPU
         return self._settled(copied, device)
 
@@ -447,7 +449,7 @@ class TensorflowBackend(
         strategy, in which models cannot be moved or copied."""
         if not tf.executing_eagerly():
             raise self.unsupported(
-                "moving models inside tf.function", "move the model before it is called"
+                "moving models inside tf.function", "move the model before calling the function"
             )
         if tf.distribute.has_strategy():
             raise self.unsupported(
@@ -495,5 +497,5 @@ def _refuse_keras_tensor(x: Any, backend: Backend) -> None:
     if isinstance(x, keras.KerasTensor):
         raise backend.unsupported(
             "moving or reading a KerasTensor, which has no values",
-            "build the keras.Model, and move the model",
+            "build the keras.Model, and move or read the model",
         )

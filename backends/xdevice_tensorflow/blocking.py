@@ -79,7 +79,7 @@ class TensorflowBlocking(Blocking):
         waits = self.count("gpu") > self.virtual
         if waits and not accelerators.IS_NVIDIA_OR_AMD:
             raise self.unsupported(
-                f"blocking mode on {accelerators.kind()}, for whose work TensorFlow cannot wait",
+                f"blocking mode on {accelerators.kind()}, whose work is not covered by TensorFlow's own wait",
                 "call xdevice.sync() after the line in question",
             )
         return blocking(waits)

@@ -55,8 +55,8 @@ class TensorflowConversion(Conversion):
         Raises `UnsupportedError` for a composite or symbolic tensor."""
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
-                f"a {type(x).__name__} consists of several tensors; convert the dense tensor (tf.sparse.to_dense(x), "
-                f"x.to_tensor(), tf.convert_to_tensor(x)), or its components"
+                f"an object of type {type(x).__name__} has no memory of its own; convert a dense tensor "
+                f"(tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)), or the components of the object"
             )
         return x
 
@@ -69,9 +69,7 @@ class TensorflowConversion(Conversion):
         """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, whose memory
         may belong to a constant that TensorFlow returns again."""
         if x.shape.rank == 0:
-            raise BufferError(
-                "TensorFlow may use the memory of a 0-d tensor again for another constant"
-            )
+            raise BufferError("TensorFlow caches 0-d constants and returns them again")
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:

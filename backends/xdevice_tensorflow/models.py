@@ -156,7 +156,7 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     if are_piped:
         raise backend.unsupported(
             "moving a variable that a tf.data pipeline reads",
-            "move it before the pipeline is made, or delete the pipeline and its iterators first",
+            "move it before making the pipeline, or first delete the pipeline and its iterators",
         )
     return traces
 
@@ -197,8 +197,8 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
     # not `variable.handle`, which variables of a strategy answer with the handle of one replica
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
-            f"moving a {type(variable).__name__}",
-            "use it on the device on which its tf.distribute strategy or its graph put it",
+            f"moving a variable of type {type(variable).__name__}",
+            "use it where its tf.distribute strategy or its graph has put it",
         )
 
 
@@ -243,7 +243,7 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
     # nothing may be lost: a class may keep variables in a way that this module does not know
     if len(parts.variables(copied)) != len(before):
-        raise _refusal(model, "the copy has other variables", backend)
+        raise _refusal(model, "the copy has different variables", backend)
     return copied
 
 
@@ -343,7 +343,7 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
     it is a wrapper around a method, as for a method that `tf.function` decorates."""
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
-            "an attribute of it is a method decorated with tf.function, which has a weak reference to the old model"
+            "it keeps as an attribute a method that is a tf.function, which refers to the old model only weakly"
         )
     return (
         _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
@@ -487,7 +487,7 @@ class TensorflowModels(Models):
         if any(_is_loaded(type(part)) for part in parts.owned(model)):
             raise self.unsupported(
                 "copying the result of tf.saved_model.load, whose functions belong to its variables",
-                "load it again, in `with device:`",
+                "load it again inside `with device:`",
             )
         return duplicate(model, device, self)
 

@@ -233,7 +233,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if native.type not in self.kinds:
             raise self.unsupported(
                 f"devices of the type {native.type!r}",
-                "copy the tensor to a known device: x.cpu()",
+                "copy the tensor to a supported device: x.cpu()",
             )
         return devices.of(native.type, native.index or 0)
 
@@ -423,7 +423,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             if instead is None:
                 raise
             raise self.unsupported(
-                f"reading a {_described(x)} as a NumPy array", instead
+                f"reading this {_described(x)} as a NumPy array", instead
             ) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -548,7 +548,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         share memory: the `clone` of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
-                f"copying a {type(x).__name__}, whose copies share its memory",
+                f"copying a tensor of type {type(x).__name__}, whose copies share its memory",
                 "copy x.as_subclass(torch.Tensor)",
             )
         return new
@@ -558,7 +558,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         Raises another error if the reason is that `x` has no values."""
         self._require_values(x)
         return self.unsupported(
-            f"copying a {_described(x)} to this device", "move its parts, or make it dense"
+            f"copying this {_described(x)} to the device", "move its parts, or make it dense"
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
@@ -566,8 +566,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         before it has a shape."""
         if x.is_meta:
             raise self.unsupported(
-                "reading a tensor on meta",
-                "make one that has values: torch.empty_like(x, device=...)",
+                "reading a tensor on the meta device",
+                "make a tensor that has values: torch.empty_like(x, device=...)",
             )
         conversion.require_values(x)
 
@@ -577,7 +577,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if self._synchronize is None:
             raise self.unsupported(
                 f"waiting for {self._gpu}:{index}, because neither torch.{self._gpu} nor torch.accelerator can wait",
-                "read a value of the result, which waits for it: x.cpu()",
+                "read a value of the result, which waits for the work: x.cpu()",
             )
         self._synchronize(index)
 
@@ -587,8 +587,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(
-                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only on reads",
-                "read its results, x.cpu(), and wait for other tensors or devices by name: xdevice.sync(x)",
+                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only when read",
+                "read its results with x.cpu(), and wait for each other tensor or device with xdevice.sync(x)",
             )
 
     def _module(self) -> Any:

@@ -58,8 +58,9 @@ def require_values(x: torch.Tensor) -> None:
         not torch.compiler.is_compiling() and _is_wrapped(x)
     ):
         raise UnsupportedError(
-            f"this {type(x).__name__} replaces a tensor while torch traces or maps a function (FakeTensorMode, "
-            f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside that function"
+            f"this object of type {type(x).__name__} replaces a tensor while torch traces or maps a function "
+            f"(FakeTensorMode, torch.vmap, torch.func.grad), and has no values of its own; convert or read it "
+            f"outside that function"
         )
     # a lazy parameter is always of a subclass
     if not is_exact:
@@ -119,7 +120,7 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read x.to(torch.complex64)"
     # such as PyTorch's integers of 1 to 7 bits
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
-        return "read its bytes, x.view(torch.uint8), where PyTorch allows that"
+        return "read its bytes, x.view(torch.uint8), if PyTorch allows that"
     return None if is_plain(type(x)) else "read its parts"
 
 
@@ -152,13 +153,13 @@ class TorchConversion(Conversion):
             )
         if not is_plain(type(x)):
             raise UnsupportedError(
-                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; convert "
-                "these tensors, or x.full_tensor() of a DTensor"
+                f"a tensor of type {type(x).__name__} is made up of other tensors, and has no memory of its own "
+                f"that another framework can read; convert those tensors, or, for a DTensor, convert x.full_tensor()"
             )
         if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(
-                f"a tensor of the layout {x.layout} has no memory that others can read; convert x.to_dense(), or its "
-                "parts"
+                f"a nested or non-dense tensor ({x.layout}) has no memory of its own that another framework can "
+                f"read; convert x.to_dense(), or the parts of the tensor"
             )
         return x.detach() if x.requires_grad else x
 

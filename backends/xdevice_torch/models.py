@@ -55,8 +55,8 @@ _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
 _EXPORTED: Final = "torch.export.exported_program"
 """The Python module that defines PyTorch's exported programs."""
 _INSTEAD_OF_EXPORTED: Final = (
-    "its graph names devices: "
-    "torch.export.passes.move_to_device_pass(program, device) makes another one"
+    "its graph names devices; make a program for another device with "
+    "torch.export.passes.move_to_device_pass(program, device)"
 )
 
 
@@ -193,8 +193,8 @@ def copied(model: Module, native: torch.device) -> Any:
             twin = copy.deepcopy(model, results)
     except (TypeError, RuntimeError) as error:
         raise UnsupportedError(
-            f"torch has no way to copy this {type(model).__name__} ({error}); "
-            "build a second one, and give it the values: other.load_state_dict(model.state_dict())"
+            f"torch cannot copy this {type(model).__name__} ({error}); build a second model, and load the values "
+            f"into it: other.load_state_dict(model.state_dict())"
         ) from error
     for old, new in zip(model.parameters(), twin.parameters(), strict=True):
         # a submodule's `__deepcopy__` may return the submodule itself
@@ -264,8 +264,8 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         if x.is_meta:
             raise UnsupportedError(
-                f"torch cannot move {name} of this {type(model).__name__}, which is on meta and has no values; "
-                "give it memory first: model.to_empty(device=...), and then values"
+                f"torch cannot move {name} of this {type(model).__name__}, which is on the meta device and has no "
+                f"values; first give the model memory with model.to_empty(device=...), and then load its values"
             )
 
 
@@ -358,8 +358,9 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(
-                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside its "
-                "state; make it after the model has moved, and load_state_dict() the state"
+                f"torch cannot move this {type(optimizer).__name__}, which keeps an object of type "
+                f"{type(x).__name__} outside its state; make the optimizer after moving the model, and load the "
+                f"state with load_state_dict()"
             )
 
 
@@ -374,8 +375,8 @@ def _refuse_unknown(key: str, value: Any) -> None:
             and not callable(leaf)
         ):
             raise UnsupportedError(
-                f"torch cannot move this optimizer: its state {key!r} is of type {type(leaf).__qualname__}, which may "
-                "hold tensors; keep them in the state itself, or in lists, tuples and dicts there"
+                f"torch cannot move this optimizer: its state {key!r} is of type {type(leaf).__qualname__}, which "
+                f"may hold tensors; keep tensors in the state itself, or in lists, tuples and dicts there"
             )
 
 
@@ -470,7 +471,7 @@ class TorchModels(Models):
             # only the extra state of a module may be something else
             if not isinstance(value, torch.Tensor):
                 raise self.unsupported(
-                    f"{name} of this model, which is not a tensor",
+                    f"listing {name} of this model, which is not a tensor",
                     "save the result of get_extra_state() yourself",
                 )
             if torch.nn.parameter.is_lazy(value):
@@ -484,8 +485,8 @@ class TorchModels(Models):
         lost = extra_state.lost(model, extra) if extra else None
         if lost is not None:
             raise self.unsupported(
-                f"{lost} of this model, whose module has no set_extra_state() to load it",
-                "define that method",
+                f"listing {lost} of this model, because its module has no set_extra_state() to load it",
+                "define this method",
             )
         return state.items()
 
@@ -537,7 +538,7 @@ class TorchModels(Models):
             with _trainable():
                 return copied(model, self.to_native(device))
         raise self.no_copy_of_optimizer(
-            "copy the model, make an optimizer for the copy, and load_state_dict() the state"
+            "copy the model, make an optimizer for the copy, and load the state with load_state_dict()"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
@@ -563,7 +564,7 @@ class TorchModels(Models):
         that is trained. Raises `UnsupportedError` for an optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
-                f"gradients of a {type(model).__qualname__}", "pass the model"
+                f"gradients of {type(model).__qualname__} objects", "pass the model"
             )
         return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
@@ -637,8 +638,9 @@ def optimizer_state(
             yield name, value
         elif value is not None:
             raise backend.unsupported(
-                f"reading the state of this {type(optimizer).__name__}, whose {name} is {value!r:.40} and not a tensor",
-                "torch.save(optimizer.state_dict(), path), and optimizer.load_state_dict(torch.load(path))",
+                f"reading the state of this {type(optimizer).__name__}, because its {name} is {value!r:.40}, not a "
+                f"tensor",
+                "use torch.save(optimizer.state_dict(), path) and optimizer.load_state_dict(torch.load(path))",
             )
 
 

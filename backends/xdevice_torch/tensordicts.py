@@ -112,8 +112,8 @@ def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(
-            f"{left} of a {type(x).__qualname__} is in an entry that is not a tensor, so it would stay behind; make a "
-            "TensorDict of that entry, or move it by itself"
+            f"{left} of this {type(x).__qualname__} is in an entry that is not a tensor, so it would stay "
+            f"behind; make that entry a TensorDict, or move it separately"
         )
 
 
@@ -122,8 +122,8 @@ def _items(x: Any) -> dict[str, Any]:
     # only lazily stacked collections have this attribute
     if hasattr(x, "stack_dim"):
         raise ContainerError(
-            f"the tensors in a {type(x).__qualname__} are stacked whenever they are read, so they cannot be replaced; "
-            "pass x.contiguous(), which stacks them once"
+            f"the tensors in this {type(x).__qualname__} are stacked whenever they are read, so they cannot be "
+            f"replaced; pass x.contiguous(), which stacks them once"
         )
     return dict(x.items())
 

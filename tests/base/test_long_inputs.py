@@ -37,11 +37,11 @@ def test_an_error_is_short(call):
 
 def test_an_int_is_no_path():
     with pytest.raises(
-        xdevice.errors.ArgumentError, match="load takes the path of a file, not 3 of type int"
+        xdevice.errors.ArgumentError, match="load expects the path of a file, got 3 of type int"
     ):
         xdevice.load(3)
     with pytest.raises(
-        xdevice.errors.ArgumentError, match="save takes the path of a file, not 3 of type int"
+        xdevice.errors.ArgumentError, match="save expects the path of a file, got 3 of type int"
     ):
         xdevice.save(3, [])
 

@@ -43,7 +43,7 @@ def test_info_is_a_table_for_people():
     # as Jupyter's kernel has it
     status, out, err = command("info", "numpy", "np", FORCE_COLOR="1")
     assert status == 0
-    assert err == "probing numpy: each imports its framework\n"
+    assert err == "probing numpy; each probe imports a framework\n"
     assert "numpy" in out
     assert "NumPy computes on the CPU only" in out
 
@@ -112,7 +112,10 @@ def test_help_cuts_no_sentence_and_explains_each_option():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (["train.py", "-n", "2"], "come before the script: xdevice launch -n 2 SCRIPT"),
+        (
+            ["train.py", "-n", "2"],
+            "write options before the script: xdevice launch -n 2 SCRIPT",
+        ),
         (["-n", "2", "python", "train.py"], "there is no file python; leave python out"),
         (
             ["-n", "2", "python3.11", "-m", "train"],

@@ -458,5 +458,5 @@ def test_an_engine_that_does_not_exist_is_refused_before_anything_starts(tmp_pat
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     done = CliRunner().invoke(cli.main, ["launch", "-n", "2", "--engine", "gloo", str(script)])
     assert done.exit_code == 2
-    assert "there is no engine 'gloo': give auto, a framework" in done.output
+    assert "there is no engine 'gloo'; choose auto, a framework" in done.output
     assert not (tmp_path / "ran").exists()

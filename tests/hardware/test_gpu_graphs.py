@@ -311,7 +311,7 @@ def nested(x):
         (read, r"test_gpu_graphs\.py:\d+: float reads"),
         (wait, "cannot be captured on gpu:0"),
         (from_the_host, r"test_gpu_graphs\.py:\d+: to moves"),
-        (nested, "xdevice.parallel.run is called in a task"),
+        (nested, "xdevice.parallel.run cannot be called in a task"),
     ],
 )
 def test_what_cannot_be_captured_is_named_and_all_is_as_before(refused, match):

@@ -72,7 +72,7 @@ def test_an_optimizer_of_pytorch_beside_one_of_optax():
         optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(0.1, 10))
     )
     clip, schedule = xdevice.models.compare_optimizers(torch.optim.Adam(weights, 0.1), clipped)
-    assert "to a norm of all of 1 in jax" in clip
+    assert "all gradients to a norm of 1 in jax" in clip
     assert schedule.startswith("schedule: None in torch's Adam")
 
 

@@ -175,7 +175,7 @@ def test_an_error_of_the_recording_is_named(backend, monkeypatch):
     monkeypatch.setattr(backend, "capture", refuse)
     with pytest.raises(
         xdevice.errors.CaptureError,
-        match="gpu:0: RuntimeError: operation not permitted; it may not wait",
+        match="gpu:0: RuntimeError: operation not permitted; the task must not wait",
     ):
         xdevice.accelerator.make_graphed_callable(lambda: 1)
 
@@ -194,7 +194,7 @@ def test_an_error_of_the_recording_is_named(backend, monkeypatch):
 def test_what_works_in_other_threads_is_refused_inside_and_fine_after(backend, verb, call):
     with pytest.raises(
         xdevice.errors.CaptureError,
-        match=f"xdevice.{verb} is called in a task that is being captured",
+        match=f"xdevice.{verb} cannot be called in a task that is being captured",
     ):
         xdevice.accelerator.make_graphed_callable(call)
     call()

@@ -214,7 +214,7 @@ def test_an_exception_that_takes_no_notes_is_itself(backend, cls):
         xdevice.parallel.run(fail, lambda: fail(other))
     if cls is not _PropertyError:
         assert caught.value.other_errors == [other]
-        assert "task 1 failed too" in raised.__notes__[-1]
+        assert "task 1 also failed" in raised.__notes__[-1]
     with pytest.raises(ValueError, match="other") as caught:
         xdevice.parallel.run(lambda: fail(other), fail)
     assert caught.value.other_errors == [raised]

@@ -213,7 +213,7 @@ def test_what_a_program_asks_for_by_name_is_explicit_and_passes(framework):
 @pytest.mark.parametrize("how", IN_PASSING)
 def test_what_happens_in_passing_is_implicit_and_refused(framework, how):
     x = xdevice.tensor(2.0)
-    hint = r"make it explicit: xdevice.item\(x\)"
+    hint = r"make the transfer explicit: xdevice.item\(x\)"
     with pytest.raises(xdevice.errors.TransferError, match=hint), transfers("disallow") as log:
         IN_PASSING[how](x)
     assert [record.explicit for record in log] == [False]

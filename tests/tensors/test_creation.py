@@ -27,7 +27,7 @@ def test_a_tensor_on_meta_has_no_values(tmp_path):
     ):
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match="torch does not support reading a tensor on meta",
+            match="torch does not support reading a tensor on the meta device",
         ):
             use(x)
     assert not list(tmp_path.iterdir())

@@ -287,7 +287,9 @@ def test_an_optimizer_around_another_one_is_refused(torch):
     inner, outer = torch.optim.Adam([p]), torch.optim.SGD([p])
     outer.base_optimizer = inner
     outer.state[p] = {"m": torch.ones(1)}
-    with pytest.raises(UnsupportedError, match="keeps a Adam outside its state"):
+    with pytest.raises(
+        UnsupportedError, match="keeps an object of type Adam outside its state"
+    ):
         xdevice.to_device(outer, "meta")
 
 
@@ -310,7 +312,10 @@ def test_an_optimizer_of_paddle_with_a_state_of_its_own_is_neither_moved_nor_sav
         lambda: xdevice.to_device(optimizer, "cpu"),
         lambda: xdevice.save(tmp_path / "o", optimizer),
     ):
-        with pytest.raises(UnsupportedError, match="a LBFGS that keeps tensors in its state"):
+        with pytest.raises(
+            UnsupportedError,
+            match="the optimizer LBFGS once it keeps tensors in its attribute state",
+        ):
             verb()
 
 
@@ -321,7 +326,7 @@ def test_what_a_layer_of_paddle_has_in_its_state_beside_tensors_is_named(tmp_pat
         def state_dict(self, *args, **kwargs):
             return {**super().state_dict(*args, **kwargs), "epoch": 3}
 
-    with pytest.raises(UnsupportedError, match="epoch of this model, which is a int"):
+    with pytest.raises(UnsupportedError, match="epoch of this model, which is of type int"):
         xdevice.save(tmp_path / "net", Counting(1, 1))
 
 
@@ -347,7 +352,7 @@ def test_an_optimizer_of_mxnet_with_a_state_of_its_own_is_neither_moved_nor_save
         lambda: xdevice.to_device(net, "cpu:1"),
         lambda: xdevice.save(tmp_path / "t", trainer),
     ):
-        with pytest.raises(UnsupportedError, match="keeps a dict as its state"):
+        with pytest.raises(UnsupportedError, match="keeps state of type dict"):
             verb()
     assert net.weight.list_ctx() == before
     np.testing.assert_array_equal(xdevice.to_numpy(net.bias), [0])

@@ -69,7 +69,8 @@ def loaded(monkeypatch):
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "4", None])
 def test_a_number_that_is_none_is_refused(n, loaded):
     with pytest.raises(
-        xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) takes an int of 1 or more.*, not"
+        xdevice.errors.ArgumentError,
+        match=r"virtual_gpus\(\) expects an int of 1 or more.*, got",
     ):
         xdevice.virtual_gpus(n)
     assert environment.virtual_gpus_wanted() == 0
@@ -105,7 +106,7 @@ def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
     assert (backend.virtual, backend.made) == (2, [2])
     with pytest.raises(
         xdevice.errors.ArgumentError,
-        match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*for 3",
+        match=r"virtual_gpus\(\) has requested 2 virtual GPUs.*requests 3",
     ):
         xdevice.virtual_gpus(3)
     assert (backend.virtual, environment.virtual_gpus_wanted()) == (2, 2)
@@ -114,7 +115,7 @@ def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
 def test_a_number_beside_that_of_the_variable_is_refused(loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "4")
     with pytest.raises(
-        xdevice.errors.ArgumentError, match="XDEVICE_VIRTUAL_GPUS has asked for 4"
+        xdevice.errors.ArgumentError, match="XDEVICE_VIRTUAL_GPUS has requested 4"
     ):
         xdevice.virtual_gpus(3)
     xdevice.virtual_gpus(4)
@@ -138,7 +139,7 @@ def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded
     willing, small = Listed(), Listed(most=15)
     loaded.update(willing=willing, small=small)
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="16 are too many for it; ask for at most 15"
+        xdevice.errors.UnsupportedError, match="16 are too many; ask for at most 15"
     ):
         xdevice.virtual_gpus(16)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
@@ -363,7 +364,9 @@ try:
 except xdevice.errors.UnsupportedError as error:
     print(error)
 """
-    assert "mine is torch's one foreign device" in python(code, XDEVICE_VIRTUAL_GPUS="2")
+    assert "mine already uses torch's only slot for a foreign device type" in python(
+        code, XDEVICE_VIRTUAL_GPUS="2"
+    )
 
 
 ALL = """

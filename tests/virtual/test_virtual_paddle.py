@@ -125,7 +125,7 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
             try:
                 raise AssertionError(mix())
             except xdevice.errors.DeviceMismatchError as error:
-                assert "takes tensors of one GPU, but they are on gpu:1 and gpu:2" in str(error), error
+                assert "expects tensors on one GPU, got tensors on gpu:1 and gpu:2" in str(error), error
         assert xdevice.device_of(x) is gpu
         assert xdevice.device_of(paddle.assign(x, other)) is gpu
         try:
@@ -262,7 +262,7 @@ print([backend.count("gpu") for backend in xdevice.core.registry.list_loaded()])
 )
 def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     done = run(LATE, start=start, XDEVICE_VIRTUAL_GPUS=wanted)
-    assert "Paddle is imported already" in done.stdout, done.stderr
+    assert "Paddle is already imported" in done.stdout, done.stderr
     assert "move `import xdevice`, with XDEVICE_VIRTUAL_GPUS set," in done.stdout
     assert done.stdout.splitlines()[-1] == loaded
 
@@ -270,7 +270,7 @@ def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
 @pytest.mark.long
 def test_more_than_paddle_takes_are_refused():
     done = run(LATE, start="", XDEVICE_VIRTUAL_GPUS="17")
-    assert "Paddle takes 16 devices of a plugin at most, not 17" in done.stdout, done.stderr
+    assert "Paddle supports at most 16 devices of a plugin, not 17" in done.stdout, done.stderr
     assert_done(
         run(
             "print(xdevice.ones(2, device='gpu:15').place)", start=START.replace("(4)", "(16)")
@@ -300,7 +300,7 @@ pathlib.Path.read_text = lambda self, *args, **how: read(self, *args, **how).rep
 )
 def test_a_paddle_with_another_interface_is_refused(old, new, expected):
     done = run(LATE, start=OTHER_PADDLE.format(old=old, new=new), XDEVICE_VIRTUAL_GPUS="2")
-    assert "this version of Paddle cannot have them (" in done.stdout, done.stderr
+    assert "this version of Paddle does not support them (" in done.stdout, done.stderr
     assert expected in done.stdout
 
 

@@ -447,7 +447,7 @@ def test_what_asks_the_accelerator_works(gpu):
     with pytest.raises(RuntimeError, match="invalid device ordinal 7"):
         torch.accelerator.synchronize(7)
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="give it one: XDEVICE_VIRTUAL_GPUS=2:memory=8GB"
+        xdevice.errors.UnsupportedError, match="set a limit: XDEVICE_VIRTUAL_GPUS=2:memory=8GB"
     ):
         torch.accelerator.get_memory_info()
     with pytest.raises(xdevice.errors.UnsupportedError, match="do not have streams"):
@@ -590,7 +590,7 @@ def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     ):
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=r"virtual GPUs of torch do not support .* tensors",
+            match=r"torch's virtual GPUs do not support .* tensors",
         ):
             x.to(gpu)
     with pytest.raises(

@@ -69,7 +69,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
         # no terminal: the line says why nothing happens for a while
         if progress.disable:
             print(
-                f"probing {', '.join(names)}: each imports its framework",
+                f"probing {', '.join(names)}; each probe imports a framework",
                 file=sys.stderr,
                 flush=True,
             )
@@ -96,14 +96,14 @@ def probe_one(name: str, timeout: float) -> Report:
             command, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        why = f"no answer within {timeout:g} s: a busy machine, or an import that hangs; use a larger --timeout"
+        why = f"no answer within {timeout:g} s: the machine is busy, or the import hangs; use a larger --timeout"
         late = _report(name, error=why)
         # nobody knows: it may only be slow
         late["imports"] = None
         return late
     if process.returncode != 0:
         # usually the error itself, or the last words of the framework's C++ code before it aborted
-        last = process.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
+        last = process.stderr.strip().splitlines()[-1:] or ["the process wrote nothing"]
         return _report(
             name, error=f"the process ended {status_text(process.returncode)}: {last[0]}"
         )
@@ -167,7 +167,7 @@ def _launcher() -> str | None:
     try:
         place = launchers.place()
     except SettingError as error:
-        return f"contradicts itself: {error}"
+        return f"its variables contradict each other: {error}"
     return place and f"{place.launcher}, rank {place.rank} of {place.size}"
 
 
@@ -199,7 +199,7 @@ def show(reports: Sequence[Report]) -> None:
     )
     # it is that of this process, so all reports have the same
     launcher = reports[0]["launcher"] if reports else None
-    none = "none; xdevice launch -n 2 script.py starts several processes"
+    none = "none; start several processes with xdevice launch -n 2 script.py"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
     # PyPI has another package named xdevice: if both are installed, they overwrite each other's files
     if (clash := registry.namesake()) is not None:

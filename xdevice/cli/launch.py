@@ -113,7 +113,7 @@ def launch(
 
     if size is None:
         raise click.UsageError(
-            "-n is missing; options come before the script: xdevice launch -n 2 SCRIPT"
+            "-n is missing; write options before the script: xdevice launch -n 2 SCRIPT"
         )
     if not is_module and not Path(program[0]).is_file():
         # such as `python train.py`, which is what mpirun takes
@@ -140,13 +140,13 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
     # a free port cannot be chosen here, because the other machines would not learn it
     if nnodes > 1 and port is None:
         raise click.UsageError(
-            "--nnodes needs --port, the same on all machines; the port after it is used as well"
+            "--nnodes needs --port, with the same value on all machines; the next port is used as well"
         )
     # a secret made here would not be known on the other machines
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
-            "--nnodes needs a secret in XDEVICE_TOKEN, the same on all machines, for instance from "
-            "python -c 'import secrets; print(secrets.token_hex())'"
+            "--nnodes needs a secret in XDEVICE_TOKEN, with the same value on all machines; make one with python -c "
+            "'import secrets; print(secrets.token_hex())'"
         )
 
 
@@ -179,6 +179,6 @@ def _require_engine(engine: str | None) -> None:
         registry.canonical(framework)
     except XDeviceError:
         raise click.UsageError(
-            f"there is no engine {engine!r}: give auto, a framework, or a framework and its engine, such as "
-            "torch:gloo, torch:nccl, jax:gloo, tensorflow:ring or paddle:gloo; `xdevice info` lists them"
+            f"there is no engine {engine!r}; choose auto, a framework, or a framework and its engine, such as "
+            f"torch:gloo, torch:nccl, jax:gloo, tensorflow:ring or paddle:gloo; `xdevice info` lists the engines"
         ) from None

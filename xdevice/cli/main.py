@@ -360,8 +360,8 @@ def _refuse_missing(plan: RunPlan) -> None:
         # another interpreter cannot be searched from here; the report has its error
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
-                f"{name} is not installed here; {registry.install_hint(name)}; or --python {name}=PATH, an interpreter "
-                f"that has it"
+                f"{name} is not installed here; {registry.install_hint(name)}, or name an interpreter that has it "
+                f"with --python {name}=PATH"
             )
 
 
@@ -374,8 +374,8 @@ def _prepare(folder: Path, overwrites: bool) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
             raise click.UsageError(
-                f"{folder} is not empty; --save takes a new folder, so that no recording is lost, "
-                f"or with --overwrite the folder of an earlier run, which it replaces"
+                f"{folder} is not empty; name a new folder, or, with --overwrite, the folder of an earlier run, "
+                f"which --save then replaces"
             )
         try:
             script_runs.clear(folder)
@@ -406,7 +406,7 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
         name, equals, path = option.partition("=")
         if not equals or not path:
             raise click.UsageError(
-                f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {option!r}"
+                f"--python: expected NAME=PATH, as in mxnet=/opt/old/bin/python, got {option!r}"
             )
         backend = _canonical((name,))[0]
         if backend not in names:

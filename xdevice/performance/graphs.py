@@ -61,9 +61,8 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     """
     if not callable(task):
         raise ArgumentError(
-            f"make_graphed_callable takes a function without arguments, not {task!r:.100} of type "
-            f"{type(task).__qualname__}: "
-            f"make_graphed_callable(lambda: f(x)), not make_graphed_callable(f(x))"
+            f"make_graphed_callable: expected a function without arguments, got {task!r:.100} of type "
+            f"{type(task).__qualname__}; write make_graphed_callable(lambda: f(x)), not make_graphed_callable(f(x))"
         )
     refuse_in_capture("accelerator.make_graphed_callable")
     backend = selection.current()
@@ -88,7 +87,7 @@ def refuse_in_capture(verb: str) -> None:
     own, would be missing from the graph."""
     if _capturing.get():
         raise CaptureError(
-            f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it instead"
+            f"xdevice.{verb} cannot be called in a task that is being captured; capture the inner tasks instead"
         )
 
 
@@ -137,7 +136,8 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     # a read by the host would not be repeated by a replay, which runs no Python
     except TransferError as error:
         raise CaptureError(
-            f"the task cannot be captured: a replay would not repeat this: {error.record}; keep it out of the task"
+            f"the task cannot be captured, because a replay would not repeat this: {error.record}; keep it out of "
+            f"the task"
         ) from error
     finally:
         # also after an error: the task may have written into tensors of the caller
@@ -156,7 +156,7 @@ def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
         raise
     except Exception as error:
         raise CaptureError(
-            f"the task cannot be captured on {stream.device}: {type(error).__qualname__}: {error}; it may not wait, "
-            f"read, copy from the host, or go to the stream of an earlier call, whose result is still there; nor may "
-            f"another thread wait for the device"
+            f"the task cannot be captured on {stream.device}: {type(error).__qualname__}: {error}; the task must "
+            f"not wait, read, copy from the host, or use the stream of an earlier call whose result still exists, "
+            f"and no other thread may wait for the device"
         ) from error

@@ -70,8 +70,9 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     for number, task in enumerate(tasks):
         if not callable(task):
             raise ArgumentError(
-                f"task {number} of xdevice.parallel.run is {task!r:.100} of type {type(task).__qualname__}, expected a "
-                f"function without arguments: parallel.run(lambda: f(x), lambda: f(y)), not parallel.run(f(x), f(y))"
+                f"task {number} of xdevice.parallel.run: expected a function without arguments, got {task!r:.100} "
+                f"of type {type(task).__qualname__}; write parallel.run(lambda: f(x), lambda: f(y)), not "
+                f"parallel.run(f(x), f(y))"
             )
     if not tasks:
         return []
@@ -236,7 +237,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     for other, error in failed[1:]:
         note(
             first,
-            f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}",
+            f"task {other} also failed: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}",
         )
     put_on(first, "other_errors", [error for _, error in failed[1:]])
     try:

@@ -74,13 +74,13 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     place = devices.parse(device)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise ArgumentError(
-            f"the depth of prefetch must be an int of 1 or more, not {shown(depth)}; without prefetching, write "
-            f"xdevice.to_device(batch, device) in the loop"
+            f"the depth of prefetch must be an int of 1 or more, got {shown(depth)}; to move batches without "
+            f"prefetching, call xdevice.to_device(batch, device) in the loop"
         )
     # here, because a loop would raise the error only when it takes its first batch
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
         raise ArgumentError(
-            f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
+            f"prefetch expects a loader, a generator or a list of batches, got {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
     # here and not in the loop, so that the traceback ends in the line that is wrong
@@ -141,7 +141,7 @@ class Feed:
         # a source that gives nothing the second time can be started only once; a collection may
         # have become empty
         if not count and self._has_batches and not isinstance(self._source, Collection):
-            raise self._used_up("gave batches before, and gives none now")
+            raise self._used_up("gave batches before, but gives none now")
         self._has_batches |= count > 0
         self._is_whole = True
 
@@ -149,8 +149,8 @@ class Feed:
         """Returns the error for a second loop over a source that can be started only once.
         `why` says how that was noticed."""
         return UnsupportedError(
-            f"prefetch cannot start its source, a {type(self._source).__qualname__}, again: it {why}; give it a "
-            "loader or a list, which each loop starts again, or call prefetch with a new source for each loop"
+            f"prefetch cannot restart its source, an object of type {type(self._source).__qualname__} that {why}; "
+            f"pass a loader or a list, which each loop can restart, or call prefetch with a new source for each loop"
         )
 
 
@@ -277,8 +277,8 @@ class _Producer(workers.Worker):
         self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"the source of prefetch has spent {workers.PATIENCE} s on a batch that is no longer needed; "
-                f"its thread ends when that batch is done",
+                f"the source of prefetch has spent {workers.PATIENCE} s on a batch that is no longer needed; the "
+                f"thread of prefetch ends when that batch is done",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -304,7 +304,7 @@ class _Producer(workers.Worker):
         if not self._stopping:
             return None
         return UnsupportedError(
-            "prefetch makes no more batches: it was closed, or the program is ending"
+            "prefetch makes no more batches, because it was closed or the program is ending"
         )
 
     def _produce(self) -> None:
@@ -406,8 +406,8 @@ class _Producer(workers.Worker):
         change it in place, while the consumer may be computing with it."""
         if any(place is not self._place for _, place in backend.model_devices(model)):
             raise backend.unsupported(
-                f"prefetching batch{path()}, a {type(model).__qualname__}, which would move in place",
-                "leave it out of the batch, and move it beforehand: xdevice.to_device(model, device)",
+                f"prefetching the model batch{path()}, which would move in place",
+                "leave the model out of the batch, and move it beforehand: xdevice.to_device(model, device)",
             )
 
     def _stage_object(

@@ -156,7 +156,7 @@ class transfers:
     def __init__(self, mode: Mode = "allow") -> None:
         if mode not in (modes := get_args(Mode)):
             raise ArgumentError(
-                f"transfers takes one of {', '.join(map(repr, modes))}, not {shown(mode)}"
+                f"transfers expects one of {', '.join(map(repr, modes))}, got {shown(mode)}"
             )
         self._mode: Mode = mode
         self._entered = Entered("transfers()")
@@ -273,7 +273,7 @@ def _report(transfer: Transfer) -> None:
         hint = (
             ""
             if record.explicit
-            else "; if the program needs it here, make it explicit: xdevice.item(x)"
+            else "; if the program needs the value here, make the transfer explicit: xdevice.item(x)"
         )
         raise TransferError(
             f'{record}, inside xdevice.transfers("{min(refusing)}"); keep the value on its device, and read it '

@@ -120,7 +120,7 @@ def _project(command: Command) -> Command:
             examined = engine.examine(paths, only, root, backend, goal, progress)
         for name in examined.unsettled:
             click.echo(
-                f"{name}: its values did not converge, so uses that depend on them stay open",
+                f"{name}: the analysis of its values did not converge, so uses that depend on these values stay open",
                 err=True,
             )
         if report_to is not None:
@@ -308,7 +308,7 @@ def lint(
         raise click.UsageError("--fix and --write-baseline cannot be combined")
     if fix and "-" in map(str, paths):
         raise click.UsageError(
-            "--fix changes files, and the standard input is not a file; xdevice port - rewrites it"
+            "--fix changes files, but the standard input is not a file; rewrite it with xdevice port -"
         )
     # as for other linters, paths in settings and findings are relative to the current folder
     root = Path.cwd()

@@ -160,7 +160,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.autocast torch.amp.autocast torch.amp.GradScaler torch.cuda.amp.autocast torch.cuda.amp.GradScaler
         paddle.amp.auto_cast paddle.amp.GradScaler paddle.amp.decorate
         tensorflow.keras.mixed_precision.set_global_policy mxnet.contrib.amp.init mxnet.amp.init
-    """, "the framework's own mixed precision works along with xdevice", _MIXED),
+    """, "the framework's own mixed precision works together with xdevice", _MIXED),
     **_calls("XD155", "no_word", "", """
         tensorflow.config.set_visible_devices tensorflow.config.set_logical_device_configuration
         tensorflow.config.get_visible_devices tensorflow.config.experimental.set_virtual_device_configuration
@@ -187,7 +187,7 @@ CALLS: Final[dict[str, Idiom]] = {
     """, "manages the framework's own cache"),
     **_calls("XD158", "no_word", "", """
         torch.cuda.manual_seed torch.cuda.manual_seed_all torch.xpu.manual_seed_all torch.npu.manual_seed_all
-    """, "xdevice.random draws other numbers than the framework's generator"),
+    """, "xdevice.random draws different numbers than the framework's generator"),
 }  # fmt: skip
 """The idioms of functions and classes, by the full names under which they are called."""
 

@@ -166,8 +166,8 @@ def configure(root: Path) -> Choice:
         import tomllib
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"{file} has [tool.xdevice], and reading it needs tomllib, which came with Python 3.11; "
-            f"use --select and --ignore instead, or run lint with a newer Python"
+            f"reading [tool.xdevice] in {file} needs tomllib, which came with Python 3.11; use --select and "
+            f"--ignore instead, or run lint with a newer Python"
         ) from error
     try:
         settings = tomllib.loads(text)["tool"]["xdevice"]
@@ -176,7 +176,7 @@ def configure(root: Path) -> Choice:
     unknown = sorted(set(settings) - {"select", "ignore", "per-file-ignores"})
     if unknown:
         raise OptionError(
-            f"{file}: [tool.xdevice] may have select, ignore and per-file-ignores, not {', '.join(unknown)}"
+            f"{file}: [tool.xdevice] may have select, ignore and per-file-ignores, but has {', '.join(unknown)}"
         )
     per_file = settings.get("per-file-ignores", {})
     return Choice(
@@ -196,7 +196,7 @@ def _list_codes(setting: Any, of: str) -> tuple[str, ...]:
         OptionError: the setting is no list of strings, or has an unknown code.
     """
     if not isinstance(setting, list) or not all(isinstance(code, str) for code in setting):
-        raise OptionError(f"{of} must be a list of codes such as ['XD202'], not {setting!r}")
+        raise OptionError(f"{of}: expected a list of codes such as ['XD202'], got {setting!r}")
     return codes(" ".join(setting), of)
 
 

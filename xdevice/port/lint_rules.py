@@ -329,7 +329,8 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
                 yield (
                     "XD203",
-                    "`.cuda()` moves to the current GPU, the first one unless another was set; name the device",
+                    "`.cuda()` moves to the current GPU, which is the first one unless another was set; name the "
+                    "device",
                 )
 
 
@@ -626,7 +627,8 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
         ):
             yield (
                 "XD222",
-                f'the default "{text}" fails on other machines; default to None, and choose the device inside',
+                f'the default "{text}" fails on other machines; default to None, and choose the device inside the '
+                f"function",
                 default,
             )
 

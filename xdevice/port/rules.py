@@ -317,7 +317,7 @@ class JudgedSites(JudgedModule):
             return use, Judgement(
                 "open", "the string is also used as text", "XD169", consumed=(node.test,)
             )
-        why = "the same string on CUDA, and the right one where GPUs have another name"
+        why = "the same string on CUDA, and the right one if GPUs have another name"
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
@@ -417,12 +417,12 @@ class JudgedSites(JudgedModule):
             )
         if asks and len(self.frameworks) > 1:
             return left_open(
-                "the file uses several frameworks, and the word asks only the selected one",
+                "the file uses several frameworks, but the neutral word asks only the selected one",
                 "XD168",
             )
         if idiom.code == "XD101" and _is_by_identity(around[0]):
             return left_open(
-                "compared by identity, and the new text may give another object",
+                "it is compared by identity, but the new text may return a different object",
                 "XD169",
             )
         if self._is_printed(node, around):

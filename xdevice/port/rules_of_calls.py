@@ -221,7 +221,7 @@ def accelerator(use: Use) -> Judgement:
     # the program may rely on the None
     if not getattr(use.node, "has_gpu", False):
         return left_open(
-            "without an accelerator it is None, and no test excludes that", "XD170"
+            "without an accelerator it is None, and no test excludes None", "XD170"
         )
     return _without_index(
         use,

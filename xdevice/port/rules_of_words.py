@@ -136,7 +136,8 @@ def _not_called(use: Use, row: Row) -> Judgement:
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(NAMED, use.replace(_callee(use, row)))
     return left_open(
-        "it is passed on, and the word takes other arguments or needs a GPU", "XD166"
+        "it is passed on, but the neutral word takes different arguments or needs a GPU",
+        "XD166",
     )
 
 

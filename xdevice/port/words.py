@@ -365,7 +365,7 @@ _PADDLE: Final = (
     ),
     *_none(
         "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
-        "xdevice.accelerator.Stream and xdevice.accelerator.Event have other methods",
+        "xdevice.accelerator.Stream and xdevice.accelerator.Event have different methods",
     ),
     *_none("paddle.device.cuda.empty_cache", "frees the cache of Paddle's own allocator"),
     Row("paddle.CUDAPinnedPlace", differs="xdevice manages pinned memory itself"),

@@ -53,14 +53,14 @@ def load(
     """
     if into is not None and (device is not None or backend is not None):
         raise StateError(
-            "into= already says which devices and backend; leave out device= and backend="
+            "into= already determines the devices and the backend; leave out device= and backend="
         )
     if isinstance(source, Mapping):
         return _load_named(source, into, strict)
     # a file is always loaded strictly, so strict=False would be ignored without notice
     if not strict:
         raise ArgumentError(
-            "strict=False is for tensors by name: load(load(path), into=model, strict=False)"
+            "strict=False works only with named tensors: load(load(path), into=model, strict=False)"
         )
     return (
         files.load_file(source, device, backend)
@@ -73,7 +73,7 @@ def _load_named(state: Mapping[str, Any], into: Any, strict: bool) -> Any:
     """Writes tensors by name into the model `into`, and returns the model. Raises as `load` does."""
     if into is None:
         raise ArgumentError(
-            "tensors by name are loaded into a model, and none was given: load(state, into=model)"
+            "named tensors are loaded into a model, but none was given; call load(state, into=model)"
         )
     from .models.state import write_named  # a program that only reads files does not need it
 

@@ -60,7 +60,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     # a text is for characters, so it has a colon; a number by itself is passed as an int
     if not (is_number or (isinstance(n, str) and ":" in n)):
         raise ArgumentError(
-            f"virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not {shown(n)}"
+            f"virtual_gpus() expects an int of 1 or more, or a string such as '2:mps', got {shown(n)}"
         )
     _give_all(str(n), force)
     # the kind of a tensor's type depends on its framework's devices, and these have changed
@@ -94,8 +94,8 @@ def _give_all(text: str, force: bool) -> None:
         if before not in ((), wanted):
             requester, earlier = environment.request()
             raise ArgumentError(
-                f"{requester} has asked for {earlier} virtual GPUs, which is fixed for the process; virtual_gpus() now "
-                f"asks for {text}"
+                f"{requester} has requested {earlier} virtual GPUs, which is fixed for the process, but "
+                f"virtual_gpus() now requests {text}"
             )
         without = [
             backend
@@ -122,12 +122,12 @@ def _refuse(backend: Backend, n: int, force: bool) -> None:
     real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
     if real:
         raise UnsupportedError(
-            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are hidden only on request: "
+            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, but real GPUs are hidden only on request: "
             f"xdevice.virtual_gpus(n, force=True)"
         )
     reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
     if reason is None and most is not None and n > most:
-        reason = f"{n} are too many for it; ask for at most {most}"
+        reason = f"{n} are too many; ask for at most {most}"
     if reason is not None:
         raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
 

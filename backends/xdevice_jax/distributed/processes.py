@@ -246,8 +246,9 @@ def _initialize(group: Group) -> bool:
     # wait for the others
     if "0" in group.exchange(str(int(has_same_rank))):
         raise LaunchError(
-            f"JAX has already been used on rank {', '.join(map(str, started))}, and it meets other processes only "
-            "before its first array: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
+            f"JAX has already been used on rank {', '.join(map(str, started))}, but it can connect to other "
+            f"processes only before it makes its first array; enter xdevice.distributed.processes() earlier, or "
+            f"choose engine='torch:gloo'"
         )
     return jax.distributed.is_initialized()
 

@@ -33,7 +33,5 @@ class JaxReproducibility(Reproducibility):
             and _FLAG not in os.environ.get("XLA_FLAGS", "")
         )
         yield (
-            [f"sums on a GPU: put {_FLAG} into XLA_FLAGS before JAX starts"]
-            if needs_flag
-            else []
+            [f"sums on a GPU: add {_FLAG} to XLA_FLAGS before JAX starts"] if needs_flag else []
         )

@@ -54,8 +54,8 @@ class JaxCalls(Calls):
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         """Raises `UnsupportedError`: modules have no common base class whose `__call__` could be replaced."""
         raise self.unsupported(
-            "seeing the calls of all models of a program",
-            "name the model: xdevice.parity.capture_intermediates(model)",
+            "tracing the calls of all models in a program",
+            "pass the model: xdevice.parity.capture_intermediates(model)",
         )
 
     @contextmanager

@@ -273,7 +273,7 @@ class JaxLayers(Layers):
         """Writes values into a module by name. Raises `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
-                "writing into a FrozenDict", "bind flax.core.unfreeze(variables)"
+                "writing into a FrozenDict", "bind the module to flax.core.unfreeze(variables)"
             )
         # a list, because writing replaces the values that are being walked
         for one in list(variables(model)):
@@ -284,8 +284,8 @@ class JaxLayers(Layers):
         """Lists the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
         if not self.has_layers(model):
             raise self.unsupported(
-                f"layers in a {type(model).__qualname__}",
-                "give a module of nnx or Equinox, one of linen that is bound to its variables, or a dict",
+                f"listing layers of {type(model).__qualname__} objects",
+                "pass a module of nnx or Equinox, a linen module that is bound to its variables, or a dict",
             )
         # a layer without bias has None there, which is no variable
         names = {one.name for one in variables(model)}

@@ -184,7 +184,7 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
     name. Raises `NotBuiltError` for a module that is not bound."""
     if module.scope is None:
         raise NotBuiltError(
-            f"a {type(module).__qualname__} of Flax's linen holds no parameters: give module.bind(variables)"
+            f"the linen module {type(module).__qualname__} holds no parameters; pass module.bind(variables) instead"
         )
     groups: dict[str, dict[str, Any]] = {}
     for collection, values in module.variables.items():

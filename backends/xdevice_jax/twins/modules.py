@@ -179,8 +179,8 @@ def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
         return
     if not hasattr(value, "dtype") and not isinstance(value, int | float):
         raise UnsupportedError(
-            f"{path} is a {type(variable).__qualname__} of nnx that holds a {type(value).__qualname__}, not one array; "
-            "give it a variable for each array"
+            f"{path} is an nnx variable ({type(variable).__qualname__}) that holds an object of type "
+            f"{type(value).__qualname__} instead of one array; make a variable for each array"
         )
     # a number is an array from here on
     array = value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
@@ -229,9 +229,7 @@ class JaxModels(Models):
             try:
                 return serialization.msgpack_restore(file.read())
             except Exception as error:  # msgpack has errors of its own
-                raise FileFormatError(
-                    f"{path} is not a msgpack file of Flax: {error}"
-                ) from error
+                raise FileFormatError(f"{path} is not a Flax msgpack file: {error}") from error
 
     def _library(self, module: str, package: str) -> ModuleType:
         """Imports a module. Raises `UnsupportedError` with the name of the package to install if that fails."""
@@ -239,7 +237,7 @@ class JaxModels(Models):
             return importlib.import_module(module)
         except ImportError:
             raise self.unsupported(
-                f"reading this file without {package}", f"pip install {package}"
+                f"reading this file without {package}", f"install it with pip install {package}"
             ) from None
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _ARGUMENTS: Final = {
     "lr": "learning_rate", "beta1": "b1", "beta2": "b2", "alpha": "decay", "eps": "eps", "momentum": "momentum",
     "nesterov": "nesterov", "centered": "centered", "initial_accumulator_value": "initial_accumulator_value",
-    "weight_decay": "weight_decay", "clip": "optax.clip_by_global_norm, clip_by_block_rms and clip clip",
+    "weight_decay": "weight_decay", "clip": "optax.clip_by_global_norm, clip_by_block_rms or clip sets it",
 }  # fmt: skip
-_ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds it to the root"}
+_ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds eps to the root"}
 
 
 def _adam(values: _Values) -> dict[str, object]:
@@ -72,8 +72,8 @@ _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
     "scale_by_schedule": lambda values: {
         "lr": -float(values["step_size_fn"](0)), "schedule": "a function of the step",
     },
-    "clip_by_global_norm": lambda values: {"clip": f"to a norm of all of {values['max_norm']:.6g}"},
-    "clip_by_block_rms": lambda values: {"clip": f"to a root mean square of each of {values['threshold']:.6g}"},
+    "clip_by_global_norm": lambda values: {"clip": f"all gradients to a norm of {values['max_norm']:.6g}"},
+    "clip_by_block_rms": lambda values: {"clip": f"each gradient to a root mean square of {values['threshold']:.6g}"},
     "clip": lambda values: {"clip": f"to values from {-values['max_delta']:.6g} to {values['max_delta']:.6g}"},
 }  # fmt: skip
 
@@ -168,14 +168,15 @@ class JaxOptimizers(Optimizers):
         """Reads a transformation of optax. It has no parameters: optax is given them in each step."""
         if not self.has_optimizer(optimizer):
             raise self.unsupported(
-                f"reading a {type(optimizer).__qualname__}", "give a transformation of optax"
+                f"reading {type(optimizer).__qualname__} objects",
+                "pass an optax transformation",
             )
         # the other errors are those of closures that do not have the expected variables
         try:
             kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
-                f"reading a chain of optax that has {error}", f"use only {', '.join(_STEPS)}"
+                f"reading an optax chain that has {error}", f"use only {', '.join(_STEPS)}"
             ) from error
         arguments = _ARGUMENTS | (_ROOT if kind == "rmsprop" else {})
         return Optimizer(kind, "GradientTransformation", settings, (), arguments)

@@ -53,8 +53,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         if not unstarted.is_started():
             return None
         return (
-            "JAX has already been used, and its devices are fixed from then on; move `import xdevice`, with "
-            "XDEVICE_VIRTUAL_GPUS set, above `import jax`, or xdevice.virtual_gpus(n) above the first use of JAX"
+            "JAX has already been used, so its devices are fixed; move `import xdevice`, with XDEVICE_VIRTUAL_GPUS "
+            "set, above `import jax`, or xdevice.virtual_gpus(n) above the first use of JAX"
         )
 
     def make_virtual_gpus(self, n: int) -> None:

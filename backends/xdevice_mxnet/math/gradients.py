@@ -95,8 +95,8 @@ class MxnetGradients(Gradients):
         records."""
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
-                "gradients while it records: for most operations it has no second gradient",
-                "take them outside value_and_grad and autograd.record(), or inside autograd.pause()",
+                "computing gradients while it records, because most of its operations have no second gradient",
+                "compute them outside value_and_grad and autograd.record(), or inside autograd.pause()",
             )
         arithmetic.enter()
         # the program may have switched NumPy's shapes off in this thread

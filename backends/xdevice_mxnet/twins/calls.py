@@ -73,7 +73,7 @@ class MxnetCalls(Calls):
         for path, block in blocks(model):
             if isinstance(block, HybridBlock) and _is_active(block):
                 raise self.unsupported(
-                    f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
+                    f"tracing the layers of {path or 'the model'} (hybridized {type(block).__name__})",
                     "call model.hybridize(False) first",
                 )
             # a block that contains others is recorded only if it is one layer elsewhere
@@ -100,7 +100,9 @@ class MxnetCalls(Calls):
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         """Calls a block in evaluation mode, with the inputs as arrays of the kind that it takes."""
         if named:  # `Block.__call__` takes none
-            raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
+            raise self.unsupported(
+                "calling models with keyword arguments", "pass inputs= as a tuple"
+            )
         # the first array of any parameter
         first = next(
             (

@@ -218,7 +218,7 @@ class MxnetLayers(Operations):
         """Lists the layers with parameters. Raises `UnsupportedError` for anything other than a `Block`."""
         if not isinstance(model, Block):
             raise self.unsupported(
-                f"layers in a {type(model).__qualname__}", "give the Block itself"
+                f"listing layers of {type(model).__qualname__} objects", "pass the Block itself"
             )
         return layouts.all_bound(list(self._layers(model)), dict(self.variables(model)))
 
@@ -229,7 +229,7 @@ class MxnetLayers(Operations):
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
             # the axes of the weight follow the layout of the images; here the values are refused
             if not layout.startswith("NC"):
-                why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
+                why = f"the weight of a Gluon convolution in {layout} has a different layout; build the layer in NCHW"
                 own = dialects.refused(own, why)
             yield layer._replace(parts=tuple(own))
 

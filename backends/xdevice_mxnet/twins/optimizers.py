@@ -51,7 +51,7 @@ _NAMES: Final = {
     "adagrad": {"eps": "eps"},
 }
 _COMMON_NAMES: Final = {
-    "lr": "learning_rate", "weight_decay": "wd", "gradient_scale": "step(n) divides gradients by n: step(1) does not",
+    "lr": "learning_rate", "weight_decay": "wd", "gradient_scale": "call step(1), as step(n) divides gradients by n",
 }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
     """Raises `UnsupportedError` for a Trainer that computes with compressed gradients."""
     if _compression(trainer):
         raise backend.unsupported(
-            "reading a Trainer that compresses gradients", "make one without compression_params"
+            "reading a Trainer that compresses gradients", "make it without compression_params"
         )
 
 
@@ -128,7 +128,7 @@ def _chosen(optimizer: Any) -> dict[str, object]:
         return {}
     if optimizer.clip_weights:
         raise UnsupportedError(
-            "mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself"
+            "mxnet does not support reading the optimizer RMSProp with clip_weights; clip the weights yourself"
         )
     # only the centered form has a momentum, gamma2
     return {"momentum": optimizer.gamma2 if optimizer.centered else 0.0}
@@ -207,7 +207,9 @@ class MxnetOptimizers(Optimizers):
                 if parameter.grad_req != "null"
             )
         arguments = (
-            _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
+            _NAMES[kind]
+            | _COMMON_NAMES
+            | {"clip": "clip_gradient sets the value to which gradients are clipped"}
         )
         return terms.Optimizer(
             kind, type(rule).__name__, settings, tuple(parameters), arguments

@@ -146,8 +146,8 @@ def _mixed(what: str, places: list[int]) -> Exception:
     these indices."""
     names = " and ".join(f"cpu({index})" for index in places)
     error: Exception = mx.MXNetError(
-        f"{what} requires all its arrays on one device, but they are on {names}, "
-        f"where cpu(1) is the virtual gpu:0; move them with xdevice.to_device"
+        f"{what} requires all its arrays on one device, but they are on {names} (cpu(1) is the virtual gpu:0); move "
+        f"them to one device with xdevice.to_device"
     )
     return error
 

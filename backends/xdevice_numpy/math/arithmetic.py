@@ -37,8 +37,8 @@ def require(x: Any) -> None:
     """Raises `UnsupportedError` for a `numpy.matrix`."""
     if isinstance(x, np.matrix):
         raise UnsupportedError(
-            f"numpy does not support arithmetic with a {type(x).__qualname__} here, because a matrix has other rules "
-            f"for dimensions and products; make it an array: numpy.asarray(x)"
+            f"numpy does not support arithmetic with an object of type {type(x).__qualname__} here, because a "
+            f"matrix has different rules for dimensions and products; convert it to an array: numpy.asarray(x)"
         )
 
 
@@ -286,7 +286,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
     # to share
     if x.size and not np.shares_memory(result, x):
         raise ValueError(
-            f"an array with the strides {x.strides} cannot be viewed in the shape {shape}"
+            f"an array with strides {x.strides} cannot be viewed with shape {shape}"
         )
     return result
 

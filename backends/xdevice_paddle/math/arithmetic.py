@@ -262,7 +262,9 @@ def matmul(x1: Any, x2: Any) -> Any:
     # core makes matrices of them and calls again; so are shapes that do not fit, which
     # `multiply` would broadcast
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:
-        raise ValueError(f"no product of {x1.shape} and {x2.shape}")
+        raise ValueError(
+            f"arrays with the shapes {x1.shape} and {x2.shape} have no matrix product"
+        )
     return paddle.sum(
         paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype
     )

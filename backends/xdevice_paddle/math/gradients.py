@@ -81,7 +81,7 @@ def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) 
             # Paddle's message is "... (Unavailable) The Op ... doesn't have any grad op. ...";
             # its first sentence is used
             + str(error).partition("(Unavailable) ")[2].partition(".")[0],
-            "write the function in operations that have one (x * x for x ** 2)",
+            "write the function with operations that have second gradients (x * x instead of x ** 2)",
         ) from error
 
 
@@ -96,8 +96,8 @@ class PaddleGradients(Gradients):
         traced function."""
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
-                "gradients inside a function that paddle.jit.to_static traces",
-                "trace the function whose gradients you take",
+                "computing gradients inside a function that paddle.jit.to_static traces",
+                "trace the function whose gradients you compute",
             )
         was_on = paddle.is_grad_enabled()
         # whether gradients flow on from the results to the caller's tensors

@@ -50,10 +50,10 @@ class PaddleCalls(Calls):
         for path, layer in model.named_sublayers(include_self=True):
             # only the object that to_static puts in place of `forward` has this attribute
             if hasattr(type(layer.forward), "concrete_program"):
-                name = f"{path or 'the model'}, a {type(layer).__name__}"
+                name = f"{path or 'the model'} (of type {type(layer).__name__})"
                 raise self.unsupported(
-                    f"seeing the layers of {name} that paddle.jit.to_static has compiled",
-                    "trace it before it is compiled, or trace a second model that is not compiled",
+                    f"tracing the layers of {name}, which paddle.jit.to_static has compiled",
+                    "trace the layer before compiling it, or trace a second model that is not compiled",
                 )
             if path in layer_paths or next(iter(layer.children()), None) is None:
                 paths[id(layer)] = path

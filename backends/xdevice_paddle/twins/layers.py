@@ -81,8 +81,8 @@ def _setting(layer: Any, name: str) -> Any:
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
     if stated is None:
         raise UnsupportedError(
-            f"reading the {name} of a paddle.nn.{cls.__name__} is not supported: the extra_repr of "
-            f"paddle {paddle.__version__} does not state it; it was tested up to {private.tested}"
+            f"reading the {name} of paddle.nn.{cls.__name__} is not supported: the extra_repr() of the layer does "
+            f"not state it in paddle {paddle.__version__}; xdevice was tested up to {private.tested}"
         )
     try:
         # a text is stated without quotes, and then is no literal
@@ -461,7 +461,7 @@ class PaddleLayers(Operations):
         """Lists the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Layer`."""
         if not isinstance(model, nn.Layer):
             raise self.unsupported(
-                f"layers in a {type(model).__qualname__}", "give the model itself"
+                f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
             )
         private.require("layers")
         blocks: dict[str, tuple[str, ...]] = {}

@@ -80,7 +80,7 @@ def _settings(
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
-            "reading rescale_grad, which does nothing on the CPU", "multiply the loss instead"
+            "rescale_grad, which does nothing on the CPU", "multiply the loss instead"
         )
     names = terms.settings_of(kind)
     # only settings that this kind and this version of Paddle have
@@ -121,7 +121,7 @@ def _coupled(
         return {"weight_decay": own_settings.get("regularization_coeff", 0.0)}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(
-            f"reading a {type(decay).__qualname__}", "use L1Decay or L2Decay"
+            f"the regularizer {type(decay).__qualname__}", "use L1Decay or L2Decay"
         )
     sign = isinstance(decay, paddle.regularizer.L1Decay)
     return {
@@ -137,8 +137,8 @@ def _decoupled(
     has for the parameter `p`."""
     if p.regularizer is not None:
         raise backend.unsupported(
-            f"reading an AdamW whose parameter {p.name} has a regularizer too",
-            "set its regularizer to None",
+            f"reading an AdamW optimizer whose parameter {p.name} also has a regularizer",
+            "set the regularizer to None",
         )
     # both are functions that the user may give: of a parameter, and of its name
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
@@ -154,13 +154,14 @@ def _clip(clip: Any, backend: Optimizers) -> str:
     Paddle's three."""
     # by the exact class, because a subclass may clip in another way
     if type(clip) is paddle.nn.ClipGradByGlobalNorm:
-        return f"to a norm of all of {clip.clip_norm:.6g}"
+        return f"all gradients to a norm of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByNorm:
-        return f"to a norm of each of {clip.clip_norm:.6g}"
+        return f"each gradient to a norm of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByValue:
         return f"to values from {clip.min:.6g} to {clip.max:.6g}"
     raise backend.unsupported(
-        f"reading a {type(clip).__qualname__}", "use one of the three in paddle.nn"
+        f"the gradient clip {type(clip).__qualname__}",
+        "use one of the three clips in paddle.nn",
     )
 
 

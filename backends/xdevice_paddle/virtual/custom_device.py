@@ -49,7 +49,7 @@ def register(n: int, kind: str) -> str | None:
     """Gives Paddle `n` virtual GPUs, with the names "{kind}:0" and so on. Returns why Paddle
     cannot have them; None if it has them."""
     if n > _MOST:
-        return f"Paddle takes {_MOST} devices of a plugin at most, not {n}"
+        return f"Paddle supports at most {_MOST} devices of a plugin, not {n}"
     reason = machine_code.why_not()
     if reason is not None:
         return reason
@@ -58,7 +58,7 @@ def register(n: int, kind: str) -> str | None:
     # a version without the header, without a member of the struct, or without the function in
     # its library
     except (OSError, LookupError, AttributeError) as error:
-        return f"this version of Paddle cannot have them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
+        return f"this version of Paddle does not support them ({type(error).__name__}: {error}), but 2.6.2 and 3.3.1 do"
     return None
 
 
@@ -103,7 +103,7 @@ def _register(n: int, kind: str) -> None:
     header = (root / _HEADER).read_text(encoding="utf-8")
     version = _version(header)
     if version != _VERSION:
-        raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")
+        raise LookupError(f"expected version {_VERSION} of its device interface, got {version}")
     # with the flags that `import paddle` will use: after TensorFlow, those that prefer Paddle's
     # own symbols
     load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)

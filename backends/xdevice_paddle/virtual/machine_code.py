@@ -42,7 +42,7 @@ def why_not() -> str | None:
     """Returns why no code can be made on this machine; None if code can be made."""
     if sys.platform == "linux" and platform.machine() == "x86_64":
         return None
-    return f"they are made on Linux on x86-64 only, and this is {platform.system()} on {platform.machine()}"
+    return f"they exist only on Linux on x86-64, but this is {platform.system()} on {platform.machine()}"
 
 
 class Page:
@@ -107,7 +107,7 @@ class Page:
         key = ctypes.c_uint()
         status = self._libc.pthread_key_create(ctypes.byref(key), None)
         if status != 0:
-            raise OSError(status, "no key for values of threads (pthread_key_create)")
+            raise OSError(status, "no key for thread-local values is left (pthread_key_create)")
         load_key = _load(_REGISTERS[0], key.value)
         keep = [
             _ALIGN_STACK,
@@ -141,7 +141,7 @@ class Page:
         if self._libc.mprotect(self._code, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
             raise OSError(
                 ctypes.get_errno(),
-                "this system lets no program make code at run time (mprotect)",
+                "this system does not let programs make code at run time (mprotect)",
             )
 
     def _call(self, name: str) -> bytes:
@@ -159,7 +159,7 @@ class Page:
         )
         # MAP_FAILED of mmap
         if address == ctypes.c_void_p(-1).value:
-            raise OSError(ctypes.get_errno(), "no memory for a page of code (mmap)")
+            raise OSError(ctypes.get_errno(), "there is no memory for a page of code (mmap)")
         return address
 
     def _add(self, code: bytes) -> int:

@@ -86,8 +86,8 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
                 first, gpu_place = index, place
             elif index != first:
                 raise DeviceMismatchError(
-                    f"{name} takes tensors of one GPU, but they are on gpu:{first} and gpu:{index}; "
-                    "move them with xdevice.to_device"
+                    f"{name} expects tensors on one GPU, got tensors on gpu:{first} and gpu:{index}; move them to "
+                    f"one GPU with xdevice.to_device"
                 )
         if operands and name == _REFUSED:
             raise UnsupportedError(

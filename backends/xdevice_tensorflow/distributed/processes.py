@@ -107,7 +107,9 @@ class TensorflowEngine(Engine):
         """Returns why a collective is refused for a dtype; None if it is not. `verb` is the
         name of a method of this class, and `op` is "sum", "max", "min" or None."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
-            return "TensorFlow reduces no uint64, and the order of its bits is another in int64"
+            return (
+                "TensorFlow does not reduce uint64, whose bits have a different order in int64"
+            )
         return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
@@ -232,8 +234,9 @@ def _join(group: Group, name: str, is_started: bool) -> None:
     started = [str(rank) for rank, (_, started, _) in enumerate(answers) if started == "1"]
     if started:
         raise LaunchError(
-            f"TensorFlow has already been used on rank {', '.join(started)}, and it can join other processes only "
-            "before its first tensor: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
+            f"TensorFlow has already been used on rank {', '.join(started)}, but it can connect to other processes "
+            f"only before it makes its first tensor; enter xdevice.distributed.processes() earlier, or choose "
+            f"engine='torch:gloo'"
         )
     cluster = tf.train.ClusterSpec(
         {"worker": [rank_address for _, _, rank_address in answers]}

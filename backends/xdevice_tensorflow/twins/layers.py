@@ -379,7 +379,7 @@ def _recurrent(layer: Any) -> _Kind | None:
         return (
             kind,
             dialects.refused(
-                own, "with reset_after=False its formula is not that of other frameworks"
+                own, "with reset_after=False the formula differs from other frameworks"
             ),
             settings,
         )
@@ -749,7 +749,7 @@ class TensorflowLayers(Operations):
         model."""
         if not isinstance(model, keras.Layer):
             raise self.unsupported(
-                f"layers in a {type(model).__qualname__}", "give the Keras model itself"
+                f"listing layers of {type(model).__qualname__} objects", "pass the Keras model"
             )
         return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
 

@@ -76,9 +76,9 @@ state (None)."""
 # a text with spaces is a sentence for a setting that no single argument makes
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
-    "moving_average": "use_ema and ema_momentum choose it",
-    "gradient_scale": "optimizer.scale_loss(loss) makes up for loss_scale_factor",
-    "clip": "global_clipnorm, clipnorm and clipvalue clip",
+    "moving_average": "use_ema and ema_momentum set it",
+    "gradient_scale": "scale the loss with optimizer.scale_loss(loss), which compensates for loss_scale_factor",
+    "clip": "global_clipnorm, clipnorm or clipvalue sets it",
 }  # fmt: skip
 
 
@@ -117,9 +117,9 @@ def _clip(optimizer: Any) -> str | None:
     """Returns a text that says how gradients are clipped; None if they are not."""
     # Keras refuses an optimizer with more than one of the three
     if optimizer.global_clipnorm is not None:
-        return f"to a norm of all of {optimizer.global_clipnorm:.6g}"
+        return f"all gradients to a norm of {optimizer.global_clipnorm:.6g}"
     if optimizer.clipnorm is not None:
-        return f"to a norm of each of {optimizer.clipnorm:.6g}"
+        return f"each gradient to a norm of {optimizer.clipnorm:.6g}"
     if optimizer.clipvalue is not None:
         return f"to values from {-optimizer.clipvalue:.6g} to {optimizer.clipvalue:.6g}"
     return None
@@ -164,7 +164,8 @@ class TensorflowOptimizers(Optimizers):
             ends = [end for end in slots if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
                 raise self.unsupported(
-                    f"reading {variable.name!r} of this optimizer", "copy its state by hand"
+                    f"reading the variable {variable.name!r} of this optimizer",
+                    "copy its state by hand",
                 )
             slot = slots[max(ends, key=len)]
             # Keras has one count of steps, which is the state of every parameter
@@ -174,6 +175,6 @@ class TensorflowOptimizers(Optimizers):
                 )
         if any(len(of) != count for of in numbers.values()):
             raise self.unsupported(
-                "reading an optimizer some of whose parameters have no state", "copy it by hand"
+                "an optimizer without state for some parameters", "copy the state by hand"
             )
         return numbers

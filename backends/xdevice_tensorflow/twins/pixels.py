@@ -150,7 +150,7 @@ def orders(model: Any) -> dict[int, Order]:
             loose if id(layer) in followed else reshapes + loose, key=_is_last
         ):
             if _may_be_next(layer, reshape):
-                by_id.setdefault(id(layer), _order(reshape, "by its size "))
+                by_id.setdefault(id(layer), _order(reshape, "judging by its size, "))
     return by_id
 
 
@@ -166,8 +166,8 @@ def _order(reshape: _Reshape, how: str = "") -> Order:
     name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
     way, side = ("goes into", "outputs") if reshape.opens else ("follows", "inputs")
     return Order(
-        f"{how}it {way} the {name}: Keras counts its {side} by rows, columns, channels, others by channels, rows, "
-        "columns",
+        f"{how}it {way} the {name}: Keras orders its {side} by rows, columns and channels, but other frameworks by "
+        f"channels, rows and columns",
         reshape.opens,
     )
 
@@ -262,7 +262,7 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
     is certain."""
     is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
     if reshape.opens or not is_known or not _is_called_once(reshape.op):
-        return "its sizes do not tell which number is which pixel"
+        return "the sizes of the reshape do not show which number is which pixel"
     # an axis that stays, such as that of a sequence, may be one of the image
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
         return "it keeps more than one axis"
@@ -270,14 +270,14 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
     while waiting:
         op = waiting.pop()
         if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_function(op)):
-            return f"{_named(op)} comes before it, which may move axes"
+            return f"{_named(op)}, which may move axes, comes before it"
         convs += [op] if isinstance(op, CONVS) else []
         # None for an op that nothing precedes: the image comes from the model's input, not from a convolution
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
     return (
         ""
         if {is_first(conv) for conv in convs} == {is_first(reshape.op)}
-        else "its axes are not the convolutions'"
+        else "the convolutions have a different order of axes"
     )
 
 
@@ -308,7 +308,7 @@ def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
     while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not (_is_one_of(op, (kl.Dense, *_STILL)) or _is_function(op)):
-            return f"{_named(op)} follows it, which may move numbers or take others too"
+            return f"{_named(op)}, which may move numbers or have other inputs too, follows it"
         op = before[0]
     return ""
 

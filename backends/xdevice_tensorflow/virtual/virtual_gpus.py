@@ -53,7 +53,7 @@ def _keep_out_of_strategies(backend: VirtualGpus) -> None:
         if ":GPU:" in full:
             raise backend.unsupported(
                 f"{getattr(d, 'name', d)} for a tf.distribute strategy, because its GPUs are virtual",
-                "write device.native: MirroredStrategy([gpu.native for gpu in xdevice.try_all_gpus()])",
+                "pass device.native instead: MirroredStrategy([gpu.native for gpu in xdevice.try_all_gpus()])",
             )
         return full
 
@@ -88,7 +88,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         if not is_started():
             return None
         return (
-            "TensorFlow has already been used, and its devices are fixed from then on; move `import xdevice`, with "
+            "TensorFlow has already been used, so its devices are fixed; move `import xdevice`, with "
             "XDEVICE_VIRTUAL_GPUS set, above `import tensorflow`, or xdevice.virtual_gpus(n) above its first use"
         )
 

@@ -44,7 +44,8 @@ class TorchProcesses(Processes):
         # a build of PyTorch without distributed has no process groups
         if not self.engines():
             raise self.unsupported(
-                "a process group here", f"install a build that has: {self.why_no_engine()}"
+                f"a process group, because {self.why_no_engine()}",
+                "install a build with torch.distributed",
             )
         return native_group.start_native_group(group, self.to_native(group.device))
 

@@ -52,8 +52,8 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     if answers != ["none"] * group.size:
         texts = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(answers))
         raise LaunchError(
-            f"this program has called init_process_group itself, but not with the ranks of this world ({texts}); call "
-            "it on every rank with the same ranks, or leave it to native_group()"
+            f"this program has called init_process_group itself, but not with the ranks of this world ({texts}); "
+            f"call it on every rank with the same ranks, or let native_group() call it"
         )
     before = os.environ.get(_INTERFACE)
     # loopback only if all ranks are on one machine: ranks on another machine could not reach it

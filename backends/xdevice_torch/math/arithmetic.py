@@ -219,5 +219,5 @@ def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x.view(shape)
     except RuntimeError as error:
         raise ValueError(
-            f"a tensor with the strides {x.stride()} cannot be viewed in the shape {shape}"
+            f"a tensor with strides {x.stride()} cannot be viewed with shape {shape}"
         ) from error

@@ -115,8 +115,8 @@ class Symbol(torch.Tensor):
         # the `Recorder`, a mode, sees each operation first while it is active, so this one
         # comes too late or from another thread
         raise UnsupportedError(
-            f"torch does not support {func} of a symbolic tensor {_WHILE}, in another thread or after that; return the "
-            "needed tensor from the function"
+            f"torch does not support {func} on a symbolic tensor in another thread {_WHILE}, or after that; return "
+            f"the needed tensor from the function"
         )
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -125,7 +125,8 @@ class Symbol(torch.Tensor):
     def _read(self, *_: Any, **__: Any) -> Any:
         """Replaces the methods that read memory; always raises `UnsupportedError`."""
         raise UnsupportedError(
-            f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor and read it outside"
+            f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor, and read it "
+            f"outside the function"
         )
 
     @property
@@ -161,8 +162,8 @@ class Reading(TorchFunctionMode):
         """Calls a function of PyTorch, unless it reads a tensor of the program."""
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
-                f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
-                "it as an argument"
+                f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; "
+                f"pass the tensor as an argument"
             )
         return function(*args, **(kwargs or {}))
 
@@ -221,7 +222,9 @@ class Recorder(Mode):
             self._require_no_seed()
             self._has_drawn = True
         if torch.get_default_dtype() != self._dtype:
-            raise self._refuse(f"setting the default dtype {_WHILE}", "set it outside")
+            raise self._refuse(
+                f"setting the default dtype {_WHILE}", "set it outside the function"
+            )
         # operations such as `unsqueeze_`, which would leave an argument of the program with
         # another shape
         if torch.Tag.inplace_view in func.tags:
@@ -252,7 +255,8 @@ class Recorder(Mode):
         # only PyTorch's own operations are known to do the same at each call
         if func.namespace != "aten":
             raise self._refuse(
-                f"compiling {func}, an operation of another library", "call it outside"
+                f"compiling {func}, an operation of another library",
+                "call it outside the function",
             )
         depends = any(tag in func.tags for tag in _DEPENDS)
         # PyTorch tags all indexing, but only a mask (bool, or the older uint8) makes the shape
@@ -268,7 +272,7 @@ class Recorder(Mode):
         if depends or (is_value and func.__name__ not in _OF_SHAPES):
             raise self._refuse(
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
-                "return the tensor and read it outside, or choose with xp.where",
+                "return the tensor and read it outside the function, or choose values with xp.where",
             )
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -281,7 +285,7 @@ class Recorder(Mode):
             if type(x) is not Symbol or _memory(x.value) in outside:
                 raise self._refuse(
                     f"writing into a tensor of the program ({func}) {_WHILE}",
-                    "pass it as an argument, or return a new one",
+                    "pass the tensor as an argument, or return a new one",
                 )
             for original in self._inputs:
                 if _memory(original) == _memory(x.value) and id(original) not in self._before:
@@ -293,7 +297,8 @@ class Recorder(Mode):
         would not repeat it."""
         if self._random != _random_state(self._inputs[0].device):
             raise self._refuse(
-                f"random numbers whose seed or state is set {_WHILE}", "set it outside"
+                f"setting the seed or the state of random numbers {_WHILE}",
+                "set it outside the function",
             )
 
     def undo(self) -> None:
@@ -378,7 +383,7 @@ class Recorder(Mode):
         elif isinstance(x, torch.Generator):
             raise self._refuse(
                 f"drawing from a generator {_WHILE}",
-                "draw outside, or set torch.manual_seed there",
+                "draw outside the function, or call torch.manual_seed there",
             )
         name = f"c{len(self._constants)}"
         self._constants[name] = x
@@ -403,7 +408,9 @@ class Recorder(Mode):
         if id(result) in argument_symbols:
             return argument_symbols[id(result)], "_"
         if result.layout is not torch.strided or result.is_nested or result.is_quantized:
-            raise self._refuse(f"making a tensor that is not dense {_WHILE}", "make it outside")
+            raise self._refuse(
+                f"making a tensor that is not dense {_WHILE}", "make it outside the function"
+            )
         symbol = Symbol(result, next(self._variables))
         return symbol, symbol.variable
 

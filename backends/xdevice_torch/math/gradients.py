@@ -58,8 +58,8 @@ class TorchGradients(Gradients):
         inside a transformation of `torch.func`."""
         if _transformation() is not None:
             raise self.unsupported(
-                "gradients by autograd inside torch.func's transformations",
-                "take all gradients by torch.func, or nest xdevice.math.grad",
+                "computing gradients with autograd inside a torch.func transformation",
+                "compute all gradients with torch.func, or nest xdevice.math.grad",
             )
         # the contract: recording is on inside the function, even if the caller has switched it
         # off. The returned tensors are not recorded then, so the leaves are detached and the
@@ -116,7 +116,7 @@ class TorchGradients(Gradients):
                 raise
             raise self.unsupported(
                 f"the gradient of this gradient: {error}",
-                "write the function in operations that have one",
+                "write the function with operations that have second gradients",
             ) from error
         # the gradient of a sparse embedding is sparse, and the contract requires dense ones
         return [

@@ -54,5 +54,5 @@ def _lacking() -> list[str]:
     if not torch.cuda.is_available() or _WORKSPACE in os.environ:
         return []
     return [
-        f"products of matrices on a GPU: set {_WORKSPACE}=:4096:8 in the environment before the program starts"
+        f"matrix products on a GPU: set {_WORKSPACE}=:4096:8 in the environment before the program starts"
     ]

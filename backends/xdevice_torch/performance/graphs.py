@@ -206,8 +206,8 @@ class OnlyOn(Mode):
         if elsewhere:
             raise DeviceMismatchError(
                 f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), but its graph is for "
-                f"{self._place}: a replay would leave that out; keep it out of the task (for an optimizer of "
-                f"torch.optim, set capturable=True), or capture the task on that device"
+                f"{self._place}, so a replay would leave out this operation; keep it out of the task (for an "
+                f"optimizer of torch.optim, set capturable=True), or capture the task on that device"
             )
 
 

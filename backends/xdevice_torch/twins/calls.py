@@ -37,18 +37,18 @@ _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
     """Raises `UnsupportedError` for a module whose layers are called where Python does not see the calls."""
-    name = f"{path or 'the model'}, a {type(module).__name__}"
+    name = f"{path or 'the model'} (of type {type(module).__name__})"
     if isinstance(module, torch.jit.ScriptModule):
-        raise backend.unsupported(f"seeing the layers of {name}", "trace the original module")
+        raise backend.unsupported(f"tracing the layers of {name}", "trace the original module")
     # the class that torch.compile wraps a module in is recognized by its name, because importing it takes 3 to 7 s
     if type(module).__name__ == "OptimizedModule" or _compiled_call(module) is not None:
         raise backend.unsupported(
-            f"seeing the layers of {name} that torch.compile has compiled",
-            "trace the module before it is compiled",
+            f"tracing the layers of {name}, which torch.compile has compiled",
+            "trace the module before compiling it",
         )
     if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
         raise backend.unsupported(
-            f"seeing the layers of {name} over {len(module.device_ids)} devices, which calls copies of them",
+            f"tracing the layers of {name}, which calls copies of them on {len(module.device_ids)} devices",
             "trace its .module",
         )
 

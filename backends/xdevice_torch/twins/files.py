@@ -30,6 +30,6 @@ class TorchFiles(Files):
             ]
             why = " ".join(lines).strip() or str(error) or "it ends too early"
             raise FileFormatError(
-                f"PyTorch cannot read {path} without running code from it, or it is damaged: {why:.300}; if you trust "
-                f"it, torch.load(path, weights_only=False) reads it: give convert_state its dict"
+                f"PyTorch cannot read {path} without running code from it, or the file is damaged: {why:.300}; if you "
+                f"trust it, read it with torch.load(path, weights_only=False), and pass the dict to convert_state"
             ) from error

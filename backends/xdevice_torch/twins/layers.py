@@ -352,7 +352,7 @@ class TorchLayers(Operations):
         """Lists the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Module`."""
         if not isinstance(model, nn.Module):
             raise self.unsupported(
-                f"layers in a {type(model).__qualname__}", "give the model itself"
+                f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
             )
         variables = dict(self.variables(model))
         blocks: dict[str, tuple[str, ...]] = {}

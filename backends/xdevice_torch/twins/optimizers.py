@@ -84,8 +84,8 @@ def _twins_state(
         # the step failed before it made the state
         if not all(twin.state[twins[number]] for number in parameters):
             raise backend.unsupported(
-                f"loading into a {type(optimizer).__name__} that has not taken a step",
-                "take a step with gradients of zero first, then load model and optimizer",
+                f"loading into the optimizer {type(optimizer).__name__} before its first step",
+                "first take a step with zero gradients, and then load the model and the optimizer",
             ) from error
     return {number: twin.state[twins[number]] for number in parameters}
 
@@ -115,8 +115,8 @@ _SAME: Final = (
 _ARGUMENTS: Final = {name: name for name in _SAME} | {
     "beta1": "betas[0]",
     "beta2": "betas[1]",
-    "clip": "torch.nn.utils.clip_grad_norm_ and clip_grad_value_ clip between backward() and step()",
-    "gradient_scale": "multiply the loss",
+    "clip": "call torch.nn.utils.clip_grad_norm_ or clip_grad_value_ between backward() and step()",
+    "gradient_scale": "multiply the loss by the scale",
 }
 _DECAY: Final = {"decay": "torch.optim.Adam couples it, and torch.optim.AdamW does not"}
 
@@ -135,10 +135,12 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
         stated["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
     hooks = {**_pre_hooks(optimizer), **_post_hooks(optimizer)}
     if hooks:
-        stated["hooks"] = f"{len(hooks)} of register_step_pre_hook and register_step_post_hook"
+        stated["hooks"] = (
+            f"{len(hooks)} from register_step_pre_hook and register_step_post_hook"
+        )
     # written by a scheduler, the only trace of it in the optimizer
     if "initial_lr" in group:
-        stated["schedule"] = "one of torch.optim.lr_scheduler"
+        stated["schedule"] = "a scheduler of torch.optim.lr_scheduler"
     return terms.settings(kind, **stated)
 
 

@@ -78,7 +78,10 @@ def why_not() -> str | None:
     # if a package has renamed the reserved type, PyTorch gives its new name
     taken = torch.device(_FREE).type
     if taken not in (_FREE, NAME):
-        return f"{taken} is torch's one foreign device in this process; do not import the package that registers it"
+        return (
+            f"{taken} already uses torch's only slot for a foreign device type in this process; do not import the "
+            f"package that registers it"
+        )
     return None
 
 
@@ -130,7 +133,7 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
             return compile_graph(compiler, graph, inputs)
         warnings.warn(
-            "torch.compile does not compile for virtual GPUs: the graph runs as it is",
+            "torch.compile does not compile for virtual GPUs, so the graph runs uncompiled",
             stacklevel=2,
         )
         return graph
@@ -224,7 +227,7 @@ class _Module:
             return self.current_device()
         if not 0 <= index < self._count:
             raise RuntimeError(
-                f"{NAME} error: invalid device ordinal {index}, there are {self._count}"
+                f"{NAME} error: invalid device ordinal {index}, expected 0 to {self._count - 1}"
             )
         return int(index)
 
@@ -275,7 +278,7 @@ def _memory_info(index: int) -> tuple[int, int]:
     usage = operations.limits.ledger.memory(index)
     if usage.total is None:
         raise UnsupportedError(
-            "the memory of a virtual GPU is the host's, without a limit of its own; give it one: "
+            "a virtual GPU uses the host's memory without a limit of its own; set a limit: "
             "XDEVICE_VIRTUAL_GPUS=2:memory=8GB"
         )
     return usage.free, usage.total
@@ -284,7 +287,7 @@ def _memory_info(index: int) -> tuple[int, int]:
 def _no_stream(*args: Any) -> Any:
     """Refuses a stream, for PyTorch's function that sets one."""
     raise UnsupportedError(
-        "virtual GPUs of torch do not have streams: they work synchronously; leave the stream out"
+        "torch's virtual GPUs do not have streams, because they work synchronously; leave out the stream"
     )
 
 

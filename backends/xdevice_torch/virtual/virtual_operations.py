@@ -212,7 +212,8 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
     storages that C++ has made, as in `torch.load`, which have no attribute `host`."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
-            f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
+            f"a storage on {storage.device} that was made in C++ does not have memory; make the tensor on the CPU, "
+            f"and move it"
         )
     memory = _storage_at(storage.data_ptr(), _HOST, storage.nbytes())
     return torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
@@ -573,7 +574,7 @@ def _unsupported(kind: str) -> Exception:
     """Returns the error for tensors of a kind that virtual GPUs do not have, such as
     "quantized"."""
     return UnsupportedError(
-        f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense"
+        f"torch's virtual GPUs do not support {kind} tensors; keep them on the CPU, or make them dense"
     )
 
 

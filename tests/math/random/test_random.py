@@ -356,7 +356,7 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
     for draw in (random.uniform, random.normal, random.bernoulli):
         with pytest.raises(
             xdevice.errors.DTypeError,
-            match=r"float64, which jax would narrow; use another dtype\. JAX has it only if 64",
+            match=r"float64, which jax would narrow; ",
         ):
             draw(2, dtype="float64")
     for shape in ((0,), (1,)):

@@ -109,7 +109,9 @@ def test_other(xd_device, xd_other_device):
     )
     result = project.run_here(TWO, "--xd-device=cpu")
     result.assert_outcomes(passed=2, skipped=2)
-    result.stdout.fnmatch_lines(["SKIPPED*numpy has one device here that holds values: cpu:0"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED*numpy has only one device here that holds values: cpu:0"]
+    )
     result = project.run_here(TWO, "--xd-device=gpu:63")
     result.assert_outcomes(errors=4)
     result.stdout.fnmatch_lines(
@@ -143,7 +145,7 @@ def test_gpu(xd): raise AssertionError
     hide_all_but_numpy(project)
     result = project.spawn()
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*needs 1 GPU, and numpy sees 0: *"])
+    result.stdout.fnmatch_lines(["SKIPPED*needs 1 GPU, but numpy finds 0: *"])
     project.spawn("--xd-device=gpu:1").assert_outcomes(skipped=2)
 
 
@@ -280,7 +282,7 @@ def test_parameter(xd, n): pass
             "*::test_only?torch? PASSED*",
             "SKIPPED*test_project.py:*: not there yet",
             "SKIPPED*test_project.py:*: one of two",
-            "SKIPPED*test_project.py:*: needs 64 GPUs, and numpy sees 0: *",
+            "SKIPPED*test_project.py:*: needs 64 GPUs, but numpy finds 0: *",
             "XFAIL*test_xfail?numpy? - has no meta",
         ]
     )
@@ -327,17 +329,17 @@ WRONG_MARKERS = [
     ("xd_skip('mx')", "xd_skip needs a reason; write xd_skip('mx', reason=\"...\")"),
     ("xd_skip(reason='odd')", "xd_skip names no backend"),
     ("xd_xfail('mxnet', reason=' ')", "xd_xfail needs a reason"),
-    ("xd_xfail('mxnet', why='odd')", "xd_xfail takes no why"),
-    ("xd_needs_gpu('2')", "xd_needs_gpu takes a number of GPUs of 1 or more, not ('2',)"),
-    ("xd_needs_gpu(0)", "xd_needs_gpu takes a number"),
-    ("xd_needs_dtype()", 'xd_needs_dtype takes names such as "float64", not '),
+    ("xd_xfail('mxnet', why='odd')", "xd_xfail has no argument why"),
+    ("xd_needs_gpu('2')", "xd_needs_gpu expects a number of GPUs of 1 or more, got ('2',)"),
+    ("xd_needs_gpu(0)", "xd_needs_gpu expects a number"),
+    ("xd_needs_dtype()", 'xd_needs_dtype expects names such as "float64", got '),
     (
         "xd_needs_dtype('double')",
-        "xd_needs_dtype takes names such as \"float64\", not ['double']",
+        "xd_needs_dtype expects names such as \"float64\", got ['double']",
     ),
     ("xd_tol('torch')", "xd_tol sets nothing"),
     ("xd_tol('trch', rtol=1)", "xd_tol: there is no backend 'trch'"),
-    ("xd_tol(rtool=1)", "xd_tol takes no rtool"),
+    ("xd_tol(rtool=1)", "xd_tol has no argument rtool"),
 ]
 
 
@@ -437,7 +439,7 @@ def test_a_named_backend_that_is_not_there_ends_the_run(project):
         "numpy,mx": "--xd-backends=numpy,mx: mxnet is not installed here; pip install 'mxnet<2' 'numpy<2'",
         "numppy": "--xd-backends=numppy: there is no backend 'numppy' (did you mean 'numpy'?)",
         "numpy,": "--xd-backends=numpy,: there is no backend '': the name is empty (is a variable such as",
-        " ": "--xd-backends names no backend: give auto, or names such as torch,paddle",
+        " ": "--xd-backends names no backend; write auto, or names such as torch,paddle",
     }.items():
         result = project.run_here(f"--xd-backends={option}")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -603,13 +605,13 @@ def test_a_fault_in_another_environment_is_named(kept, monkeypatch):
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept")
     result.assert_outcomes(failed=2, passed=2)
     result.stdout.fnmatch_lines(
-        ["loss (step 1) is not what *torch has: the values differ: 3 of 3 elements are off"]
+        ["loss (step 1) differs from *torch: the values differ: 3 of 3 elements are off"]
     )
     monkeypatch.delenv("FAULT")
     monkeypatch.setenv("MORE", "1")
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept")
     result.assert_outcomes(failed=2, passed=2)
-    result.stdout.fnmatch_lines(["this test saw *, more (1 times), but *torch has *"])
+    result.stdout.fnmatch_lines(["this test recorded *, more (1 times), but *torch has *"])
 
 
 def test_a_comparison_with_nothing_fails(kept):

@@ -59,18 +59,18 @@ def assert_ported(source, net, *done, **options):
 def test_prefixes_are_taken_off_and_said(net):
     state = net.state_dict()
     assert_ported(
-        {f"module.{k}": x for k, x in state.items()}, net, "took 'module.' off 9 names"
+        {f"module.{k}": x for k, x in state.items()}, net, "removed 'module.' from 9 names"
     )
     assert_ported(
-        {f"_orig_mod.{k}": x for k, x in state.items()}, net, "took _orig_mod off 9 names"
+        {f"_orig_mod.{k}": x for k, x in state.items()}, net, "removed _orig_mod from 9 names"
     )
     assert_ported(
         {f"model.module.{k}": x for k, x in state.items()},
         net,
-        "took 'model.module.' off 9 names",
+        "removed 'model.module.' from 9 names",
     )
     inner = {k.replace("body.", "body._orig_mod."): x for k, x in state.items()}
-    assert_ported(inner, net, "took _orig_mod off 7 names")
+    assert_ported(inner, net, "removed _orig_mod from 7 names")
 
 
 def test_a_state_is_taken_out_of_what_a_training_program_saves(net, tmp_path):
@@ -79,7 +79,10 @@ def test_a_state_is_taken_out_of_what_a_training_program_saves(net, tmp_path):
         "state_dict": {f"model.{k}": x for k, x in net.state_dict().items()},
         "optimizer": {"state": {}},
     }
-    done = "took the state under 'state_dict', and nothing else", "took 'model.' off 9 names"
+    done = (
+        "took the state under 'state_dict', and nothing else",
+        "removed 'model.' from 9 names",
+    )
     assert_ported(whole, net, *done)
     torch.save(whole, tmp_path / "last.ckpt")
     assert_ported(tmp_path / "last.ckpt", net, *done)
@@ -94,7 +97,7 @@ def test_a_backbone_finds_its_place_in_a_model(net):
     like = Whole()
     state = xdevice.models.convert_state(net.state_dict(), "paddle", like=like, skip=["head"])
     assert state.done == [
-        "put 'net.' before 9 names",
+        "added 'net.' in front of 9 names",
         "head.weight, head.bias of paddle stay as they are, as skip= says",
     ]
     before = like.head.weight.numpy().copy()
@@ -125,7 +128,7 @@ def test_a_head_of_another_size_is_left_out(net, is_flat):
 def test_skip_is_checked(net):
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"'head', where neither model has parameters; layers are body\.0",
+        match=r"'head', but neither model has parameters there; the layers are body\.0",
     ):
         xdevice.models.convert_state(net, "paddle", like=Other(), skip=["head"])
     with pytest.raises(xdevice.errors.ArgumentError, match="a list of paths"):
@@ -143,7 +146,7 @@ def test_another_dtype_is_one_line_and_one_argument(net):
     like = Other()
     state = xdevice.models.convert_state(half, "paddle", like=like)
     assert (
-        "8 tensors are bfloat16, float32 in paddle; dtype='like' casts before loading"
+        "8 tensors are bfloat16, float32 in paddle; pass dtype='like' to cast first"
         in state.differences
     )
     with pytest.raises(
@@ -173,7 +176,7 @@ def test_what_adapters_and_quantisers_add_is_known():
     with pytest.raises(xdevice.errors.StateError, match="are LoRA's: merge them"):
         xdevice.models.convert_state(ours, "numpy", kinds={})
     with pytest.raises(
-        xdevice.errors.StateError, match="are of a quantised model: convert the checkpoint"
+        xdevice.errors.StateError, match="are of a quantized model: convert the checkpoint"
     ):
         xdevice.models.convert_state(
             {"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={}
@@ -194,11 +197,12 @@ def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
     source.fc = Adapted()
     for adapted in (source, source.state_dict(), {"fc.lora_A.weight": torch.ones(2, 4)}):
         with pytest.raises(
-            xdevice.errors.StateError, match=r"are LoRA's: merge them first, with peft: model\."
+            xdevice.errors.StateError,
+            match=r"are LoRA's: merge them first: with peft call model\.",
         ):
             xdevice.models.convert_state(adapted, "paddle", like=Other())
     with pytest.raises(
-        xdevice.errors.StateError, match="the source has none: give the model without them"
+        xdevice.errors.StateError, match="the source has none; pass the model without them"
     ):
         xdevice.models.convert_state(net, "torch", like=source)
     both = xdevice.models.convert_state(source, "torch", like=copy.deepcopy(source))
@@ -212,7 +216,7 @@ def test_a_file_of_adapters_does_not_load_into_a_model_without(net, tmp_path):
     )
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"does not fit: .* are LoRA's: merge them first, with peft",
+        match=r"does not fit: .* are LoRA's: merge them first: with peft",
     ):
         xdevice.load(tmp_path / "adapter.safetensors", into=net)
 

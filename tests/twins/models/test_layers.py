@@ -228,7 +228,7 @@ def test_heads_of_another_size_are_no_attention_of_pytorch():
     state = xdevice.models.convert_state(odd, "torch")
     assert not state
     assert (
-        "a head has embed_dim / num_heads numbers, and these have (3, 3)"
+        "a head has embed_dim / num_heads numbers, but these heads have (3, 3)"
         in state.unmapped["a.in_proj_weight"]
     )
     with pytest.raises(
@@ -252,7 +252,7 @@ def test_a_flat_attention_is_found_by_its_names(name):
         dict(told), "tensorflow", kinds={path: "multihead_attention"}
     )
     assert set(lost.unmapped.values()) == {
-        "the number of heads is not known; give a model as like="
+        "the number of heads is not known; pass a model as like="
     }
 
 
@@ -470,7 +470,7 @@ def even(model):
 def test_a_norm_of_groups_goes_to_gluon_where_its_groups_are_even():
     source, like = randomised("torch", group_norm("torch")), gluon_groups()
     state = xdevice.models.convert_state(source, "mxnet", like=like)
-    why = "it has one number for each group, and the channels of a group have different numbers"
+    why = "it has one number for each group, but the channels of a group have different numbers"
     assert state.unmapped == {"gamma": why, "beta": why}
     with pytest.raises(xdevice.errors.StateError, match="the channels of a group have"):
         xdevice.load(state, into=like)
@@ -824,7 +824,7 @@ def test_weight_norms_over_other_axes_are_not_mapped():
         "weight_g is (3, 1) in torch, (1, 4) in paddle; build one of them with another dim"
         in state.unmapped["weight_g"]
     )
-    with pytest.raises(xdevice.errors.ParityError, match="over other axes"):
+    with pytest.raises(xdevice.errors.ParityError, match="over different axes"):
         xdevice.assert_parity(source, paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
 
 

@@ -129,8 +129,8 @@ DIFFERENT = [
     ("Adam", {}, "paddle", "Adam", {"learning_rate": 1e-3, "epsilon": 1.01e-8},
      ["eps: 1e-08 in torch's Adam, 1.01e-08 in paddle's Adam; epsilon=1e-08 in paddle's Adam makes them equal"]),
     ("AdamW", {"weight_decay": 0.01}, "paddle", "Adam", {"learning_rate": 1e-3, "weight_decay": 0.01},
-     ["decay: taken off the weight, as lr weight_decay w in torch's AdamW, added to the gradient in paddle's Adam; "
-      "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"]),
+     ["decay: subtracted from the weight, as lr * weight_decay * w in torch's AdamW, added to the gradient in "
+      "paddle's Adam; paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"]),
     ("AdamW", {"betas": (0.9, 0.999)}, "paddle", "AdamW", {"learning_rate": 1e-3, "beta2": 0.9991}, ["beta2: "]),
     # of defaults
     ("Adam", {}, "tensorflow", "Adam", {}, ["eps_enters: 1e-08 added to the root in torch's Adam, 1e-07 added to "]),
@@ -327,7 +327,7 @@ def test_what_else_is_done_at_each_step_is_listed():
     plain, hooked = torch.optim.SGD([p], lr=0.1), torch.optim.SGD([p], lr=0.1)
     hooked.register_step_pre_hook(lambda *given: None)
     (told,) = xdevice.models.compare_optimizers(plain, hooked)
-    assert told.startswith("hooks: None in torch's SGD, 1 of register_step_pre_hook and ")
+    assert told.startswith("hooks: None in torch's SGD, 1 from register_step_pre_hook and ")
     other = torch.optim.SGD([p], lr=0.1)
     other.register_step_post_hook(lambda *given: None)
     assert len(xdevice.models.compare_optimizers(other, hooked)) == 1, (
@@ -399,7 +399,7 @@ def test_what_gluon_divides_gradients_by_is_seen_after_a_step():
     trainer.step(16)
     (text,) = xdevice.models.compare_optimizers(source, trainer)
     assert text.startswith(
-        "gradient_scale: 1 in torch's SGD, 0.0625 in mxnet's SGD; step(n) divides gradients by n"
+        "gradient_scale: 1 in torch's SGD, 0.0625 in mxnet's SGD; call step(1), as step(n) divides gradients by n"
     )
 
 
@@ -441,7 +441,8 @@ def test_paddles_own_traps_are_refused_by_name():
         parameters=paddle.nn.Linear(2, 2, weight_attr=attr).parameters()
     )
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer too"
+        xdevice.errors.UnsupportedError,
+        match=r"AdamW optimizer whose parameter .* also has a regularizer",
     ):
         xdevice.models.compare_optimizers(both, both)
     halved = paddle.optimizer.Momentum(
@@ -529,7 +530,7 @@ def test_optimizers_of_two_kinds_have_no_common_state():
     for strict in (True, False):
         with pytest.raises(
             xdevice.errors.StateError,
-            match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam",
+            match=r"use an optimizer of the same kind:\n  kind: torch's Adam",
         ):
             xdevice.models.convert_optimizer(one, two, state, models=models, strict=strict)
 
@@ -617,7 +618,7 @@ def test_one_parameter_that_becomes_two_has_no_common_moment():
     with pytest.raises(xdevice.errors.StateError) as error:
         xdevice.models.convert_optimizer(one, two, state, models=(tied, untied))
     assert all(
-        f"{name}: its source is also that of another parameter" in str(error.value)
+        f"{name}: its source is larger, or also that of another parameter" in str(error.value)
         for name in ("0.weight", "1.weight")
     )
     untied[1].weight = untied[0].weight

@@ -74,7 +74,7 @@ def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tel
     save_file(values(net(of=writer)), path)
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"0\.weight is laid out .*: say layout='torch' or layout='paddle'",
+        match=r"0\.weight is laid out .*; pass layout='torch' or layout='paddle'",
     ):
         xdevice.models.convert_state(
             path, "torch" if reader is nn else "paddle", like=net(of=reader)
@@ -162,7 +162,7 @@ def test_numbers_in_names_are_counted_as_numbers():
 def test_two_states_of_one_model_are_asked_for():
     tree = {"a": {"kernel": np.ones((4, 4)), "bias": np.ones(4)}}
     with pytest.raises(
-        xdevice.errors.StateError, match="several states, 'model', 'ema': give one of them"
+        xdevice.errors.StateError, match="several states, 'model', 'ema'; pass one of them"
     ):
         xdevice.models.convert_state(
             {"epoch": 3, "model": tree, "ema": tree}, "torch", like=nn.Linear(4, 4)
@@ -254,7 +254,7 @@ def test_a_language_model_of_a_function_goes_to_pytorch(form):
 def test_what_is_not_certain_is_asked_for_in_a_line_that_can_be_pasted():
     tree = flax(Gpt())
     with pytest.raises(
-        xdevice.errors.StateError, match="as far as names and shapes tell, kinds="
+        xdevice.errors.StateError, match="names and shapes suggest kinds="
     ) as raised:
         xdevice.models.convert_state(tree, "torch")
     kinds = eval(re.search(r"kinds=(\{.*?\})", str(raised.value))[1])  # as a user pastes it

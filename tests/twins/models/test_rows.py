@@ -85,6 +85,6 @@ def test_names_of_tensors_of_other_shapes_are_an_error():
     torch = pytest.importorskip("torch")
     source, target = table(torch, 7, is_bare=True), table(torch, 5, is_bare=True)
     with pytest.raises(
-        xdevice.errors.StateError, match=r"whose shapes are \(\(7, 4\),\) and \(\(5, 4\),\)"
+        xdevice.errors.StateError, match=r"but their shapes are \(\(7, 4\),\) and \(\(5, 4\),\)"
     ):
         xdevice.models.convert_state(source, "torch", like=target, names={"places": "places"})

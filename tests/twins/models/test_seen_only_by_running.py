@@ -68,7 +68,7 @@ def test_outputs_in_another_order_differ(nets, theirs, mine):
     state = xdevice.models.convert_state(source, "paddle", like=target, inputs=SEQUENCE)
     assert "the outputs on inputs=" in told(state)
     xdevice.load(state, into=target)
-    with pytest.raises(xdevice.errors.ParityError, match="the first difference lies behind fc"):
+    with pytest.raises(xdevice.errors.ParityError, match="the first difference lies after fc"):
         xdevice.assert_parity(target, source, inputs=SEQUENCE)
 
 
@@ -423,7 +423,7 @@ def test_zeros_that_a_layer_adds_are_no_difference_of_what_a_convolution_takes()
     )
     xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=target), into=target)
     with pytest.raises(
-        xdevice.errors.ParityError, match=r"the first difference lies behind 1 \(Conv2d\)"
+        xdevice.errors.ParityError, match=r"the first difference lies after 1 \(Conv2d\)"
     ):
         xdevice.assert_parity(source, target, inputs=IMAGES)
 
@@ -762,11 +762,11 @@ def test_inputs_are_keywords_in_a_dict():
         xdevice.assert_parity(target, source, inputs={"ids": ids, "other_ids": ids})
     with pytest.raises(
         xdevice.errors.ArgumentError,
-        match=r"as a dict has the names of the model's arguments, not 0",
+        match=r"as a dict must have the names of the model's arguments as keys, got 0",
     ):
         xdevice.assert_parity(target, source, inputs={0: ids})
     with pytest.raises(
-        xdevice.errors.NotATensorError, match="or a dict of keyword arguments, not 'ids'"
+        xdevice.errors.NotATensorError, match="or a dict of keyword arguments, got 'ids'"
     ):
         xdevice.assert_parity(target, source, inputs={"ids": "ids"})
 
@@ -796,7 +796,7 @@ def test_blocks_of_gluon_take_no_keywords():
     net.initialize()
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match="mxnet does not support calling models with keywords; give",
+        match="mxnet does not support calling models with keyword arguments; pass",
     ):
         xdevice.assert_parity(net, net, inputs={"x": VECTORS})
 
@@ -813,7 +813,7 @@ def test_outputs_that_do_not_depend_on_the_inputs_tell_nothing(nets):
     ours.behind.bias.data.abs_()
     ours.fc.weight.data *= 1e-9
     blind = xdevice.models.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
-    assert "are the same as on zeros, so they prove nothing: give trained weights" in told(
+    assert "are the same as on zeros, so they prove nothing; pass trained weights" in told(
         blind
     )
     ours.fc.weight.data *= 1e9
@@ -891,8 +891,9 @@ def test_where_inputs_settle_nothing_the_nearest_pairing_is_taken_and_listed():
     )  # fmt: skip
     torch.manual_seed(0)
     state = xdevice.models.convert_state(Theirs(), "paddle", like=target, inputs=VECTORS)
-    assert "not compared: which layer is which; the outputs are closest like this" in told(
-        state
+    assert (
+        "not compared: which layer is which; the outputs are closest with this pairing"
+        in told(state)
     )
     assert state.pairs["fc1"] == "dense_3"
     assert "norm1: eps is 1e-05 in torch, 0.01 in paddle" in state.differences

@@ -367,7 +367,7 @@ def test_what_was_not_compared_asks_for_inputs_only_where_there_are_none():
     )
     (told,) = xdevice.models.convert_state(source, "paddle", like=like).differences
     assert told.endswith(
-        "functions are not seen; inputs= runs both models and compares their outputs"
+        "functions are not traced; inputs= runs both models and compares their outputs"
     )
     outputs, told = xdevice.models.convert_state(
         source, "paddle", like=like, inputs=NUMBERS
@@ -376,18 +376,18 @@ def test_what_was_not_compared_asks_for_inputs_only_where_there_are_none():
         r"the outputs on inputs= are off by [\d.e+]+ of their largest value, or of their spread",
         outputs,
     )
-    assert told.endswith("functions are not seen")
+    assert told.endswith("functions are not traced")
 
 
 def test_a_difference_without_a_listed_cause_is_listed_with_where_it_begins():
     source, like = _block("torch"), _block("paddle", gelu=True)
-    # functions are not seen
+    # functions are not traced
     assert xdevice.models.convert_state(source, "paddle", like=like).differences == []
     (told,) = xdevice.models.convert_state(
         source, "paddle", like=like, inputs=NUMBERS
     ).differences
     assert told.startswith("the outputs on inputs= are ")
-    assert "the first difference lies behind a (Linear)" in told
+    assert "the first difference lies after a (Linear)" in told
     assert (
         xdevice.models.convert_state(
             source, "paddle", like=_block("paddle"), inputs=NUMBERS
@@ -436,7 +436,7 @@ def test_inputs_that_cannot_be_used_are_an_error():
         ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"
     ):
         xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS[..., 0])
-    with pytest.raises(xdevice.errors.NotATensorError, match="inputs= takes a tensor"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="inputs= expects a tensor"):
         xdevice.models.convert_state(source, "paddle", like=like, inputs="x")
     source.train()
     xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS)

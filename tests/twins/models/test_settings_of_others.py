@@ -119,7 +119,7 @@ LISTED = {
             o.pn.Sequential(o.pn.Linear(6, 8), o.pn.ReLU(), o.pn.Linear(8, 7), o.pn.Linear(7, 3)),
             ROWS,
         ),
-        ["behind 2: activation is relu in torch, missing in paddle"],
+        ["after 2: activation is relu in torch, missing in paddle"],
     ),
     "a layer that was forgotten in Keras": (
         lambda o: (
@@ -127,7 +127,7 @@ LISTED = {
             keras_of((6,), o.kl.Dense(8, activation="relu"), o.kl.Dense(7, name="x"), o.kl.Dense(3)),
             ROWS,
         ),
-        ["behind x: activation is relu in torch, missing in tensorflow"],
+        ["after x: activation is relu in torch, missing in tensorflow"],
     ),
     "a layer in another place, in Gluon": (
         lambda o: (
@@ -138,7 +138,7 @@ LISTED = {
             ),
             ROWS,
         ),
-        ["0: activation is None in torch, relu in mxnet", "behind 1: activation is relu in torch, missing in mxnet"],
+        ["0: activation is None in torch, relu in mxnet", "after 1: activation is relu in torch, missing in mxnet"],
     ),
     "groups of a norm without parameters": (
         lambda o: between_convs(
@@ -167,7 +167,7 @@ LISTED = {
     ),
     "a window behind the image": (
         lambda o: between_convs(nn.MaxPool2d(2, 3, 1, ceil_mode=True), o.pn.MaxPool2D(2, 3, 1, ceil_mode=True)),
-        ["1: ceil_mode is True in torch, True, with windows that begin behind the image in paddle"],
+        ["1: ceil_mode is True in torch, True, with windows that begin after the end of the image in paddle"],
     ),
     "a class of one's own": (
         lambda o: (
@@ -467,7 +467,7 @@ def test_a_gru_of_another_formula_is_not_mapped_and_no_crash():
 
     state = xdevice.models.convert_state(Model(), "tensorflow", like=like)
     assert {why for name, why in state.unmapped.items() if name.startswith("gru/")} == {
-        "with reset_after=False its formula is not that of other frameworks"
+        "with reset_after=False the formula differs from other frameworks"
     }
 
 

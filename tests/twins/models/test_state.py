@@ -872,16 +872,16 @@ def test_a_layer_that_nobody_knows_is_listed():
     [
         (
             {"0": "conv"},
-            r"^kinds says that '0' is a conv, but its class says linear in torch: leave it out$",
+            r"^kinds= gives '0' the kind conv, but its class says linear in torch; leave it out$",
         ),
-        ({"0": "same"}, "^kinds says that '0' is a same, but its class says linear in torch"),
+        ({"0": "same"}, "^kinds= gives '0' the kind same, but its class says linear in torch"),
         (
             {"0.weight": "same"},
-            r"^kinds says that '0\.weight' is a same, but no layer of an unknown class has",
+            r"^kinds= gives '0\.weight' the kind same, but no layer of an unknown class has",
         ),
         (
             {"norm": "layer_norm"},
-            r"'norm' is .*; the parameters of such layers are 1\.weight, 1\.bias$",
+            r"'norm' the kind .*; the parameters of such layers are 1\.weight, 1\.bias$",
         ),
     ],
 )
@@ -1213,9 +1213,14 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
 @pytest.mark.parametrize(
     ("name", "kind", "shapes", "message"),
     [
-        ("torch", "linear", {"x.weight": (2, 3, 3)}, r"x\.weight \(2, 3, 3\).* needs 2 axes"),
-        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "needs 2 axes"),
-        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "needs 3 or 4 or 5 axes"),
+        (
+            "torch",
+            "linear",
+            {"x.weight": (2, 3, 3)},
+            r"x\.weight \(2, 3, 3\).* must have 2 axes",
+        ),
+        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "must have 2 axes"),
+        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "must have 3 or 4 or 5 axes"),
         ("torch", "conv", {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)}, r"bias is \(2, 1\)"),
         ("torch", "batch_norm", {"x.running_mean": (2, 2)}, r"running_mean is \(2, 2\)"),
         (
@@ -1251,7 +1256,8 @@ def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
         for key, shape in shapes.items()
     }
     with pytest.raises(
-        xdevice.errors.StateError, match=f"'x' is said to be a {kind}, but cannot be.*{message}"
+        xdevice.errors.StateError,
+        match=f"'x' has the kind {kind} in kinds=, which is impossible.*{message}",
     ):
         xdevice.models.convert_state(state, "paddle", kinds={"x": kind})
 
@@ -1263,7 +1269,7 @@ def test_wrong_sources_are_refused():
         xdevice.models.convert_state({}, "torch", kinds={"fc": "dense"})
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias",
+        match=r"'fc' the kind linear, but the state has no fc\.weight or fc\.bias",
     ):
         xdevice.models.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
     with pytest.raises(
@@ -1287,7 +1293,7 @@ def test_wrong_sources_are_refused():
         match="must be a built model of paddle; got 3 of type int",
     ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=3)
-    with pytest.raises(xdevice.errors.StateError, match="give a model of the target as like="):
+    with pytest.raises(xdevice.errors.StateError, match="pass a model of the target as like="):
         xdevice.models.convert_state(linear("torch"), "paddle", names={"": "fc"})
     with pytest.raises(xdevice.errors.DTypeError, match="float64"):
         xdevice.models.convert_state(linear("torch").double(), "jax")
@@ -1337,7 +1343,7 @@ def test_a_state_without_like_that_does_not_fit_says_so_once():
     assert "conv.kernel, conv.bias, fc.kernel, fc.bias" in names
     assert (
         why.strip()
-        == "the state was converted without like=, which gives it the names of this model"
+        == "the state was converted without like=; pass this model as like= to get its names"
     )
 
 
@@ -1347,7 +1353,8 @@ def test_a_state_on_meta_is_refused_before_anything_is_written():
     before = model.bias.tolist()
     state = {"bias": torch.full((1,), 9.0), "weight": torch.ones(1, 2, device="meta")}
     with pytest.raises(
-        xdevice.errors.StateError, match="weight: it is on meta, where it has no values"
+        xdevice.errors.StateError,
+        match="weight: it is on the meta device, where it has no values",
     ):
         xdevice.load(state, into=model)
     assert model.bias.tolist() == before
@@ -1357,7 +1364,7 @@ def test_another_dtype_is_listed_and_refused():
     target = linear("paddle")
     state = xdevice.models.convert_state(linear("torch").double(), "paddle", like=target)
     assert (
-        "2 tensors are float64, float32 in paddle; dtype='like' casts before loading"
+        "2 tensors are float64, float32 in paddle; pass dtype='like' to cast first"
         in state.differences
     )
     with pytest.raises(xdevice.errors.StateError, match="float64"):
@@ -1377,7 +1384,7 @@ def test_a_loaded_model_still_trains():
 def test_an_optimizer_has_no_layers():
     import torch
 
-    with pytest.raises(xdevice.errors.UnsupportedError, match="layers in a SGD"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="listing layers of SGD objects"):
         xdevice.models.convert_state(torch.optim.SGD(linear("torch").parameters()), "paddle")
 
 

@@ -476,7 +476,7 @@ def test_pixels_along_one_axis_are_those_of_an_image():
 def test_a_kind_of_a_class_that_is_not_there_is_an_error():
     torch = pytest.importorskip("torch")
     with pytest.raises(
-        xdevice.errors.StateError, match="kinds says that 'OtherNorm' is a rms_norm"
+        xdevice.errors.StateError, match="kinds= gives 'OtherNorm' the kind rms_norm"
     ):
         xdevice.models.convert_state(
             own_norm(torch)(), "torch", like=own_norm(torch)(), kinds={"OtherNorm": "rms_norm"}
@@ -570,7 +570,7 @@ def test_a_target_that_does_not_run_is_listed_with_the_layer_that_failed():
     target = nn.Sequential(nn.Linear(24, 4))
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
     assert not state.unmapped
-    (line,) = [line for line in state.settings if "inputs= settles nothing" in line]
+    (line,) = [line for line in state.settings if "inputs= decides nothing" in line]
     assert "failed in 0 on inputs=" in line
     assert "cannot be multiplied" in line
 
@@ -606,10 +606,10 @@ def test_inputs_that_tell_no_function_from_another_are_listed():
     small, large = words(torch) / 10, words(torch) * 3
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=small)
     assert any(
-        line.startswith("not compared: the functions behind up; ") for line in state.differences
+        line.startswith("not compared: the functions after up; ") for line in state.differences
     )
     state = xdevice.models.convert_state(source, "torch", like=Mlp("none"), inputs=large)
-    assert not any("the functions behind" in line for line in state.differences)
+    assert not any("the functions after" in line for line in state.differences)
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=large)
     assert any("the outputs on inputs= are" in line for line in state.differences)
 
@@ -621,7 +621,7 @@ def test_a_refusal_has_all_of_its_guess():
     target = nn.Sequential(nn.Linear(8, 9), *(nn.Linear(8, 8) for _ in range(12)))
     source, target = nn.ModuleDict({f"a{n}": x for n, x in enumerate(source)}), target
     with pytest.raises(
-        xdevice.errors.StateError, match="the error's `pairs` has all of it"
+        xdevice.errors.StateError, match="the error's `pairs` is the whole guess"
     ) as refusal:
         xdevice.models.convert_state(source, "torch", like=target)
     assert len(refusal.value.pairs) == 13

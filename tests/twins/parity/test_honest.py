@@ -146,5 +146,5 @@ def test_numbers_that_are_drawn_anew_in_float64_are_not_taken_for_rounding():
         match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64",
     ):
         noise.measure(values, {"float64": others, "jitter:1": values})
-    # zero but for rounding
+    # zero except for rounding
     assert noise.measure(values, {"float64": others, "jitter:1": others})

@@ -143,7 +143,7 @@ def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
     assert "in paddle 2 (LeakyReLU), " in text
     text = told(*pair("paddle", mode="downscale_in_infer"))
     assert (
-        "the first layer that differs is 4 (Dropout): it is given the same, and its output is off by 1"
+        "the first layer that differs is 4 (Dropout): its inputs agree, but its output is off by 1"
         in text
     ), text
     text = told(*pair("paddle", ceil=True))
@@ -181,7 +181,7 @@ def test_a_function_before_a_layer_without_parameters_is_not_taken_for_it():
     there = scaled(nn.Layer, nn.Linear, nn.Dropout, 0.5)
     xdevice.load(xdevice.models.convert_state(here, "paddle", like=there), into=there)
     text = told(here, there)
-    assert "behind first (Linear): what dropout (Dropout) is given is off by 1 of" in text, text
+    assert "after first (Linear): the input of dropout (Dropout) is off by 1 of" in text, text
 
 
 def test_an_initial_state_that_one_side_alone_is_given_is_named():
@@ -210,7 +210,7 @@ def test_a_fault_behind_the_last_layer_is_in_the_last_gap():
         nn.Sequential(*there, nn.LogSoftmax(-1)),
     )
     text = told(here, there)
-    assert "behind 8 (Linear): what the model returns is off" in text, text
+    assert "after 8 (Linear): the output of the model is off" in text, text
     assert "between them are in torch 9 (Softmax), and in paddle 9 (LogSoftmax)" in text
 
 
@@ -219,10 +219,10 @@ def test_rounding_is_called_so():
     here[8].bias.data += 3e-6
     text = told(here, there)
     assert (
-        "no layer is off by more than 0.0001 of its largest value, so that rounding alone may do this"
+        "no layer is off by more than 0.0001 of its largest value, so rounding alone may be the cause"
         in text
     ), text
-    assert "at its greatest step the first layer that differs is 8 (Linear)" in text
+    assert "where it grows most, the first layer that differs is 8 (Linear)" in text
 
 
 def test_layers_that_do_not_pair_are_told():
@@ -245,7 +245,7 @@ def test_layers_that_do_not_pair_are_told():
 def test_wrong_arguments_are_refused():
     net = torch_net()
     for inputs in ("x", [IMAGE], {"x": [IMAGE]}):
-        with pytest.raises(NotATensorError, match="inputs= takes a tensor"):
+        with pytest.raises(NotATensorError, match="inputs= expects a tensor"):
             xdevice.assert_parity(net, net, inputs=inputs)
     with pytest.raises(NotATensorError, match="both values must be models"):
         xdevice.assert_parity(net, IMAGE, inputs=IMAGE)

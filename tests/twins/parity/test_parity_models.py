@@ -135,7 +135,7 @@ def test_one_square_kernel_transposed_is_named(one, other):
     change(target, lambda name, x: x.T if name == weight else x)
     found = difference(source, target)
     assert (found.problem, found.leaf) == ("values", weight)
-    assert "equal where one is transposed" in found.text
+    assert "equal if one is transposed" in found.text
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -216,7 +216,7 @@ def test_a_layer_of_one_framework_that_is_laid_out_otherwise_is_compared_as_it_c
     linear, twin = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.nn.Sequential(conv1d(4, 4))
     twin.load_state_dict(linear.state_dict())
     found = difference({"net": linear}, {"net": twin})
-    assert (found.leaf, "equal where one is transposed" in found.text) == (
+    assert (found.leaf, "equal if one is transposed" in found.text) == (
         "['net'].0.weight",
         True,
     )
@@ -356,7 +356,7 @@ def test_a_port_with_another_head_is_shown_without_it(other):
     assert difference(source, target, skip=["fc"]).leaf == "body.bias"
     assert difference(state, target).leaf == "body.bias"
     assert (
-        "skip= says 'head', where neither model has parameters"
+        "skip= names 'head', but neither model has parameters there"
         in difference(source, target, skip=["head"]).text
     )
 
@@ -365,13 +365,13 @@ def test_what_cannot_be_skipped_is_refused():
     import torch
 
     net = torch.nn.Linear(2, 2)
-    with pytest.raises(xdevice.errors.ArgumentError, match="give two models"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="pass two models"):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
     with pytest.raises(
-        xdevice.errors.ArgumentError, match="inputs= compares what both models return"
+        xdevice.errors.ArgumentError, match="inputs= compares the outputs of both models"
     ):
         xdevice.parity.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
-    with pytest.raises(xdevice.errors.ArgumentError, match="takes a list of paths"):
+    with pytest.raises(xdevice.errors.ArgumentError, match="expects a list of paths"):
         xdevice.parity.compare(net, net, skip="bias")
 
 

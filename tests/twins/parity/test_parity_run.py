@@ -462,7 +462,7 @@ def test_without_a_reference_nothing_is_compared(parity):
     status, out, _ = parity("here('jax') and record('x', 1)")
     assert status == 2
     assert (
-        "the others cannot be compared with it; call xdevice.parity.log, or give --trace" in out
+        "the others cannot be compared with it; call xdevice.parity.log, or pass --trace" in out
     )
     status, out, _ = parity("here('torch') and record('x', 1)")
     assert status == 1
@@ -490,14 +490,14 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "jax,"], "there is no backend '': the name is empty"),
         (
             ["--backends", "numpy,paddle"],
-            "paddle is not installed here; pip install paddlepaddle; or --python",
+            "paddle is not installed here; pip install paddlepaddle, or name an interpreter",
         ),
         (
             ["--backends", "torch,jax", "--reference", "mxnet"],
             "mxnet is not among the backends",
         ),
         (["--backends", "torch"], "torch has nothing to be compared with"),
-        (["--backends", "torch,jax", "--python", "jax"], "takes NAME=PATH"),
+        (["--backends", "torch,jax", "--python", "jax"], "expected NAME=PATH"),
         (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
         (
             ["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"],
@@ -593,8 +593,11 @@ def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
     code = ROUNDED.replace("2e-6", "3e-4 * (os.environ.get('FAR') == 'yes')")
     status, out, err = on_numpy(code, "--calibrate", "--save", tmp_path / "run")
     assert status == 0, out + err
-    assert "calibrated: float32 is allowed 8 times what rounding alone does in numpy" in out
-    assert "has moved nothing" not in out
+    assert (
+        "calibrated: each recorded value in float32 may differ by 8 times the effect of rounding alone in numpy"
+        in out
+    )
+    assert "has changed no recorded value" not in out
     for asked in ("float64", "jitter:1", "jitter:2", "jitter:3", "jitter:4"):
         assert f"numpy ({asked}): 4 recorded" in err
         folder = tmp_path / "run" / "calibration" / asked.replace(":", "")
@@ -614,7 +617,7 @@ def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
 def test_a_script_that_takes_nothing_from_xdevice_is_not_calibrated_without_a_word(on_numpy):
     status, out, err = on_numpy("record('x', numpy.float32(0.1))", "--calibrate")
     assert status == 0, out + err
-    assert "calibrating has moved nothing that is recorded" in out
+    assert "calibrating has changed no recorded value" in out
 
 
 @pytest.mark.long
@@ -659,7 +662,7 @@ record('weights', {'w': numpy.float32([0.5, 0.1 + 0.1 * here('jax')]), 'b': nump
         code.replace("'b': numpy.float32([0.01 * (1 - 2 * here('jax'))])", "'b': 0.01")
     )
     assert "weights, step 1" in out
-    assert "zero but for rounding" not in out, "of 'w', whose gradient is not small"
+    assert "zero except for rounding" not in out, "of 'w', whose gradient is not small"
 
 
 def test_one_element_of_a_gradient_that_is_rounding_is_explained(compared):
@@ -680,7 +683,7 @@ for step in range(3):
 """
     status, out = compared(code)
     assert (status, "weights, step 1" in out) == (1, True)
-    assert "it has not changed since step 0 in actual, and has in the other" in out
+    assert "it has not changed since step 0 in actual, but has in the other" in out
     assert "has not changed" not in compared(code.replace("step * here", "1 + step + here"))[1]
 
 
@@ -702,7 +705,7 @@ for step in range(3):
         ("numpy.float32(4) * x[0, 0]", "actual is 4 times expected"),
         ("x[0, 0] / numpy.float32(4)", "actual is 0.25 times expected"),
         ("numpy.float32(1.37) * x[0, 0]", ""),
-        ("x.T.copy()", "they are equal where one is transposed"),
+        ("x.T.copy()", "they are equal if one is transposed"),
     ],
 )
 def test_faults_that_explain_each_element_are_named(change, note):

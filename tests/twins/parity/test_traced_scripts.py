@@ -165,7 +165,7 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
     assert [comparison.ok for _, _, comparison in found] == [is_equal] * 3
     if not is_equal:
         assert (
-            "the first layer that differs is 1 (LeakyReLU): it is given the same"
+            "the first layer that differs is 1 (LeakyReLU): its inputs agree"
             in found[0][2].text
         )
 

@@ -293,7 +293,7 @@ def test_compiled_layers_are_refused_by_name():
         torch.jit.trace(model, torch.tensor(IMAGE)),
     ):
         with (
-            pytest.raises(UnsupportedError, match="seeing the layers of"),
+            pytest.raises(UnsupportedError, match="tracing the layers of"),
             xdevice.parity.capture_intermediates(hidden),
         ):
             pass

@@ -188,12 +188,12 @@ def test_a_sparse_tensor_is_refused_by_name(path):
 def test_a_masked_array_is_refused_because_its_mask_would_be_lost(path):
     masked = np.ma.array([1.0, 2.0], mask=[False, True])
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"w\.0 is sparse, ragged or masked"
+        xdevice.errors.UnsupportedError, match=r"w\.0 is sparse, ragged, masked"
     ):
         xdevice.save(path, {"w": [masked]})
     assert not path.exists()
     xdevice.save(path, {"w": np.array([3.0, 4.0])})
-    with pytest.raises(xdevice.errors.UnsupportedError, match="w is sparse, ragged or masked"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="w is sparse, ragged, masked"):
         xdevice.load(path, into={"w": masked})
     assert masked.data.tolist() == [1, 2]
 

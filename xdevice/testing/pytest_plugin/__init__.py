@@ -255,7 +255,7 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
     if here < wanted:
         plural = "s" if wanted > 1 else ""
         why = "" if here else f": {backend.why_no_gpu()}"
-        reason = f"needs {wanted} GPU{plural}, and {backend.name} sees {here}{why}"
+        reason = f"needs {wanted} GPU{plural}, but {backend.name} finds {here}{why}"
         # with `_use_item_location`, or the report would name this line as the place of the skip
         raise pytest.skip.Exception(reason, _use_item_location=True)
 
@@ -376,8 +376,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
     """
     if not hasattr(request, "param"):
         pytest.fail(
-            "xd is a parameter, so it must be an argument of the test or of its fixtures: getfixturevalue() and "
-            "unittest.TestCase get none",
+            "xd is a parameter, so it must be an argument of the test or of its fixtures; getfixturevalue() and "
+            "unittest.TestCase cannot provide it",
             pytrace=False,
         )
     return _load(request.param)
@@ -430,7 +430,7 @@ def xd_other_device(xd: Backend, xd_device: Device) -> Device:
         # tensors on torch's "meta" hold no values, so a test that compares values cannot use it
         if device is not None and device is not xd_device and device.kind != "meta":
             return device
-    pytest.skip(f"{xd.name} has one device here that holds values: {xd_device}")
+    pytest.skip(f"{xd.name} has only one device here that holds values: {xd_device}")
 
 
 def _gpus(backend: Backend) -> list[Device]:

@@ -44,14 +44,15 @@ class Cuda:
             raise pytest.UsageError(f"--xd-cuda={name}: {error}") from None
         if count and self._device.kind != "gpu":
             raise pytest.UsageError(
-                f"--xd-cuda={name} takes a virtual GPU: gpu:0 to gpu:{count - 1}"
+                f"--xd-cuda={name}: expected a virtual GPU, gpu:0 to gpu:{count - 1}"
             )
         if self._device.kind != "gpu" or self._device.index >= count:
             # at least two, because tests for CUDA also need a device other than gpu:0
             wanted = max(2, self._device.index + 1)
             raise pytest.UsageError(
-                f"--xd-cuda={name} takes a virtual GPU, and there are {count}; set {environment.VIRTUAL_GPUS}={wanted} "
-                f"and name one, gpu:1 for instance (a real GPU is called cuda already)"
+                f"--xd-cuda={name} needs a virtual GPU, but there are {count}; set "
+                f"{environment.VIRTUAL_GPUS}={wanted}, and name a virtual GPU such as gpu:1 (a real GPU is already "
+                f"called cuda)"
             )
         # the backends for which "cuda" was changed in this process, and those of all processes
         # of xdist
@@ -113,7 +114,7 @@ class Cuda:
             return
         names = (
             ", ".join(self._taken)
-            or "no framework, which is a failure: none was imported that tests ask for cuda"
+            or "no framework, which is a failure: the tests imported no framework with a 'cuda' device"
         )
         terminalreporter.write_line(
             f'xdevice: "cuda" was {self._device} for {names}', red=not self._taken

@@ -16,8 +16,8 @@ MARKERS: Final = {
     "xd_only": "xd_only(*backends): run this test on these backends only",
     "xd_skip": "xd_skip(*backends, reason): skip it on these backends",
     "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): it is expected to fail on these",
-    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it where the backend sees fewer than n GPUs",
-    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it where tensors of one of these cannot be on xd_device",
+    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it if the backend finds fewer than n GPUs",
+    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it if xd_device cannot hold tensors of one of these",
     "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
 }
 """The markers of this plugin, with the texts that `pytest --markers` shows."""
@@ -38,7 +38,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
     # pytest would ignore a misspelt keyword
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
-        return f"{mark.name} takes no {', '.join(unknown)}; {MARKERS[mark.name]}"
+        return f"{mark.name} has no argument {', '.join(unknown)}; {MARKERS[mark.name]}"
     if mark.name == "xd_needs_gpu":
         wanted = mark.args or (1,)
         # by `type`, because Python counts True as an int
@@ -46,7 +46,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         return (
             None
             if is_count
-            else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
+            else f"xd_needs_gpu expects a number of GPUs of 1 or more, got {wanted!r:.100}"
         )
     if mark.name == "xd_needs_dtype":
         unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
@@ -54,7 +54,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         return (
             None
             if is_right
-            else f'xd_needs_dtype takes names such as "float64", not {unknown or "nothing"!r:.100}'
+            else f'xd_needs_dtype expects names such as "float64", got {unknown or "nothing"!r:.100}'
         )
     try:
         named_by(mark)

@@ -46,7 +46,7 @@ def _named(text: str) -> tuple[str, ...]:
     `pytest.UsageError` if there are none, or if one is unknown or not installed."""
     if not text.strip():
         raise pytest.UsageError(
-            "--xd-backends names no backend: give auto, or names such as torch,paddle"
+            "--xd-backends names no backend; write auto, or names such as torch,paddle"
         )
     # an empty word, as in "torch,,jax", is kept, so that it is reported as an unknown name
     words = [word for part in text.split(",") for word in part.split() or [""]]

@@ -50,11 +50,11 @@ class Recordings:
         # option's value
         if self._target is not None and next(self._target.glob("*.py"), None):
             raise pytest.UsageError(
-                f"--xd-record={self._target} holds Python files; name a folder for the recordings"
+                f"--xd-record={self._target} holds Python files; name another folder for the recordings"
             )
         if self._reference is not None and not self._reference.is_dir():
             raise pytest.UsageError(
-                f"--xd-compare={self._reference}: there is no such folder; --xd-record writes one"
+                f"--xd-compare={self._reference}: there is no such folder; make it with --xd-record"
             )
         if (
             self._target
@@ -64,7 +64,7 @@ class Recordings:
             and self._target.samefile(self._reference)
         ):
             raise pytest.UsageError(
-                f"--xd-record and --xd-compare both name {self._target}; record into another one"
+                f"--xd-record and --xd-compare both name {self._target}; record into another folder"
             )
         self._recorder: Recorder | None = None
         self._arguments: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ class Recordings:
         )
         if mine != theirs:
             pytest.fail(
-                f"this test saw {_steps(mine)}, but {folder} has {_steps(theirs)}",
+                f"this test recorded {_steps(mine)}, but {folder} has {_steps(theirs)}",
                 pytrace=False,
             )
         usual = tolerances(item)
@@ -157,7 +157,7 @@ class Recordings:
             result = compare_leaves(one.read(), other.read(), Strictness(**options).check())
             if not result.ok:
                 pytest.fail(
-                    f"{one.name} (step {one.step}) is not what {folder} has: {result.text}",
+                    f"{one.name} (step {one.step}) differs from {folder}: {result.text}",
                     pytrace=False,
                 )
 

@@ -103,7 +103,7 @@ class ArithmeticChecks(Suite):
             return
         assert len(calls) == 1, "the function was called more than once"
         self.assert_number(value, 14.0, "the value")
-        self.assert_number(beside, 3.0, "what came beside the loss")
+        self.assert_number(beside, 3.0, "the values returned with the loss")
         assert text == "text"
         for gradient, number in zip(grads, (2.0, 1.0, 1.0), strict=True):
             assert gradient is not None, "no gradient"
@@ -115,7 +115,7 @@ class ArithmeticChecks(Suite):
             self.assert_holds(
                 unused,
                 np.zeros((1, 2), "float32"),
-                "a gradient of what the loss does not depend on",
+                "a gradient of a tensor on which the loss does not depend",
             )
         for x in (value, *grads, beside):
             assert not self.requires_grad(x), "a result is not detached"
@@ -124,7 +124,7 @@ class ArithmeticChecks(Suite):
         )
         assert nothing == [None] * 4, "a gradient of a loss that depends on none of the leaves"
         assert [self.flags(x) for x in (*leaves, constant)] == before, (
-            "a tensor's gradient, or whether it asks for one"
+            "a tensor's gradient, or its flag for gradients"
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
@@ -217,4 +217,4 @@ class ArithmeticChecks(Suite):
                 assert not self.requires_grad(x), "the step was recorded"
         for x, y in zip((x for row in rows for x in row), operands, strict=True):
             if self.adapter.can_write(x):
-                self.assert_apart(x, y, "what the rule was given")
+                self.assert_apart(x, y, "the arguments of the rule")

@@ -45,7 +45,7 @@ class WaitingChecks(Suite):
         for number, wait in enumerate(ways):
             work = self.long_work(self.here)
             assert not work.is_done(), (
-                "the work was done before anybody waited: make the sample longer"
+                "the work was done before anything waited for it; make the sample longer"
             )
             wait(work.result)
             assert work.is_done(), f"way {number} does not wait"
@@ -101,7 +101,7 @@ class WaitingChecks(Suite):
         with pytest.raises(Planned), xdevice.accelerator.blocking():
             raise Planned
         work = self.long_work(self.here)
-        assert not work.is_done(), "blocking mode has stayed"
+        assert not work.is_done(), "blocking mode is still on after its block"
         xdevice.sync()
 
     @needs("Blocking")
@@ -245,7 +245,7 @@ class StreamChecks(Suite):
             self.assert_reads(step(), plain("float32") * factor * 2, "a replay")
         # once before the recording, because a first call may allocate memory, and once for the
         # recording
-        assert len(calls) == 2, "the task is called twice, and not again"
+        assert len(calls) == 2, "the task is called exactly twice"
         # a replay records no gradients
         assert self.requires_grad(step()) in (None, False)
         side = xdevice.accelerator.Stream(self.here)

@@ -60,7 +60,7 @@ def _whole_text(error: Exception) -> str:
     instead."""
     # xdevice's own errors have that after a semicolon
     text = str(error)
-    assert "; " in text, f"say what to use instead: {text}"
+    assert "; " in text, f"the message must say what to use instead: {text}"
     return text
 
 

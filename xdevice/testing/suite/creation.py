@@ -57,14 +57,14 @@ class CreationChecks(Suite):
             own = self.make([1], dtype=name).dtype
             read = _name_of(own)
             assert read == name, (
-                f"x.dtype of {name} is {own!r}, read as {read}: say what it is in dtype_names"
+                f"x.dtype of {name} is {own!r}, read as {read}; add its name to dtype_names"
             )
 
     def test_a_dtype_is_refused_if_and_only_if_it_would_be_narrowed(self) -> None:
         for name in sorted(self.adapter.dtypes - self.adapter.lacks(self.here)):
             refusal = self.adapter.dtype_refusal(name)
             assert refusal is None or len(refusal) > 10, (
-                f"{name}: say why, and what to do: {refusal!r}"
+                f"{name}: the refusal must say why, and what to do instead: {refusal!r}"
             )
             if refusal is None:
                 array = telling(name)
@@ -75,7 +75,7 @@ class CreationChecks(Suite):
                 )
             else:
                 # a refused dtype must not work
-                assert not self.keeps(name), f"{name} is refused, and is kept"
+                assert not self.keeps(name), f"{name} is refused, but is kept"
 
     def keeps(self, name: str) -> bool:
         """Whether a tensor of this dtype can be made and keeps the dtype."""
@@ -291,12 +291,14 @@ class CreationChecks(Suite):
             if not self.adapter.gives_away(x):
                 continue
             assert not np.shares_memory(first, self.adapter.to_numpy(x)), (
-                f"{name}: given away twice"
+                f"{name}: the memory was given away twice"
             )
             # a framework that gave memory away may still use it
             if first.flags.writeable:
                 first[...] = np.zeros_like(first)
-                self.assert_holds(x, array, f"{name}: what it gave away was its own")
+                self.assert_holds(
+                    x, array, f"{name}: the memory that was given away belonged to the tensor"
+                )
 
     # sharing memory with other frameworks
 
@@ -492,7 +494,7 @@ class RandomNumberChecks(Suite):
                 if error is not None:
                     raise error
             assert self.samples.determinism() == before, (
-                "the framework's settings are not put back"
+                "the framework's settings are not restored"
             )
 
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:

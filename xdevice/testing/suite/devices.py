@@ -43,7 +43,7 @@ class DeviceChecks(Suite):
         # xdevice has no branch for any other value
         assert adapter.threads in ("many", "one")
         assert {adapter.scope_reach, adapter.stream_reach} <= {"thread", "process"}
-        assert adapter.dtypes <= frozenset(DTYPES), "dtypes go by NumPy's names"
+        assert adapter.dtypes <= frozenset(DTYPES), "dtypes must have NumPy's names"
         assert "float32" in adapter.dtypes
         others = set(adapter.dtype_names.values()) - adapter.dtypes - adapter.short_floats
         assert not others, f"dtype_names has names that are not in dtypes: {others}"
@@ -199,11 +199,13 @@ class DeviceChecks(Suite):
         for place in {devices.CPU, *self.places()}:
             lacks = adapter.lacks(place)
             assert lacks <= adapter.dtypes | adapter.short_floats, (
-                "what it lacks goes by NumPy's names"
+                "missing dtypes must have NumPy's names"
             )
             assert "float32" not in lacks
             # conversions go through the host, so the CPU must not lack a dtype
-            assert not lacks or place is not devices.CPU, "cpu:0 holds what the framework has"
+            assert not lacks or place is not devices.CPU, (
+                "cpu:0 must hold all dtypes of the framework"
+            )
             for name in sorted(adapter.dtypes):
                 is_held = name not in lacks and adapter.dtype_refusal(name) is None
                 assert xdevice.accelerator.is_dtype_supported(name, place) is is_held, name
@@ -335,7 +337,7 @@ class DeviceChecks(Suite):
         before = xdevice.device_of(self.native_ones())
         for device in self.places():
             self.in_thread(self.placed_in, device)
-            self.assert_creates_on(before, "a scope of another thread has stayed")
+            self.assert_creates_on(before, "a scope of another thread is still active")
 
     def placed_in(self, device: Device) -> None:
         """Checks in a new thread that a block of `device` places tensors on it."""

@@ -146,7 +146,7 @@ class ModelChecks(Suite):
         others = [key for key, _ in self.adapter.variables(twin)]
         # Gluon numbers the names in a ParameterDict through the whole program, so they differ
         assert keys == others or "ParameterDict" in name, (
-            f"{name}: built alike, named otherwise: {others}"
+            f"{name}: equal models have variables of different names: {others}"
         )
         # compared by values, because frameworks name the same variable in several ways
         all_values = [array.tobytes() for array in self.values(model).values()]
@@ -285,7 +285,7 @@ class ModelChecks(Suite):
             x = self.make()
             with self.adapter.outermost(around):
                 result = net(x)
-            assert not isinstance(net(x), tuple), "it goes on after its block"
+            assert not isinstance(net(x), tuple), "recording continues after its block"
         assert [one is x for one in inputs] == [True], "once, however many layers are inside"
         assert result[1] == "told"
 
@@ -410,7 +410,7 @@ class ModelChecks(Suite):
         for part, twin, copy in zip(parts, its, copies, strict=True):
             kind = self.adapter.classify(type(part))
             assert self.adapter.classify(type(twin)) == kind, (
-                f"{name}: the parts come in another order"
+                f"{name}: the parts come in a different order"
             )
             assert copy is twin, (
                 f"{name}: a {type(part).__qualname__} is no longer part of the copy"

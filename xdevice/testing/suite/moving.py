@@ -101,7 +101,7 @@ class MovingChecks(Suite):
             self.make()
         ):
             pytest.skip(
-                f"{self.backend} may share what is on the host, where nothing can be written into it"
+                f"{self.backend} may share tensors on the host, where nothing can be written into them"
             )
         for name, x in self.odd_tensors().items():
             moved = xdevice.to_device(x, there)
@@ -265,7 +265,7 @@ class MovingChecks(Suite):
         assert xdevice.device_of(moved) is target, name
         inside, its = read(moved)
         self.assert_on(target, inside, xdevice.to_numpy(self.make()), name)
-        assert str(its) == str(beside), f"{name}: what is beside the tensor"
+        assert str(its) == str(beside), f"{name}: the values next to the tensor"
         if verb is xdevice.copy_to and self.holds_values(target):
             self.assert_apart(inside, x, name)
         assert read(holder)[0] is x, f"{name}: the source has changed"
@@ -294,7 +294,9 @@ class MovingChecks(Suite):
         moved = xdevice.to_device([mover], there)[0]
         # such classes pass the device on to the framework, which does not accept xdevice's
         # `Device`
-        assert natives == [there.native], "it is asked once, with the framework's own device"
+        assert natives == [there.native], (
+            "the method is called once, with the framework's own device"
+        )
         assert xdevice.device_of(moved.x) is there
         assert xdevice.device_of(mover.x) is self.here
 

@@ -77,7 +77,7 @@ class ParallelChecks(Suite):
             )
             assert not is_on(), name
             assert xdevice.parallel.run(is_on, is_on) == [False, False], (
-                f"{name} has stayed in a thread"
+                f"{name} is still on in a thread"
             )
 
     def test_tasks_of_many_threads_work(self) -> None:

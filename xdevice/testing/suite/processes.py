@@ -39,8 +39,8 @@ class ProcessChecks(Suite):
             side_by_side(work, list(range(8)))
         except Exception as error:
             raise AssertionError(
-                f"eight threads made, copied, moved and read tensors of theirs: {error!r}. The adapter's methods are "
-                f"called in any thread, whatever `threads` says: hold a lock where the framework is for one at a time"
+                f"eight threads made, copied, moved and read their own tensors: {error!r}. The adapter's methods are "
+                f"called in any thread, whatever `threads` says; hold a lock if the framework allows one at a time"
             ) from error
 
     @once
@@ -73,7 +73,7 @@ class ProcessChecks(Suite):
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
         assert answer["child after loading"] in allowed, answer
         assert answer["child after use"] in ("2.0", "UnsupportedError"), (
-            f"it must work, or say why not: {answer}"
+            f"the call must work, or raise an error with the reason: {answer}"
         )
 
     @needs("Prefetch")

@@ -44,23 +44,23 @@ class TrainingChecks(Suite):
         before = self.names_in(untrained)
         lacking = [name for name in state if name not in before]
         assert lacking, "an optimizer that has taken a step has state"
-        assert not self.adapter.state_to_come(untrained, []), "state that nobody asks for"
+        assert not self.adapter.state_to_come(untrained, []), "unexpected state"
         # a network has no state to come, whatever names it is asked for
         assert not self.adapter.state_to_come(fresh, lacking), "a network is not an optimizer"
         to_come = self.adapter.state_to_come(untrained, lacking)
         assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
         for name in lacking:
             assert tuple(to_come[name].shape) == tuple(state[name].shape), (
-                f"{name} has another shape"
+                f"{name} has a different shape"
             )
             assert str(to_come[name].dtype) == str(state[name].dtype), (
-                f"{name} has another dtype"
+                f"{name} has a different dtype"
             )
         assert self.names_in(untrained) == before, "the state is there before it is given"
         with self.here:
             # equal bit for bit, because it is the same computation on the same device
             assert other_step(*data) == losses[0], (
-                "asking has changed what the optimizer computes"
+                "reading the state has changed the results of the optimizer"
             )
         self.assert_resumes(model, optimizer, step, data)
 
@@ -87,7 +87,7 @@ class TrainingChecks(Suite):
         # two steps, because the second shows whether the first has updated the state
         for _ in range(2):
             with self.here:
-                assert other_step(*data) == step(*data), "training goes on otherwise"
+                assert other_step(*data) == step(*data), "training continues differently"
 
     def put(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
         """Writes the values with the same names into variables."""

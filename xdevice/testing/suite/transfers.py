@@ -91,10 +91,12 @@ class TransferChecks(Suite):
         before = _attributes(type(x)), _attributes(self.adapter)
         with xdevice.transfers() as log:
             pass
-        assert (_attributes(type(x)), _attributes(self.adapter)) == before, "hooks have stayed"
+        assert (_attributes(type(x)), _attributes(self.adapter)) == before, (
+            "hooks are still installed"
+        )
         for read in reads:
             read()
-        assert not list(log), "a block that has ended goes on seeing"
+        assert not list(log), "a block that has ended still records transfers"
 
     @needs("memory")
     def test_memory_is_told(self) -> None:
@@ -145,7 +147,7 @@ class TransferChecks(Suite):
         low = xdevice.memory(device)
         assert low.peak is not None
         assert low.allocated is not None
-        assert low.allocated <= low.peak < high, f"the peak of {device} did not start again"
+        assert low.allocated <= low.peak < high, f"the peak of {device} was not reset"
 
 
 def _attributes(x: Any) -> dict[str, Any]:

@@ -194,8 +194,8 @@ class Watch:
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
-                f"seeing the calls of layers inside {tracer}, where they have no values",
-                "call the model without it",
+                f"tracing the calls of layers inside {tracer}, where tensors have no values",
+                "call the model outside it",
             )
         return next(symbols(self._backend, arguments), None) is not None
 

@@ -130,7 +130,7 @@ def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
         return tuple(_cells(settings, places, _MXNET_CELL))
     own = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
-        return refused(own, "Gluon has no attention; build it from Dense layers")
+        return refused(own, "Gluon has no attention layer; build one from Dense layers")
     # Gluon's group norm has a gamma for each group, and does not have the number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
@@ -177,7 +177,7 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
     own = projections(heads, -1, "attention_output")
     if heads:
         return own
-    why = "the number of heads is not known; give a model as like="
+    why = "the number of heads is not known; pass a model as like="
     return tuple(
         part if part.rule is layouts.SAME else part._replace(rule=layouts.unfit(part.rule, why))
         for part in own
@@ -210,7 +210,7 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
     if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
         return refused(
             own,
-            "a Keras RNN, LSTM or GRU has one layer in one direction; give a model of several as like=",
+            "a Keras RNN, LSTM or GRU has one layer in one direction; pass a model with several layers as like=",
         )
     return own
 

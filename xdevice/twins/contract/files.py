@@ -16,5 +16,5 @@ class Files(Primitives):
         """Returns the contents of a file that the framework itself has written: tensors on cpu:0, in Python containers.
         No code from the file may run: raises `FileFormatError` if the file cannot be read without running any."""
         raise self.unsupported(
-            "reading its own file format without running code from it", "load it yourself"
+            "reading its own file format without running code from it", "load the file yourself"
         )

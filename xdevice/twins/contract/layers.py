@@ -35,7 +35,7 @@ class Layers(Models):
         definition. The parts (parameter arrays) of a layer have the names that `variables` gives them. Layers without
         parameters, or of another kind, are left out."""
         raise self.unsupported(
-            "layers of models", "give the parameters as a dict, and their kinds"
+            "layers of models", "pass the parameters as a dict, and their kinds as kinds="
         )
 
     def has_layers(self, x: object) -> bool:
@@ -46,7 +46,9 @@ class Layers(Models):
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
         """Writes values into a model for which `has_layers` is true. `values` has them by the names of the model's
         variables; each is on the device of its variable."""
-        raise self.unsupported(f"writing into a {type(model).__qualname__}", "give a model")
+        raise self.unsupported(
+            f"writing into {type(model).__qualname__} objects", "pass a model"
+        )
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         """Returns the parts (parameter arrays, each with its conversion to PyTorch's) that a layer of this kind may
@@ -72,7 +74,9 @@ class Operations(Layers):
         layers nothing else is called. Calls of plain functions are not noticed. A layer whose class is not the
         framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an entry
         of that kind follows it."""
-        raise self.unsupported("settings of layers without parameters", "compare them yourself")
+        raise self.unsupported(
+            "settings of layers without parameters", "compare the settings yourself"
+        )
 
 
 class Calls(Layers, Conversion):
@@ -87,19 +91,21 @@ class Calls(Layers, Conversion):
         parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
         none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError` for a model
         that has not been built yet. Afterwards the model is as before."""
-        raise self.unsupported("seeing the calls of layers", "compare what the model returns")
+        raise self.unsupported(
+            "tracing the calls of layers", "compare the outputs of the model"
+        )
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         """Returns a context manager. While the block is open, each call of a model, in any thread, that is not made
         inside the call of another model is replaced by `around(model, arguments, call)`: `call()` makes the original
         call, and `around` returns the result for the program. A layer or a loss that is called by itself counts as a
         model."""
-        raise self.unsupported("seeing the calls of models", "name the model")
+        raise self.unsupported("tracing the calls of models", "pass the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         """Returns the result of a model for these arguments in evaluation mode, not recorded for gradients. Afterwards
         the model is in its former mode. Raises `UnsupportedError` for keywords if the framework's models take none."""
-        raise self.unsupported("calling models", "call the model")
+        raise self.unsupported("calling models", "call the model yourself")
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:
         """Returns a context manager. While the block is open, each operation of this thread on tensors with values is
@@ -108,7 +114,7 @@ class Calls(Layers, Conversion):
         `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program computes, in the
         order of the backward pass. Functions that a compiler has made are not passed to `run`."""
         raise self.unsupported(
-            "seeing operations", "compare layers, or what the program records"
+            "tracing operations", "compare layers, or the values that the program records"
         )
 
     @contextmanager

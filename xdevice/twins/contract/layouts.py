@@ -231,7 +231,7 @@ def _joined(*parts: Array) -> Array:
     # three arrays of different sizes cannot be split into thirds again
     if len({part.shape for part in parts}) > 1:
         raise UnfitError(
-            f"PyTorch joins three arrays of the same shape in one, and these have the shapes {[*map(np.shape, parts)]}"
+            f"PyTorch joins three arrays of one shape, but these have the shapes {[*map(np.shape, parts)]}"
         )
     return np.concatenate(parts)
 
@@ -289,7 +289,7 @@ def _to_input_bias(ih: Array, hh: Array) -> Array:
     biases = _to_gru(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
-            "Flax's nnx GRU has no bias for the state in its gate n, and this model's bias there is not 0"
+            "Flax's nnx GRU has no bias for the state in its gate n, but this model's bias there is not 0"
         )
     return biases[: len(ih)]
 
@@ -352,7 +352,7 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
         # the framework would apply the first number of a group to all of its channels
         if (rows != rows[:, :1]).any():
             raise UnfitError(
-                "it has one number for each group, and the channels of a group have different numbers"
+                "it has one number for each group, but the channels of a group have different numbers"
             )
         return rows[:, 0]
 
@@ -512,7 +512,7 @@ def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
     if not matrices:
         raise UnfitError(
-            f"its u has {len(u)} numbers, but no axis of the weight, with the shape {original.shape}, is that long"
+            f"its u has {len(u)} numbers, but the weight of shape {original.shape} has no axis of that length"
         )
 
     def error(matrix: Array) -> float:
@@ -560,7 +560,7 @@ def parts(
     # without an entry for attentions, the parameters are PyTorch's own, which joins some projections in one array
     if kind == ATTENTION and not own and not ways:
         # a layer states head_dim only if it is not the size that PyTorch computes
-        why = f"in PyTorch a head has embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
+        why = f"in PyTorch a head has embed_dim / num_heads numbers, but these heads have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
         return (
             tuple(part._replace(rule=unfit(part.rule, why)) for part in packed)
@@ -734,7 +734,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _axes_of(kind, name)
         if len(shape) not in axes:
-            return f"{name} is {tuple(shape)} in PyTorch's layout, where it needs {' or '.join(map(str, axes))} axes"
+            return f"{name} is {tuple(shape)} in PyTorch's layout, but must have {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
     # columns are numbers of the state: an LSTM with a projection has a shorter output, which weight_hh takes, while
@@ -746,7 +746,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     )
     return (
         off
-        and f"{off} in PyTorch's layout, and {_GATES[kind]} for each number of the state make {rows}"
+        and f"{off} in PyTorch's layout, but {_GATES[kind]} for each number of the state make {rows}"
     )
 
 

@@ -49,7 +49,7 @@ OTHER: Final = "other"
 """The kind of an entry that no other kind expresses, see `other`."""
 WHOLE: Final = "the whole model"
 """The name of the line of a model that consists of one line of layers only."""
-OUTSIDE_TOO: Final = "with windows that begin behind the image"
+OUTSIDE_TOO: Final = "with windows that begin after the end of the image"
 """The ceil_mode of a pool that keeps a last window even if it begins beyond the image, which PyTorch leaves out."""
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and outputs in evaluation are the inputs."""
@@ -233,7 +233,7 @@ def _root(thing: object) -> str:
 class _Lines:
     """Finds the line of each layer in a model. A line consists of layers that are called one after another, with
     nothing in between. A layer that is called in two places ends a line, because it is listed only once. A line has a
-    name, such as "in features" or "behind pool"."""
+    name, such as "in features" or "after pool"."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
@@ -277,14 +277,14 @@ class _Lines:
             # a module with two places is listed once, so the list does not show the order of its calls. The name of
             # the line behind it includes the line before it, because both places need different names
             if self._uses[id(child)] > 1:
-                line = f"behind {path} of {line}"
+                line = f"after {path} of {line}"
             elif self._table.is_line(child):
                 line = self._in_line(child, line)
             elif path in self._known or not inside:
                 self._names[path] = line
             # a group with code of its own, which may call anything: nothing is known to be next to it
             else:
-                line = f"behind {path}"
+                line = f"after {path}"
                 self._in_code(child)
         return line
 

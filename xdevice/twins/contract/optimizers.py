@@ -33,7 +33,7 @@ INSIDE: Final = "under the root"
 
 # values of the setting decay: the way in which weight_decay enters the step
 COUPLED: Final = "added to the gradient"
-DECOUPLED: Final = "taken off the weight, as lr weight_decay w"
+DECOUPLED: Final = "subtracted from the weight, as lr * weight_decay * w"
 BEHIND: Final = (
     "added to the gradient, and in the momentum that is kept with the weight after the step"
 )
@@ -134,7 +134,9 @@ def kind_of(
     kind = kinds.get(type(optimizer))
     if kind is None:
         names = ", ".join(cls.__name__ for cls in kinds)
-        raise unsupported(f"reading a {type(optimizer).__qualname__}", f"use one of {names}")
+        raise unsupported(
+            f"reading {type(optimizer).__qualname__} objects", f"use one of {names}"
+        )
     return kind
 
 
@@ -206,5 +208,5 @@ class Optimizers(Models):
         of the class, if the formula of the class is not among the kinds, and for a subclass, which may compute
         anything."""
         raise self.unsupported(
-            f"reading a {type(optimizer).__qualname__}", "compare its settings by hand"
+            f"reading {type(optimizer).__qualname__} objects", "compare its settings by hand"
         )

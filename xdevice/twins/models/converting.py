@@ -107,8 +107,8 @@ def _target_of(backend: str | Backend) -> Backend:
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
-            f"the second argument is the target's name, not a {type(backend).__qualname__}; to convert for this one, "
-            f"write convert_state(source, {model.backend.name!r}, like=...)"
+            f"the second argument must be the target's name, got an object of type {type(backend).__qualname__}; to "
+            f"convert for it, write convert_state(source, {model.backend.name!r}, like=...)"
         )
     return registry.load(backend.name if isinstance(backend, Backend) else backend)
 
@@ -177,10 +177,12 @@ def _read(
     reading.check_kinds_fit(kinds, names, origin, wanted)
     if request.inputs is not None and (wanted is None or origin.model is None):
         raise StateError(
-            "inputs= needs two models to run: give a model as the source, and another as like="
+            "inputs= needs two models to run; pass a model as the source, and another as like="
         )
     if wanted is None and names:
-        raise StateError("names= names layers of like=; give a model of the target as like=")
+        raise StateError(
+            "names= refers to layers of like=; pass a model of the target as like="
+        )
     if wanted is None and request.dtype == LIKE:
         raise ArgumentError(
             "dtype='like' takes the dtypes of like=; pass a model as like=, or the name of a dtype as dtype="
@@ -249,7 +251,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
             except ArgumentError as error:  # the target cannot run with these inputs
-                doubts = [f"inputs= settles nothing: {error}"]
+                doubts = [f"inputs= decides nothing: {error}"]
         pairs = pair_layers(source, target, names)
     except StateError as error:
         # users pass `error.pairs` as names= again, so the single tensors belong in it too

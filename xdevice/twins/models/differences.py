@@ -224,7 +224,7 @@ class Lister:
             return True
         if is_blind:
             # for example, a deep model at initial weights shrinks any input to nothing
-            how = "are the same as on zeros, so they prove nothing: give trained weights, or other inputs"
+            how = "are the same as on zeros, so they prove nothing; pass trained weights, or other inputs"
         # `outputs_apart` returns infinity if no difference can be computed
         elif math.isinf(apart):
             how = "have different shapes, or numbers that are not finite"
@@ -327,7 +327,7 @@ class Lister:
     def _uncounted(self, only: Collection[str] = ()) -> Iterator[str]:
         """Yields a line that counts the layers that could not be compared; if `only` is not empty, just the layers of
         the kinds in `only`. An activation inside a layer is a setting of that layer, and is not counted."""
-        hint = f"calls of functions are not seen{_RUN_BOTH}"
+        hint = f"calls of functions are not traced{_RUN_BOTH}"
         twins = (self._source, self._target)
         silent = [twin.name for twin in twins if twin.sequence is None]
         if silent:
@@ -508,7 +508,7 @@ def _compare(
     if not is_called:
         # a gap counts if it is certain in both models, and ends at the same pair
         ends = _certain(sources, ours_by)
-        places = {number: f"behind {path}" for path, number in theirs_by.items()} | {
+        places = {number: f"after {path}" for path, number in theirs_by.items()} | {
             -1: "at the beginning"
         }
         missing_at = {

@@ -74,7 +74,7 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
     if nested.key:
         done.append(_TAKEN.format(nested.key))
     elif nested.left:
-        done.append(f"left out {some_of(nested.left)}, which are no tensors of the state")
+        done.append(f"left out {some_of(nested.left)}, which are not tensors of the state")
     # first the changes that need no target: wrappers, plain dicts, cells of linen; then those that make more paths
     # match
     state = _with_cells(plain_names(_unwrapped(nested.state, done), done), done)
@@ -191,7 +191,7 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
     if not longer or len(set(plain.values())) < len(plain):
         return source
     words = [word for word in _WRAPPERS if any(word in name.split(".") for name in longer)]
-    done.append(f"took {' and '.join(words)} off {len(longer)} names")
+    done.append(f"removed {' and '.join(words)} from {len(longer)} names")
     return {plain[name]: value for name, value in source.items()}
 
 
@@ -216,7 +216,9 @@ def _renamed(
     names = _with_words(source, off, on)
     count = sum(name not in source for name in names)
     done.append(
-        f"took {off!r} off {count} names" if off else f"put {on!r} before {count} names"
+        f"removed {off!r} from {count} names"
+        if off
+        else f"added {on!r} in front of {count} names"
     )
     return dict(zip(names, source.values(), strict=True))
 
@@ -306,7 +308,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     if wanted is not None and wanted.layers and not layers:
         raise StateError(
             f"the state has no layer of like=, which has {some_of(wanted.variables)}; it has {some_of(variables)}. "
-            f"{advice(unknown) or 'names= or kinds= say which layer is which; or give the model instead of its state'}"
+            f"{advice(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
         state.differences.append(
@@ -327,8 +329,8 @@ def _require_stated(
         if path in stated:
             names = [layouts.join(path, part.name) for part in way(stated[path], {})]
             raise StateError(
-                f"kinds says that {shown(path)} is a {stated[path]}, and the state has no {' or '.join(names)}; it has "
-                f"{some_of(variables)}"
+                f"kinds= gives {shown(path)} the kind {stated[path]}, but the state has no {' or '.join(names)}; it "
+                f"has {some_of(variables)}"
             )
 
 
@@ -341,16 +343,16 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
     more = f", nor for {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
     names = [part.name for layer in doubtful for part in layer.parts]
     raise StateError(
-        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide it{more}. Give the "
-        f"model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
+        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide it{more}. Pass "
+        f"the model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
     )
 
 
 def _ways_out(line: str) -> str:
     """Returns the advice for a state whose layers are unknown. `line` is a guess for `kinds=`."""
     return (
-        "give the model instead of its state, or a model of the target as like=. Or give their kinds: as far as names "
-        f"and shapes tell, {line}. Or leave them out with skip="
+        f"pass the model instead of its state, or a model of the target as like=. Or pass their kinds: names and "
+        f"shapes suggest {line}. Or leave them out with skip="
     )
 
 
@@ -387,7 +389,7 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
     backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:
         raise NotATensorError(
-            f"all tensors of a state must be of one framework, and these are of {', '.join(backends)}"
+            f"all tensors of a state must be of one framework, but these are of {', '.join(backends)}"
         )
     return next(iter(backends.values()), None) or registry.load("numpy")
 

@@ -84,7 +84,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
             how = "each is compared with that one"
         groups = "1 group" if len(one) == 1 else f"{len(one)} groups"
         lines.append(
-            f"groups: {ours} has {groups} of settings, {theirs} has {len(other)}; {how}"
+            f"groups: {ours} has {groups} of settings, but {theirs} has {len(other)}; {how}"
         )
     for number, (mine, its) in enumerate(pairs, start=1):
         lines += [
@@ -137,13 +137,13 @@ def convert_optimizer(
     lines, blocking = _sorted_differences(ours, theirs, pairs)
     # not possible even with strict=False: the arrays of the two states mean different things
     if ours.optimizer.kind != theirs.optimizer.kind:
-        raise _refusal(ours, theirs, blocking, "a state is for an optimizer of its kind")
+        raise _refusal(ours, theirs, blocking, "use an optimizer of the same kind")
     if strict and blocking:
         raise _refusal(
             ours,
             theirs,
             blocking,
-            "make them equal, or strict=False converts as much as possible",
+            "make them equal, or pass strict=False to convert as much as possible",
         )
     sources, targets = (
         dict(ours.backend.variables(source)),
@@ -162,7 +162,7 @@ def convert_optimizer(
             f"{ours} has no state yet, so there is nothing to convert; take a step first"
         )
     if strict and (unpaired or unfilled):
-        raise _refusal(ours, theirs, [*unpaired, *unfilled], "strict=False converts the rest")
+        raise _refusal(ours, theirs, [*unpaired, *unfilled], "pass strict=False for the rest")
     for name, array in values.items():
         place = theirs.backend.device_of(targets[name])
         theirs.backend.write(targets[name], theirs.backend.from_numpy(array, place))
@@ -216,7 +216,7 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
-            f"models= are the two models, first that of the source: expected one of {read.backend.name}, not "
+            f"models= takes the two models, the source's first: expected one of {read.backend.name}, not "
             f"{shown(model, 60)} of type {type(model).__qualname__}"
         )
     return read_model(read.backend, model, kinds)
@@ -300,8 +300,8 @@ _NONE: Final = "no setting makes them equal"
 _REMEDIES: Final = {
     "hooks": "they are code, which xdevice does not read: compare the optimizers step by step",
     "momentum_holds": f"{_NONE} except a constant rate: at each change, multiply the momentum that is a sum of "
-    "steps by the new rate over the old one",
-    "schedule": "give both the same learning rate for each step, and compare them step by step: a schedule is code",
+    f"steps by the new rate over the old one",
+    "schedule": "give both the same rate for each step, and compare them step by step, because a schedule is code",
 }
 
 
@@ -339,8 +339,8 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
     eps = one["eps"] * root if other["eps_enters"] == terms.UNCORRECTED else one["eps"] / root
     argument = theirs.optimizer.arguments.get("eps", "eps")
     return (
-        f"{_NONE}, because the correction changes with each step: {argument}={eps:.3g} does for the first, and nearly "
-        "does for gradients of 1e-2 or more"
+        f"{_NONE}, because the correction changes with each step: {argument}={eps:.3g} makes the first step equal, "
+        f"and others nearly equal for gradients of 1e-2 or more"
     )
 
 
@@ -352,7 +352,7 @@ def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -
     elif "decay" in theirs.optimizer.arguments:
         return None
     elif one["decay"] == terms.DECOUPLED:
-        instead = "set weight_decay=0 there, and multiply weights by 1 - lr weight_decay before a step"
+        instead = "set weight_decay=0 there, and multiply weights by 1 - lr * weight_decay before a step"
     else:
         instead = "set weight_decay=0 on both sides, and put the decay into the loss"
     return f"{_NONE}: {instead}"
@@ -419,7 +419,8 @@ def _pair_up(
             whole.append(pair)
         else:
             unpaired.append(
-                f"{pair.name}: its source is also that of another parameter, or larger; moments are converted whole"
+                f"{pair.name}: its source is larger, or also that of another parameter; only whole moments are "
+                f"converted"
             )
     return whole, unpaired
 
@@ -539,7 +540,7 @@ def _refusal(
     """Returns the error that says why a state cannot be converted (`reasons`), and what to do (`instead`)."""
     lines = "\n  ".join(reasons)
     return StateError(
-        f"the state of {ours} does not fit {theirs}, and nothing was written; {instead}:\n  {lines}"
+        f"the state of {ours} does not fit {theirs}, so nothing was written; {instead}:\n  {lines}"
     )
 
 
@@ -573,12 +574,12 @@ def _values(
             if array.dtype.name != wanted:
                 came = array.dtype.name
                 unfilled.append(
-                    f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast it first"
+                    f"{pair.name}: the {slot} is {came}, but {wanted} in {theirs}; cast it first"
                 )
             # Keras has one count of steps for all parameters
             elif name in values and (values[name] != array).any():
                 unfilled.append(
-                    f"{pair.name}: {theirs} has one count of steps for all parameters, and they differ here"
+                    f"{pair.name}: {theirs} has one count of steps for all parameters, but they differ here"
                 )
             else:
                 values[name] = array

@@ -82,7 +82,7 @@ def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
     not among them."""
     if path not in layers:
         raise StateError(
-            f"names= says {shown(path)}, but {twin.name} has no layer there; it has {some_of(layers)}"
+            f"names= has {shown(path)}, but {twin.name} has no layer there; it has {some_of(layers)}"
         )
     return layers[path]
 
@@ -103,7 +103,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
         # each `*` of the target is replaced by the text of one in the source, so the target must not have more of them
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
-                f"names= says {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
+                f"names= has {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
                 f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")

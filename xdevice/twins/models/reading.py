@@ -327,7 +327,7 @@ def check_kinds(kinds: Names) -> None:
     for path, kind in kinds.items():
         if kind not in layouts.KINDS:
             raise StateError(
-                f"kinds says that {shown(path)} is a {shown(kind)}; expected one of {', '.join(layouts.KINDS)}"
+                f"kinds= gives {shown(path)} the kind {shown(kind)}; expected one of {', '.join(layouts.KINDS)}"
             )
 
 
@@ -350,12 +350,12 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
         if of_classes:
             by_class = " and ".join(f"{own} in {name}" for name, own in of_classes)
             raise StateError(
-                f"kinds says that {shown(path)} is a {kind}, but its class says {by_class}: leave it out"
+                f"kinds= gives {shown(path)} the kind {kind}, but its class says {by_class}; leave it out"
             )
         left = [name for twin, _ in places for name in twin.single_names]
         raise StateError(
-            f"kinds says that {shown(path)} is a {kind}, but no layer of an unknown class has parameters there; the "
-            f"parameters of such layers are {some_of(left)}"
+            f"kinds= gives {shown(path)} the kind {kind}, but no layer of an unknown class has parameters there; "
+            f"the parameters of such layers are {some_of(left)}"
         )
 
 
@@ -547,7 +547,7 @@ def check_shapes(layer: Layer, variables: Variables) -> None:
             f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts
         )
         raise StateError(
-            f"{shown(layer.path)} is said to be a {layer.kind}, but cannot be one with {came}: {wrong}"
+            f"{shown(layer.path)} has the kind {layer.kind} in kinds=, which is impossible with {came}: {wrong}"
         )
 
 
@@ -559,7 +559,7 @@ def check_skip(skip: Any) -> tuple[str, ...]:
     or has an item that is not a text."""
     # a text is iterable too, and each of its characters would be taken for a path
     if isinstance(skip, str) or not all(isinstance(path, str) for path in skip):
-        raise ArgumentError(f'skip= takes a list of paths, such as ["fc"], not {shown(skip)}')
+        raise ArgumentError(f'skip= expects a list of paths such as ["fc"], got {shown(skip)}')
     return tuple(map(with_dots, skip))
 
 
@@ -590,5 +590,5 @@ def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
         if not any(is_skipped(name, (path,)) for name in names):
             every = dict.fromkeys(layer.path for twin in twins for layer in twin.layers)
             raise StateError(
-                f"skip= says {path!r}, where neither model has parameters; layers are {some_of(every)}"
+                f"skip= names {path!r}, but neither model has parameters there; the layers are {some_of(every)}"
             )

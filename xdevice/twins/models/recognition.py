@@ -126,7 +126,7 @@ def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
             if one.path == two.path and _rules(one) != _rules(two):
                 raise StateError(
                     f"the framework of these tensors is unknown, and {one.parts[0].name} is laid out differently in "
-                    f"{first.dialect} and {other.dialect}: say layout={first.dialect!r} or layout={other.dialect!r}"
+                    f"{first.dialect} and {other.dialect}; pass layout={first.dialect!r} or layout={other.dialect!r}"
                 )
     return first
 

@@ -219,7 +219,7 @@ class Writer:
         """Lists the tensors whose dtype differs in the target. Called after all layers have been written."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
-                f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; dtype='like' casts before loading"
+                f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
     def _list(self, difference: str) -> None:
@@ -256,7 +256,7 @@ class Writer:
         if ours == theirs:
             return ""
         return (
-            f"the weight norms are over other axes: in PyTorch's layout, {g} is {ours} in {self._source.name}, "
+            f"the weight norms are over different axes: in PyTorch's layout, {g} is {ours} in {self._source.name}, "
             f"{theirs} in {self._target.name}; build one of them with another dim"
         )
 
@@ -375,7 +375,7 @@ class Writer:
         """Lists a part of the target for which the source lacks the parameters `missing`."""
         if part.of == (layouts.COUNTER,):
             self._list(
-                f"{part.name}: {self._source.name} does not count batches; it is unchanged"
+                f"{part.name}: {self._source.name} does not count batches, so it is unchanged"
             )
         # without `like` the target's layer may be built without the part, such as a bias
         elif self._like is not None or len(missing) < len(part.of):
@@ -392,7 +392,7 @@ class Writer:
             )
         # a bias of zeros changes nothing, so it is not listed; on meta it is not known whether a bias is zeros
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
-            state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
+            state.unmapped[origin] = f"{lacks}, but only zeros can be left out"
         # another part of the same variable may have found its place
         elif not any(origin in names for names in state.origins.values()):
             state.unmapped[origin] = f"{lacks} in this {layer.kind}"
@@ -475,8 +475,8 @@ class Writer:
                 self._target.peek(values), array, equal_nan=True
             ):
                 raise StateError(
-                    f"{before} and {name} are one variable of {self._target.name}, and "
-                    f"{self._source.name} has two different values for it; untie them in like="
+                    f"{before} and {name} are one variable of {self._target.name}, but {self._source.name} has two "
+                    f"different values for it; untie them in like="
                 )
         uses = self._uses.setdefault(first, [])
         if before == name:
@@ -485,7 +485,7 @@ class Writer:
         for other, other_name, path in uses:
             if other != variable and path != layer.path:
                 self._state.differences.append(
-                    f"{other_name} and {name} are one parameter in {self._source.name}, two in {self._target.name}"
+                    f"{other_name} and {name} are one parameter in {self._source.name}, but two in {self._target.name}"
                 )
                 return
 
@@ -537,7 +537,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         has_other_names = isinstance(state, State) and not state.pairs
     if has_other_names:
         wrong.append(
-            "the state was converted without like=, which gives it the names of this model"
+            "the state was converted without like=; pass this model as like= to get its names"
         )
     wrong += _misfits(backend, model, variables, state)
     if strict and not has_other_names:
@@ -546,7 +546,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         wrong[_MOST:] = [f"and {len(wrong) - _MOST} more"]
     if wrong:
         raise StateError(
-            f"the state does not fit this {type(model).__qualname__} of {backend.name}, and nothing was written:\n  "
+            f"the state does not fit this {type(model).__qualname__} of {backend.name}, so nothing was written:\n  "
             + "\n  ".join(wrong)
         )
     write_variables(backend, model, variables, state)
@@ -587,7 +587,7 @@ def _misfits(
         variable = variables[name]
         owner = registry.kind_of(type(value))
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
-            yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
+            yield f"{name}: expected a tensor of {backend.name}, got {type(value).__qualname__}; use convert_state"
             continue
         expected, actual = _form(variable), _form(value)
         if expected != actual and tuple(variable.shape) == tuple(value.shape):
@@ -599,13 +599,13 @@ def _misfits(
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"
         elif backend.device_of(value).kind == "meta":
-            yield f"{name}: it is on meta, where it has no values"
+            yield f"{name}: it is on the meta device, where it has no values"
         first = written.setdefault(id(variable), name)
         # checkpoints have a tied weight under each of its names, with the same value
         if first != name and expected == actual and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"
     for (came, wanted), names in casts.items():
-        yield f"{_tensors_are(names)} {came}, expected {wanted}; dtype='like' of convert_state casts"
+        yield f"{_tensors_are(names)} {came}, expected {wanted}; pass dtype='like' to convert_state to cast"
 
 
 def _missing(
@@ -624,13 +624,13 @@ def _missing(
     parts = (part for layer in backend.layers(model) for part in layer.parts) if missing else ()
     counters = {part.name for part in parts if part.of == (layouts.COUNTER,)}
     yield from (
-        f"{name}: missing; strict=False leaves it as it is"
+        f"{name}: missing; pass strict=False to leave it as it is"
         for name in missing
         if name not in counters
     )
     for name, why in unmapped.items():
         if name not in state:
-            yield f"{name}: {why}; strict=False loads the rest"
+            yield f"{name}: {why}; pass strict=False to load the rest"
 
 
 def _tensors_are(names: list[str]) -> str:

@@ -88,8 +88,7 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
         f"these parameters of {source_name} fit more than one of {target_name}: "
         f"{_some_parameters(ours.only(signatures))} may be {_some_parameters(theirs.only(signatures))}. {common} of "
         f"{len(ours.signed)} layers of {source_name} and {len(theirs.signed)} of {target_name} come in the same order, "
-        f"with {len(breaks)} "
-        f"{'break' if len(breaks) == 1 else 'breaks'}"
+        f"with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
     lines = [_line(one, source_name, target_name) for one in breaks[:_BREAKS]]
     if len(breaks) > _BREAKS:
@@ -183,7 +182,7 @@ def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
 def _line(one: _Break, source_name: str, target_name: str) -> str:
     """Returns a line of an error message about one break in the order. `source_name` and `target_name` are the names of
     the backends."""
-    where = f"behind {one.before}" if one.before else "at the beginning"
+    where = f"after {one.before}" if one.before else "at the beginning"
     sides = [
         f"{name} has {listed(own, _A_SIDE)}"
         for name, own in ((source_name, one.ours), (target_name, one.theirs))
@@ -220,8 +219,8 @@ def _ways_out(likely: Names) -> str:
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
     return (
-        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's `pairs` has all "
-        "of it, a dict for names=), or give one batch as inputs="
+        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's `pairs` is the "
+        f"whole guess, a dict for names=), or give one batch as inputs="
     )
 
 

@@ -130,7 +130,7 @@ def compare(
     if inputs is not None:
         if skipped:
             raise ArgumentError(
-                "skip= leaves out parameters, and inputs= compares what both models return; give one"
+                "skip= leaves out parameters, but inputs= compares the outputs of both models; pass only one of them"
             )
         return _of_outputs(actual, expected, rule, inputs, names or {})
     for side, x in (("actual", actual), ("expected", expected)):
@@ -142,13 +142,13 @@ def compare(
             and [leaf.value for leaf in leaves(x)] == [x]
         ):
             raise ArgumentError(
-                f"{side} is the function {functions.name_of(x)}, and functions are compared by what they return; "
-                "give inputs=x, and both are called with x"
+                f"{side} is the function {functions.name_of(x)}, but functions are compared by their outputs; pass "
+                f"inputs=x to call both with x"
             )
     # names= without inputs= would be ignored, and the user would not notice
     if names is not None:
         raise ArgumentError(
-            "names= pairs layers for inputs=; give both, or use convert_state(..., names=...)"
+            "names= pairs layers for inputs=; pass both, or use convert_state(..., names=...)"
         )
     pair = read_pair(actual, expected, skipped)
     # comparing the rest would hide that some parameters have no counterpart

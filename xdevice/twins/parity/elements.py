@@ -105,7 +105,7 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
         return not (error > limit).any()
 
     if y.ndim > 1 and y.shape == y.shape[::-1] and agree(x.T, y):
-        return "\n  note      they are equal where one is transposed"
+        return "\n  note      they are equal if one is transposed"
     for axis, size in enumerate(y.shape):
         # along an axis of fewer than three places, or of equal ones, a shift fits by chance
         if size < 3 or (y == y.take([0], axis)).all():

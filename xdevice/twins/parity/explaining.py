@@ -62,10 +62,10 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
                 # an exact zero is not the result of rounding
                 if 0.0 < size <= share * largest and (path, place) not in notes:
                     notes[path, place] = (
-                        f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and {largest:.2g} "
-                        f"elsewhere: if these are gradients, this one is zero but for rounding, as those of a bias "
-                        f"before a norm and of the key's bias in attention are. Adam turns it into full steps. Compare "
-                        f"without it, make the layer without a bias, or run with --calibrate, which allows for it"
+                        f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and "
+                        f"{largest:.2g} elsewhere: if these are gradients, this one is zero except for rounding, "
+                        f"like those of a bias before a norm and of the key's bias in attention. Adam turns it into "
+                        f"full steps. Leave it out, build the layer without a bias, or run with --calibrate"
                     )
     return notes
 
@@ -95,8 +95,8 @@ def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCal
         return ""
     still = ("actual", "expected")[changed.index(False)]
     return (
-        f"\n  note      it has not changed since step 0 in {still}, and has in the other: it may be frozen there, or "
-        f"missing from the optimizer"
+        f"\n  note      it has not changed since step 0 in {still}, but has in the other; it may be frozen there, "
+        f"or missing from the optimizer"
     )
 
 

@@ -128,7 +128,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
     """
     if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
-            "skip= says which layers of two models are not compared; give two models"
+            "skip= names layers of two models that are not compared; pass two models"
         )
     # containers are walked before anything is read, so that two models at one path stay models
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
@@ -428,7 +428,7 @@ class ModelOutputs(NamedTuple):
         # each layer is within the limit, so small errors have added up
         place = runs.first_difference(strict=True)
         most = f"no layer is off by more than {runs.limit:g} of its largest value"
-        return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
+        return f"{most}, so rounding alone may be the cause; where it grows most, {place.text if place else 'nothing'}"
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:

@@ -89,8 +89,8 @@ def _differences(
         (leaf.path, leaf.shape) for leaf in usual
     ]:
         raise RecordingError(
-            f"cannot calibrate: {call.name}, step {call.step}, has other leaves or shapes, or is missing, in the run "
-            f"{variant} of the reference, so rounding alone decides what the script records"
+            f"cannot calibrate: {call.name}, step {call.step}, has different leaves or shapes, or is missing, in "
+            f"the run {variant} of the reference, so rounding alone decides what the script records"
         )
     # texts and None have no distance: the comparison of the leaves handles them
     return [
@@ -114,8 +114,8 @@ def _refuse_redrawn(
     if wide > share * max(map(_largest, usual), default=0.0) and wide > times * moved:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, is off by {wide:.2g} in the run in float64 of the "
-            "reference, which is more than rounding: a framework's own generator draws other numbers in float64. Take "
-            "first weights from xdevice.random, xdevice.load or a checkpoint"
+            f"reference, which is more than rounding, because a framework's own generator draws different numbers "
+            f"in float64. Take initial weights from xdevice.random, xdevice.load or a checkpoint"
         )
 
 

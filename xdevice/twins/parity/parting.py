@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xdevice.twins.tracing.operations import Judge, Parting
     from xdevice.twins.tracing.traces import LayerCall
 
-_ADVICE = "record values with xdevice.parity.log(name, value) in both, and the first one that differs is named"
+_ADVICE = "record values with xdevice.parity.log(name, value) in both to find the first one that differs"
 
 
 class _Named(NamedTuple):
@@ -93,7 +93,7 @@ def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterat
         error = distances.error_of(one.ours, one.theirs)
         if error is None or error > limit:
             far = (
-                "of another shape"
+                "of a different shape"
                 if error in (None, numpy.inf)
                 else f"off by {error:.2g} of its largest value"
             )
@@ -119,7 +119,7 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
         log.roots = [log.key(x) for x in run.outputs]
     place = two.part()
     if place is None:
-        yield "each operation has an equal on the other side: the difference may be rounding, or an order of axes"
+        yield "each operation has an equal one on the other side; the difference may be rounding, or an order of axes"
         return
     yield text_of(place, actual.backend.name, expected.backend.name)
     for run, judge in zip((actual, expected), two.judges, strict=True):

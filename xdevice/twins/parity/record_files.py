@@ -56,15 +56,15 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
         yield
     except _DAMAGES as error:
         raise RecordingError(
-            f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it again"
+            f"{path} is damaged{where}, or comes from another version of xdevice: {error!r}; record it again"
         ) from error
 
 
 def taken_error(folder: Path) -> RecordingError:
     """The error for a folder that cannot be recorded into, because it has a recording already."""
     return RecordingError(
-        f"{folder} has a recording already, of an earlier run or of the process that started this one; "
-        f"use another folder, or record in only one process"
+        f"{folder} already has a recording, from an earlier run or from the process that started this one; use "
+        f"another folder, or record in only one process"
     )
 
 
@@ -90,12 +90,12 @@ class Recorder:
         """Writes a value as the next step of its name. Raises the errors that `recording.log` lists."""
         if not isinstance(name, str) or not name:
             raise RecordingError(
-                f"parity.log takes a name and a value: parity.log('loss', loss), not the name {shown(name)}"
+                f"parity.log expects a name and a value, as in parity.log('loss', loss), but got the name {shown(name)}"
             )
         # a forked child shares the open files, and the lines of both processes would mix
         if os.getpid() != self._process:
             raise RecordingError(
-                f"this process was forked from one that records into {self.folder}, and both would write there; "
+                f"this process was forked from one that records into {self.folder}, so both would write there; "
                 f"record only in the parent process"
             )
         # reading the value is not a transfer of the program, and `transfers` must not count it
@@ -194,8 +194,8 @@ def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
             )
     elif not leaf.is_number and not isinstance(leaf.value, str | None):
         raise NotATensorError(
-            f"cannot record {name}, {shown(leaf.value)} of type {leaf.dtype}; "
-            f"expected tensors, models, numbers, texts or None, and containers of them"
+            f"cannot record {name}, {shown(leaf.value)} of type {leaf.dtype}; expected tensors, models, numbers, "
+            f"strings or None, and containers of them"
         )
 
 
@@ -286,7 +286,7 @@ class Recording:
             header, *lines = read_lines(path)
             if header["format"] != FORMAT:
                 raise ValueError(
-                    f"its format is {header['format']!r}, this xdevice reads {FORMAT}"
+                    f"its format is {header['format']!r}, but this xdevice reads {FORMAT}"
                 )
             self.header: dict[str, Any] = {
                 **header,

@@ -44,11 +44,11 @@ _GRADIENTS: Final = 10
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
 # the error of a reference that has recorded nothing
-_NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace"
+_NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or pass --trace"
 # the note if the runs with moved numbers recorded the same as the usual run
 _UNMOVED: Final = (
-    "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
-    "random, load and convert_state, so only the run in float64 shows the effect of rounding"
+    "calibrating has changed no recorded value, because the script does not take its numbers from xdevice.tensor, "
+    "random, load or convert_state; only the run in float64 shows the effect of rounding"
 )
 
 
@@ -105,9 +105,9 @@ class BackendFolder(NamedTuple):
         ]
         if short:
             yield (
-                f"{self.name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: the "
-                f"script asks for it, or made it before `import xdevice`, or its framework has no default to change; "
-                f"the rounding of float32 hides faults"
+                f"{self.name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: "
+                f"the script requests it, or made it before `import xdevice`, or the framework has no default to "
+                f"change; the rounding of float32 hides faults"
             )
 
 
@@ -137,8 +137,8 @@ class RunFolder(NamedTuple):
             yield from backend.float32_note()
         if self.calibration and self.reference.calls:
             yield (
-                f"calibrated: float32 is allowed 8 times what rounding alone does in {self.reference.name} to each "
-                "recorded value"
+                f"calibrated: each recorded value in float32 may differ by 8 times the effect of rounding alone in "
+                f"{self.reference.name}"
             )
             if moved_nothing(self.reference.calls, self.calibration):
                 yield _UNMOVED
@@ -209,8 +209,8 @@ def _no_recording(folder: Path) -> str:
     if not inside:
         return f"{text}; xdevice parity --save {folder} writes one"
     return (
-        f"{text}; it holds {len(inside)} of single backends, so name one of these, such as {inside[0]}. "
-        f"To compare recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
+        f"{text}; it holds {len(inside)} of individual backends; name one of these, such as {inside[0]}. To compare "
+        f"recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
     )
 
 

@@ -46,7 +46,7 @@ def _hint(actual: Leaves, expected: Leaves) -> str:
             for leaf in numbers
         )
         if is_list and numbers and [leaf.path for leaf in others] == [""]:
-            return f"; {side} is a container of numbers, and np.asarray(...) makes one array of a list"
+            return f"; {side} is a container of numbers; make one array of a list with np.asarray(...)"
     return ""
 
 
@@ -118,7 +118,7 @@ def _dtype(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     if is_weak and _category(actual.dtype) == _category(expected.dtype):
         return None
     return _unequal(
-        "dtype", actual, expected, "; check_dtype=False compares the values nevertheless"
+        "dtype", actual, expected, "; pass check_dtype=False to compare only the values"
     )
 
 

@@ -75,7 +75,7 @@ class Strictness(NamedTuple):
             # not `value < 0`, which is false for NaN; and a bool is a number for Python
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
                 raise ArgumentError(
-                    f"{name} must be a number of 0 or more, not {value!r:.100}; without it, each dtype has its own"
+                    f"{name} must be a number of 0 or more, got {value!r:.100}; by default, each dtype has its own"
                 )
         return self
 

@@ -175,8 +175,8 @@ def _other_inputs(one: TracedCall, other: TracedCall) -> str:
     """The message if no call has the inputs of a reference's call, with the shapes of the first call on each side."""
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (
-        f"no call has the inputs of a call of the reference; the first have the shapes {ours} and {theirs}; "
-        "draw numbers with xdevice.random or NumPy, which give the same on every backend"
+        f"no call has the inputs of a call of the reference (the first inputs have the shapes {ours} and {theirs}); "
+        f"draw numbers with xdevice.random or NumPy, which give the same numbers on every backend"
     )
 
 

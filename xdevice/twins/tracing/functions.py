@@ -185,17 +185,17 @@ class _ModelSearch:
             others = [name for name in names if name != "numpy"]
             if len(others) > 1:
                 raise ArgumentError(
-                    f"{name_of(self._function)} names {listed(others, 3)}, so that nothing says which of them it "
-                    "takes; give a function that uses only one framework"
+                    f"{name_of(self._function)} names {listed(others, 3)}, so its framework is unclear; pass a "
+                    f"function that uses only one framework"
                 )
             if others:
                 return others[0]
         if owned or self._mentioned:
             return "numpy"
         raise ArgumentError(
-            f"nothing in {name_of(self._function)}, {shown(self._function, 60)}, says which framework it takes: it "
-            "holds no tensor and no model, and names no framework; give functools.partial(function, parameters), or a "
-            "function that uses one, such as jax.numpy"
+            f"nothing in {name_of(self._function)}, {shown(self._function, 60)}, shows which framework it uses: it "
+            f"holds no tensor and no model, and names no framework; pass functools.partial(function, parameters), "
+            f"or a function that uses a framework, such as jax.numpy"
         )
 
     def _walk(self, function: Any) -> None:

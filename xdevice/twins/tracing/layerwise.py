@@ -221,11 +221,13 @@ class TwoRuns:
             if not any(self._agree([x], [y]) for y in other.inputs)
         ]
         same = (
-            f"its first input agrees, not {' and '.join(others)}"
+            f"its first input agrees, not {' and '.join(others)}, and"
             if others
-            else "it is given the same"
+            else "its inputs agree, but"
         )
-        text = f"the first layer that differs is {self._name(calls)}: {same}, and its output is {far}"
+        text = (
+            f"the first layer that differs is {self._name(calls)}: {same} its output is {far}"
+        )
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
         return FirstDifference(calls.expected.path, text, error)
@@ -272,12 +274,12 @@ class TwoRuns:
             if returned is not None and returned > self.limit:
                 return self._layer(calls, returned)
             before = calls
-        start = f"behind {self._name(before)}" if before else "at the beginning"
+        start = f"after {self._name(before)}" if before else "at the beginning"
         if behind:
-            path, value_in_words = behind.expected.path, f"what {self._name(behind)} is given"
+            path, value_in_words = behind.expected.path, f"the input of {self._name(behind)}"
             far = _error_text(error, behind.actual.inputs, behind.expected.inputs)
         else:
-            path, value_in_words = "", "what the model returns"
+            path, value_in_words = "", "the output of the model"
             far = _error_text(error, self._actual.outputs, self._expected.outputs)
         ours, theirs = self._between(before, behind)
         return FirstDifference(

@@ -109,13 +109,13 @@ def arrays_of(inputs: Any) -> Arrays:
     for name, x in arguments.items():
         if is_named and not isinstance(name, str):
             raise ArgumentError(
-                f"inputs= as a dict has the names of the model's arguments, not {shown(name)}"
+                f"inputs= as a dict must have the names of the model's arguments as keys, got {shown(name)}"
             )
         owner = registry.kind_of(type(x))
         if owner is None or owner.kind != "tensor":
             raise NotATensorError(
-                "inputs= takes a tensor, a tuple of them, or a dict of keyword arguments, not "
-                f"{shown(x, 60)} of type {type(x).__qualname__}"
+                f"inputs= expects a tensor, a tuple of tensors, or a dict of keyword arguments, got {shown(x, 60)} "
+                f"of type {type(x).__qualname__}"
             )
         arrays[name] = numpy.asarray(owner.backend.to_numpy(x))
     return arrays
@@ -159,7 +159,7 @@ def _where(error: BaseException, traced: Trace) -> str:
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
         return f"in {path or 'itself'}"
-    return f"behind {traced.calls[-1].path}" if len(traced) else "before its first layer"
+    return f"after {traced.calls[-1].path}" if len(traced) else "before its first layer"
 
 
 def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
@@ -172,7 +172,7 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
     for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
             came = "first" if is_last else "last"
-            return f"; {x.shape} looks like channels {came}: move the axis, or put the model first that takes them so"
+            return f"; {x.shape} looks like channels {came}; move the axis, or put first the model that takes them so"
     return ""
 
 
@@ -207,7 +207,7 @@ def run(
             backend,
             x.dtype.name,
             "inputs=",
-            "give inputs of another dtype",
+            "pass inputs of another dtype",
             place=subject.place,
         )
     tensors = {

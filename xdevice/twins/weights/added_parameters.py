@@ -28,14 +28,13 @@ _ADDED: Final = (
     (
         _LORA,
         "LoRA's",
-        "merge them first, with peft: model.merge_and_unload(), where a model of a checkpoint is "
-        "PeftModel.from_pretrained(base, folder); in Keras save_weights() merges them: load its file into a model "
-        "without",
+        "merge them first: with peft call model.merge_and_unload(), after PeftModel.from_pretrained(base, folder) "
+        "for a checkpoint; in Keras call save_weights(), and load its file into a model without LoRA",
     ),
     (
         _QUANTISED,
-        "of a quantised model",
-        "convert the checkpoint that it was quantised from, or model.dequantize() of transformers",
+        "of a quantized model",
+        "convert the checkpoint from which it was quantized, or model.dequantize() of transformers",
     ),
 )
 """For names of parameters that a layer does not have of its own: the words for them, and the advice in an error."""
@@ -55,7 +54,7 @@ def advice_of_tensor(name: str) -> str:
     """The advice about a parameter that belongs to no known layer; "" if its name does not show what it is."""
     if _with(_PARAMETRISED, [name]):
         return (
-            "a norm or parametrization that xdevice does not know has it; take it off first, as "
+            "it belongs to a norm or parametrization that xdevice does not know; remove that first, as "
             "torch.nn.utils.parametrize.remove_parametrizations does"
         )
     return advice([name])
@@ -69,8 +68,8 @@ def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
         raise StateError(advice(ours))
     if theirs and not ours:
         raise StateError(
-            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, and the source has none: give the model without "
-            "them, and add them afterwards"
+            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, but the source has none; pass the model without "
+            f"them, and add them afterwards"
         )
 
 

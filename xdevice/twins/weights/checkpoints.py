@@ -73,7 +73,7 @@ def _in_folder(path: str, names: list[str]) -> str:
             return os.path.join(path, files[0])
         if files:
             raise FilePathError(
-                f"{path!r:.1000} is a folder with {listed(files, 4)}: name the one to read"
+                f"{path!r:.1000} is a folder with {listed(files, 4)}; name the one to read"
             )
     raise MissingFileError(
         f"{path!r:.1000} is a folder without weights: expected a file that ends with {', '.join(_IN_FOLDERS)}"
@@ -118,7 +118,7 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
     owner = registry.kind_of(type(value))
     if owner is None or not owner.backend.is_dense(value):
         raise UnsupportedError(
-            f"{name} in {path} is sparse, or made of other tensors; load the file, make it dense, and give the dict"
+            f"{name} in {path} is sparse, or made of other tensors; load the file, make it dense, and pass the dict"
         )
     return OpenedTensor(
         dtype_name(value.dtype), tuple(value.shape), value.nbytes, owner.backend, value
@@ -135,7 +135,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         places: dict[str, str] = json.loads(text)["weight_map"]
         # an index from elsewhere must not make us read files outside its folder
         if any(os.path.basename(place) != place for place in places.values()):
-            raise ValueError("it names a file of another folder")
+            raise ValueError("it names a file in another folder")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
@@ -163,7 +163,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
     lacking = [name for name in places if name not in entries and name not in shared]
     if lacking:
         raise FileFormatError(
-            f"{path} names {listed(lacking, 3)}, which {places[lacking[0]]} does not hold"
+            f"{path} names {listed(lacking, 3)}, which {places[lacking[0]]} does not contain"
         )
     remarks = {
         name: first for header in parts.values() for name, first in header.remarks.items()

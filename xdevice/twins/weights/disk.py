@@ -48,7 +48,7 @@ def path_text(path: object, verb: str) -> str:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentError(
-            f"{verb} takes the path of a file, not {shown(path)} of type {type(path).__qualname__}"
+            f"{verb} expects the path of a file, got {shown(path)} of type {type(path).__qualname__}"
         ) from None
 
 
@@ -60,7 +60,7 @@ def require_plain_file(path: str) -> None:
             mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFileError(
-                f"there is no file {path!r:.1000}; is the folder right? {os.getcwd()}"
+                f"there is no file {path!r:.1000}; the current folder is {os.getcwd()}"
             ) from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"

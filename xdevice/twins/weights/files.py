@@ -170,8 +170,7 @@ def _variables(x: Any, verb: str) -> _Variables:
             # lone surrogates, which Python uses in file names that are not UTF-8, cannot be encoded
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
-                    f"{variable.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; "
-                    "rename a key"
+                    f"{variable.origin} has the name {shown(name)}, which cannot be encoded as UTF-8; rename a key"
                 )
             # the reserved name is that of the format's metadata
             if name == RESERVED or name in variables:
@@ -278,7 +277,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
     dtype = _name_of(value.dtype)
     if dtype not in _WRITABLE:
         instead = (
-            "its .real and .imag, or as complex64"
+            "as its .real and .imag, or as complex64"
             if dtype.startswith("complex")
             else "in another dtype"
         )
@@ -297,8 +296,8 @@ def _require_dense(name: str, backend: Backend, value: Any) -> None:
     """Raises `UnsupportedError` for a tensor that is not one dense array."""
     if not backend.is_dense(value):
         raise UnsupportedError(
-            f"{name} is sparse, ragged or masked, or made of other tensors as a sharded one is, which the format does "
-            f"not support; take its parts, or make it dense"
+            f"{name} is sparse, ragged, masked, or made up of other tensors, which the format does not support; "
+            f"save its parts, or make it dense"
         )
 
 
@@ -440,7 +439,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
             other.entry.read(), entry.read(), equal_nan=True
         ):
             raise StateError(
-                f"{other.name} and {name} are one variable here, and two with different values in {where}"
+                f"{other.name} and {name} are one variable here, but two with different values in {where}"
             )
     missing = [
         name for name, variable in variables.items() if id(variable.value) not in planned
@@ -449,7 +448,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
     if missing or extra:
         raise StateError(
             f"{where} does not fit: it lacks {_list_names(missing)}; unexpected: {_list_names(extra)}; "
-            f"{advice(extra) or 'xdevice.load(path) gives what it has as a dict'}"
+            f"{advice(extra) or 'read it as a dict with xdevice.load(path)'}"
         )
     return list(planned.values())
 
@@ -460,7 +459,7 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
     here = _name_of(variable.value.dtype), tuple(variable.value.shape)
     if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(
-            f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
+            f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, but {here[0]} of shape "
             f"{here[1]} here"
         )
     require_dtype(
@@ -491,7 +490,7 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
     """Raises `ShapeError` for a shape that the backend's tensors cannot have."""
     if len(shape) > backend.most_axes or max(shape, default=0) > backend.longest_axis:
         raise ShapeError(
-            f"{name} has the shape {shape}, and {backend.name} takes at most {backend.most_axes} axes of "
+            f"{name} has the shape {shape}, but {backend.name} takes at most {backend.most_axes} axes of "
             f"{backend.longest_axis:,} elements; load it with another backend="
         )
 

@@ -43,17 +43,17 @@ _STARTS: Final = (
     # a pickle of the magic number with which files of PyTorch before 1.6 begin
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),
     (b"\x12\x01\0\0\0\0\0\0", _MXNET),
-    (b"\x93NUMPY", Kind("an array of NumPy", "numpy.load reads it")),
+    (b"\x93NUMPY", Kind("an array of NumPy", "read it with numpy.load")),
     (
         b"GGUF",
         Kind(
-            "GGUF, whose tensors are mostly quantised",
-            "convert the checkpoint that it was made from",
+            "GGUF, whose tensors are mostly quantized",
+            "convert the checkpoint from which it was made",
         ),
     ),
     (
         b"version https://git-lfs",
-        Kind("a pointer of Git LFS, without the weights", "fetch them: git lfs pull"),
+        Kind("a pointer of Git LFS, without the weights", "fetch the weights: git lfs pull"),
     ),
     (
         b"<",
@@ -70,9 +70,9 @@ _STARTS: Final = (
 _ORBAX: Final = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "_sharding")
 # for formats without a signature in their first bytes
 _ENDINGS: Final = {
-    ".onnx": Kind("ONNX, a graph", "convert the model that it was exported from"),
+    ".onnx": Kind("ONNX, a graph", "convert the model from which it was exported"),
     ".msgpack": Kind("msgpack, as Flax writes it", framework="jax"),
-    ".tflite": Kind("TensorFlow Lite, a graph", "convert the model that it was exported from"),
+    ".tflite": Kind("TensorFlow Lite, a graph", "convert the model from which it was exported"),
     ".index": Kind(
         "a checkpoint of TensorFlow", f"load it there: model.load_weights(...), {_CONVERT}"
     ),
@@ -105,7 +105,7 @@ def _of_names(names: Sequence[str]) -> Kind:
     # first, because an archive of TorchScript has a data.pkl too
     if any("/code/" in name for name in names):
         return Kind(
-            "a program of TorchScript", f"torch.jit.load reads it; build the model, {_CONVERT}"
+            "a program of TorchScript", f"use torch.jit.load; build the model, {_CONVERT}"
         )
     if any(name.endswith("/data.pkl") for name in names):
         return _PYTORCH
@@ -113,6 +113,6 @@ def _of_names(names: Sequence[str]) -> Kind:
         return _KERAS._replace(what="a model of Keras")
     if names and all(name.endswith(".npy") for name in names):
         return Kind(
-            "NumPy's .npz", "give its arrays: convert_state(dict(numpy.load(...)), ...)"
+            "NumPy's .npz", "pass its arrays: convert_state(dict(numpy.load(...)), ...)"
         )
     return Kind("a zip archive", "unpack it first")

@@ -194,7 +194,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
         code, shape = about["dtype"], tuple(about["shape"])
         if code not in DTYPES:
             raise DTypeError(
-                f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}"
+                f"{name} is {code}, for which NumPy has no dtype; expected one of {', '.join(DTYPES)}"
             )
         if len(shape) > _FEW or 0 in shape:  # any other shape has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)

@@ -59,7 +59,7 @@ def state_in(saved: Any, where: str) -> Found:
     children = _children(saved)
     if children is None:
         raise NotATensorError(
-            f"{where} holds a {type(saved).__qualname__}; expected a dict of tensors by name"
+            f"{where} holds an object of type {type(saved).__qualname__}; expected a dict of tensors by name"
         )
     parts = {str(key): _part(value) for key, value in children}
     # without optimizers: their moments have the names and shapes of the weights, and would count as a
@@ -91,7 +91,7 @@ def state_in(saved: Any, where: str) -> Found:
     # two states with the same names, such as a model and its moving average
     if is_mixed and len({frozenset(state) for state in filled.values()}) < len(filled):
         raise StateError(
-            f"{where} holds several states, {listed(map(repr, filled), 8)}: give one of them"
+            f"{where} holds several states, {listed(map(repr, filled), 8)}; pass one of them"
         )
     # anything else is one state as a whole, with the keys as the beginnings of the names
     state = direct | {
@@ -103,8 +103,8 @@ def state_in(saved: Any, where: str) -> Found:
         # the first value that is no tensor, for the message
         key = next((key for key, value in children if not _is_tensor(value)), "")
         raise NotATensorError(
-            f"{where} holds no tensor: {shown(key)} is a {type(dict(children).get(key)).__qualname__}; expected a dict "
-            "of tensors by name"
+            f"{where} holds no tensor: {shown(key)} is of type {type(dict(children).get(key)).__qualname__}; "
+            f"expected a dict of tensors by name"
         )
     return Found(state, "", _others(names, [*states, *direct]))
 

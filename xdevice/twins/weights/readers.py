@@ -70,7 +70,7 @@ def read_paddle(path: str) -> Any:
         ) as error:
             raise FileFormatError(
                 f"{path} cannot be read as a file of Paddle without running code from it: {error}; if you trust it, "
-                "paddle.load reads it: give convert_state its dict"
+                f"read it with paddle.load, and pass the dict to convert_state"
             ) from error
 
 
@@ -129,7 +129,7 @@ def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
     # 0 is the code of dense storage
     magic, storage, axes = _numbers(file, "<Iii")
     if magic not in _MAGIC or storage != 0:
-        raise ValueError("an array is sparse, or of MXNet before 1.0")
+        raise ValueError("an array is sparse, or was written by MXNet before 1.0")
     shape = _numbers(file, f"<{axes}q")
     # the kind and the number of the device, which do not matter here, and the code of the dtype
     _, _, code = _numbers(file, "<iii")

@@ -33,7 +33,7 @@ class VirtualGpus(Primitives):
         to gpu:{n-1}. The only CPU is then cpu:0, and real GPUs are hidden. A second instance of
         the adapter may call this again with the same number. The default raises
         `UnsupportedError`."""
-        raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+        raise self.unsupported("virtual GPUs", "use it without XDEVICE_VIRTUAL_GPUS")
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
         """Receives the character of each virtual GPU, after `make_virtual_gpus`. `LimitedGpus`

@@ -180,7 +180,7 @@ class ForcedRun:
             self.run = runs.run(self._give)
         except ArgumentError as error:
             raise StateError(
-                f"{runs.target.name} cannot run with the outputs of the layers of {runs.source.name}, behind "
+                f"{runs.target.name} cannot run with the outputs of the layers of {runs.source.name} after "
                 f"{self._previous or 'the beginning'}, so inputs= decides nothing: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error

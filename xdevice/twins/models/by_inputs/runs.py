@@ -164,9 +164,9 @@ class Runs:
         )
         if apart <= self.limit:
             yield (
-                f"not compared: the functions behind {some_of(sorted(paths))}; on inputs=, gelu in place of its tanh "
-                f"form would change the outputs by {apart:.1g}, and {self.limit:.1g} counts as rounding. Give trained "
-                "weights, or compare the functions in the code"
+                f"not compared: the functions after {some_of(sorted(paths))}; on inputs=, gelu in place of its tanh "
+                f"form would change the outputs by {apart:.1g}, but {self.limit:.1g} counts as rounding. Pass "
+                f"trained weights, or compare the functions in the code"
             )
 
     def _widening(self) -> Iterator[str]:

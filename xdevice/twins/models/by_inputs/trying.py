@@ -91,13 +91,13 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     except StateError as error:
         if refusal is None:
             return first._replace(
-                doubt=f"inputs= settles nothing, so the layers are paired as without it: {error}"
+                doubt=f"inputs= decides nothing, so the layers are paired as without inputs=: {error}"
             )
         apart, closest = min(tried, key=lambda one: one[0])
         # with a setting that differs, such as an eps, even the outputs of the right pairing exceed the limit
         if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
             why = str(error).partition(". ")[0]
-            doubt = f"not compared: which layer is which; the outputs are closest like this, but {why}"
+            doubt = f"not compared: which layer is which; the outputs are closest with this pairing, but {why}"
             return closest._replace(doubt=doubt)
         error.pairs = {one.path: other.path for one, other in likely}
         raise
@@ -198,7 +198,7 @@ def _require_all(
         where = ""
         if forced.apart:
             _, last_alike = forced.apart[0]
-            where = f"; the values differ behind {last_alike or 'the beginning'}"
+            where = f"; the values differ after {last_alike or 'the beginning'}"
         # the refusal is from pairing without inputs=; whoever gives them needs no advice to do so
         text = (
             f"inputs= identifies {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "

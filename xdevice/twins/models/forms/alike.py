@@ -69,7 +69,7 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 def without_channels(twin: Twin) -> Twin:
     """Returns the twin with the values of some group norms refused: those that do not say how many channels they have,
     and got no number from the other model."""
-    why = "it has one number for each group, and does not say how many channels there are; give a model as like="
+    why = "it has one number for each group, but does not say how many channels there are; pass a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
         """Returns the rule for shapes only."""

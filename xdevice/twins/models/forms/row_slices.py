@@ -56,8 +56,8 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
     lacking = [path for path in slices if path not in with_rows]
     if lacking:
         raise StateError(
-            f"names= asks for rows of {shown(lacking[0])}; {twin.name} has no embedding, linear layer or "
-            "single tensor there"
+            f"names= asks for rows of {shown(lacking[0])}, but {twin.name} has no embedding, linear layer or single "
+            f"tensor there"
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
@@ -76,7 +76,7 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
     first, last, _ = rows.indices(total)
     if first >= last:
         raise StateError(
-            f"names= asks for rows {first} to {last} of {layer.path}, which has {total} rows"
+            f"names= asks for rows {first} to {last} of {layer.path}, which has only {total} rows"
         )
     rest = "the others are zeros" if is_target else "the others are left out"
     done.append(

@@ -282,7 +282,7 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
     for here, there in sure.items():
         if ours[here] != theirs[there]:
             raise StateError(
-                f"names= pairs {here!r} with {there!r}, whose shapes are {ours[here]} and {theirs[there]}"
+                f"names= pairs {here!r} with {there!r}, but their shapes are {ours[here]} and {theirs[there]}"
             )
     # names= may pair a tensor with one of another path although both models have a tensor at its own path
     taken = {*sure, *sure.values()}
