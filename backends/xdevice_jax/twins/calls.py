@@ -92,7 +92,7 @@ class JaxCalls(Calls):
             yield
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a module in evaluation mode; a module of Equinox for each example of the batch."""
+        """Calls a module in evaluation mode; a module of Equinox under `vmap`, for each example of the batch."""
         if linen.is_linen(model):
             # linen has no mode: a module's arguments say whether it trains
             return model(*inputs, **named)
@@ -114,7 +114,7 @@ class JaxCalls(Calls):
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """True for the modules of Flax; Equinox has the channels first."""
+        """True for every module of Flax, and False for one of Equinox, which has the channels first."""
         return is_nnx(model) or linen.is_linen(model)
 
 

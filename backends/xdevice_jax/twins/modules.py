@@ -110,7 +110,8 @@ def _children(thing: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def variables(model: Any) -> Iterator[Variable]:
-    """Yields the variables of a module of nnx, Equinox or linen, in order."""
+    """Yields the variables of a module of nnx, Equinox or linen, in the order of the attributes or collections. Raises
+    `NotBuiltError` for a module of linen that is not bound, and `UnsupportedError` as `_of_variable` does."""
     if linen.is_linen(model):
         yield from (Variable(*one) for one in linen.arrays(model))
         return
@@ -200,7 +201,8 @@ def _is_gru(module: Any) -> bool:
 
 
 def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
-    """Yields the variables of a GRUCell of Equinox with its two arrays of biases, the last ones, joined into one."""
+    """Yields the variables of a GRUCell of Equinox with its two arrays of biases, the last ones, joined into one. The
+    joined array is new, so it is written through the function that comes with it."""
     *weights, first, second = every
     size = len(first.value)
 
@@ -243,12 +245,16 @@ class JaxModels(Models):
             ) from None
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Returns the name and the device of each variable of a module."""
         return ((one.name, self.device_of(one.value)) for one in variables(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Returns the name and the array of each variable of a module."""
         return ((one.name, one.value) for one in variables(model))
 
     def move_model(self, model: Any, device: Device) -> None:
+        """Puts copies on the device in place of the arrays of a module."""
+        # a list, because writing replaces the values that are being walked
         for one in list(variables(model)):
             one.write(self.move(one.value, device))
 

@@ -96,10 +96,12 @@ class PaddleCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Passes each call of a layer that no other layer makes to `around`."""
         private.require("layers' calls")
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a layer in evaluation mode, without recording for gradients."""
         with self.evaluating(model), paddle.no_grad():
             return model(*inputs, **named)
 

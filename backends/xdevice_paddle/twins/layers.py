@@ -158,7 +158,7 @@ def _is_norm(hook: Any) -> bool:
 
 
 def _is_spectral(hook: Any) -> bool:
-    """The same for a spectral norm."""
+    """Whether a hook of a layer is the one with which Paddle applies a spectral norm to the parameter `weight`."""
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
 
@@ -232,7 +232,8 @@ def _conv(path: str, layer: Any) -> Layer:
 
 
 def _padding(layer: Any, axes: int) -> object:
-    """Returns the padding of a convolution over this number of axes in PyTorch's terms, as in `layouts.sides`."""
+    """Returns the padding of a convolution over this number of axes in PyTorch's terms, as `layouts.sides` returns it;
+    the text "same" if the padding is not known, as in `layouts.same_padding`."""
     padding = _pad_of(layer)
     # Paddle takes "same" and "valid" in upper and lower case
     if isinstance(padding, str):
@@ -303,7 +304,7 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _ceil_mode(pool: Any) -> object:
-    """The ceil_mode of a pool, as `ops.max_pool` takes it."""
+    """The ceil_mode of a pool, as `ops.max_pool` takes it: False or `ops.OUTSIDE_TOO`."""
     # unlike PyTorch, Paddle keeps a last window that begins beyond the image
     return ops.OUTSIDE_TOO if getattr(pool, "ceil_mode", False) else False
 
@@ -391,7 +392,7 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 
 def _activation_behind(layer: Layer) -> Iterator[Layer]:
-    """Yields the activation that a layer contains, as an entry of its own."""
+    """Yields the activation that a layer contains, as an entry of its own; nothing if it contains none."""
     function = layer.settings.get("activation")
     if function is not None:
         yield ops.activation(f"{layer.path}.activation", str(function))
@@ -469,6 +470,7 @@ class PaddleLayers(Operations):
         return layouts.all_bound(layers, dict(self.variables(model)), blocks)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
+        """Returns the parameters, under Paddle's names, that a layer of this kind may have."""
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:

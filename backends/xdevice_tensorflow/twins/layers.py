@@ -78,8 +78,8 @@ def _bound(
         present.append(part._replace(name=name))
     if not present:
         return None
-    # a variable's name is the path of its layer and `inside` more names: the variable's own, a recurrent layer's cell
-    # or an attention's projection, and the direction in a Bidirectional
+    # a variable's name is the path of its layer and `inside` more names: the variable's own (1), a recurrent layer's
+    # cell or an attention's projection, and the direction in a Bidirectional. A bool counts as 0 or 1
     way = present[0].name.split("/")
     inside = (
         1
@@ -90,7 +90,8 @@ def _bound(
 
 
 def _variable(layer: Any, name: str) -> Any:
-    """The variable at `name`, attributes separated by slashes, such as "cell/kernel"; None if there is none."""
+    """The variable of a layer at `name`, attributes separated by slashes, such as "cell/kernel"; None if there is
+    none."""
     for attribute in name.split("/"):
         layer = getattr(layer, attribute, None)
     return layer
@@ -102,7 +103,7 @@ def _usual(kind: str, **settings: object) -> _Kind:
 
 
 def _kind(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a layer with parameters; None for any other layer."""
+    """Returns kind, parts and settings of a layer of a kind that may have parameters; None for any other layer."""
     # a user's subclass counts as its base; `operations` lists that it has code of its own
     if isinstance(layer, kl.Dense):
         return _usual("linear", activation=_activation(layer))
@@ -110,11 +111,13 @@ def _kind(layer: Any) -> _Kind | None:
         return (
             "conv",
             _of_depthwise(layer),
+            # one group for each channel of the input
             _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])},
         )
     if isinstance(layer, _CONVS):
         return _usual("conv", **_of_conv(layer), groups=layer.groups)
     if isinstance(layer, _TRANSPOSED):
+        # its padding is that of `_of_transposed`, which replaces the one of `_of_conv`
         return _usual(
             "conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)}
         )
@@ -135,7 +138,7 @@ def _kind(layer: Any) -> _Kind | None:
         return _of_groups(layer)
     if isinstance(layer, kl.PReLU):
         shape = tuple(layer.alpha.shape)
-        # PyTorch's PReLU has one slope for each channel, or one in all
+        # PyTorch's PReLU has one slope for each channel, or one in all; Keras's may have one for each pixel too
         axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
         return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
     if isinstance(layer, kl.EinsumDense):
@@ -147,9 +150,10 @@ def _kind(layer: Any) -> _Kind | None:
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
     """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
-    that order, the numbers of all parts have another order in other frameworks; if the inputs are, only the numbers of
-    the weights that multiply the inputs. These parts get a rule that reorders them if it is certain which number is
-    which pixel, and are marked as refused otherwise."""
+    that order, the numbers of all parts have another order in other frameworks, and the parts are marked as refused:
+    `pixels.orders` is never certain of outputs. If the inputs are, that is true only of the weights that multiply the
+    inputs. These get a rule that reorders them if it is certain which number is which pixel, and are refused
+    otherwise."""
     # the parameters of PyTorch to reorder; None for all
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
     # every parameter has one number for each feature
@@ -158,7 +162,7 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     # the inputs of an embedding are indices, not features
     elif kind == "embedding":
         only = ()
-    # the image's sizes are not known, so the numbers cannot be put in another order
+    # unknown for all outputs, and for inputs whose pixels are not certain (see `pixels.orders`)
     if not order.image:
         return dialects.refused(own, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
@@ -173,7 +177,8 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
 
 
 def _of_conv(layer: Any) -> dict[str, object]:
-    """Returns the settings that all kinds of convolutions have, in PyTorch's terms."""
+    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the text "same" if
+    it is not known, as in `layouts.same_padding`."""
     axes = layer.rank
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
@@ -209,9 +214,11 @@ def _of_transposed(layer: Any) -> dict[str, object]:
         _cut(layer.padding, *each)
         for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
     ]
-    # the text "same" then says that the padding depends on the input
+    # None comes only from "same", for a cut that is uneven or depends on the size of the input: no numbers in PyTorch's
+    # terms, so the text itself is the setting
     if None in cuts:
         return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
+    # pairs of each axis become two tuples; `filter` removes nothing, and is for type checkers
     return dict(
         zip(("padding", "output_padding"), zip(*filter(None, cuts), strict=True), strict=True)
     )
@@ -238,9 +245,9 @@ def _cut(
 
 
 def _activation(layer: Any) -> str | None:
-    """The name of the activation inside a layer; None if it has none."""
+    """The name of the activation inside a layer; None if it is the identity."""
     name = getattr(layer.activation, "__name__", str(layer.activation))
-    # Keras's word for no activation
+    # Keras's name of the identity, the function that it has in place of no activation
     return None if name == "linear" else name
 
 
@@ -359,7 +366,8 @@ def _is_packed(layer: Any) -> bool:
 
 
 def _recurrent(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a SimpleRNN, LSTM, GRU or Bidirectional; None for any other layer."""
+    """Returns kind, parts and settings of a SimpleRNN, LSTM, GRU, or a Bidirectional of two of these; None for any
+    other layer."""
     if isinstance(layer, kl.Bidirectional):
         return _bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -387,7 +395,8 @@ def _recurrent(layer: Any) -> _Kind | None:
 
 
 def _bidirectional(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None for any other."""
+    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None if `_recurrent` reads one of
+    them not at all, or as another kind than the other."""
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -414,8 +423,9 @@ def _bidirectional(layer: Any) -> _Kind | None:
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """Returns the settings in which a recurrent layer differs from PyTorch's default. If PyTorch has the same setting,
-    it has PyTorch's name here, because layers of different frameworks are compared by these names."""
+    """Returns the settings in which a recurrent layer differs from PyTorch's default, and the `nonlinearity` of every
+    SimpleRNN, which PyTorch's RNN states too. If PyTorch has the same setting, it has PyTorch's name here, because
+    layers of different frameworks are compared by these names."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):
@@ -454,10 +464,11 @@ _PACKAGES: Final = ("keras", "tensorflow")
 
 def _lines(model: Any) -> dict[int, str]:
     """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id` of
-    the layer. A line is a chain of layers, each of which takes the output of the one before, while nothing else takes
-    that output."""
+    the layer; {} for a subclassed model. A line is a chain of layers, each of which takes the output of the one before,
+    while nothing else takes that output. A function, or a layer that is called more than once, is a line alone."""
     # a functional model knows which layer takes which output
     graph = pixels.graph_of(list(pixels.in_order(model)))
+    # by the `id` of an op, the only op that takes its output; without an entry if several do, or none
     followers = {
         id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1
     }
@@ -611,18 +622,20 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
-    `ndim`. Without `axis`, or outside a functional model, which knows the shapes, it is returned unchanged."""
+    `ndim`. It is returned unchanged without an `axis` that is a number, and unless a functional model, which has the
+    shapes, calls the layer exactly once."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation
     count = len(nodes_of(layer)[0].output_tensors[0].shape)
     # Keras allows negative axes
-    place = axis % count
-    if place and _gives_channels_last(layer):
+    from_front = axis % count
+    # axis 0, the batch, is the first in both orders
+    if from_front and _gives_channels_last(layer):
         # PyTorch has the channels on axis 1, and each axis of the image one further
-        place = place % (count - 1) + 1
+        from_front = from_front % (count - 1) + 1
     return operation._replace(
-        settings={**operation.settings, "axis": place - count, "ndim": count}
+        settings={**operation.settings, "axis": from_front - count, "ndim": count}
     )
 
 
@@ -653,6 +666,7 @@ def _by_function(path: str, function: Any) -> Layer:
     its arguments, a user's function only by its name, because it is unknown what it computes."""
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
+        # None for a layer that computes nothing: the caller needs an entry
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
@@ -782,6 +796,7 @@ class TensorflowLayers(Operations):
                 yield bound
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
+        """Returns the parameters, under Keras's names, that a layer of this kind may have."""
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
@@ -791,6 +806,7 @@ class TensorflowLayers(Operations):
         own = {path: id(layer) for path, layer in _names.layers(model)}
         for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")
+            # 0, for a path that no layer has, is the `id` of no layer
             line = lines.get(own.get(path, 0)) or lines.get(
                 own.get(path.removesuffix(".activation"), 0)
             )

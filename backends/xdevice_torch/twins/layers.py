@@ -50,9 +50,9 @@ _OF_CONV1D: Final = (
 def _layers(
     model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """Yields the layers of a model, without parts if they are the usual ones. Also fills `blocks`: for the path of each
-    Transformer layer, the names of the layers inside it in the order in which they are called, which is not the order
-    of their definition."""
+    """Yields the layers of a model, without parts if they are the usual ones. `variables` has the model's tensors by
+    name. Also fills `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in
+    which they are called, which is not the order of their definition."""
     owned: set[int] = set()
     of_blocks: dict[int, Settings] = {}
     for path, module in model.named_modules():
@@ -65,6 +65,7 @@ def _layers(
         if layer.kind == layouts.ATTENTION:
             # the attention reads the weight of this Linear itself, and never calls it
             owned.add(id(module.out_proj))
+        # empty parts mean the usual ones
         parts, settings = layer.parts, {**layer.settings, **of_blocks.get(id(module), {})}
         norm, spectral = _norm_of(module), _spectral_of(module)
         if norm or spectral:
@@ -115,7 +116,8 @@ def _only_parametrization(module: Any, cls: type) -> Any:
 
 
 def _rms_eps(module: Any) -> float:
-    """Returns the eps of an RMSNorm; if it was given as None, the machine epsilon of the weight's dtype."""
+    """Returns the eps of an RMSNorm; if it was given as None, the machine epsilon of the weight's dtype, or without a
+    weight that of PyTorch's default dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
 

@@ -43,8 +43,8 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts. The values of those that become one of PyTorch's parameters in `only` cannot be converted, for
-    the reason `why`; None means all parts."""
+    """Returns the parts. The values of those whose first PyTorch parameter is in `only` are marked as not convertible,
+    for the reason `why`; None means all parts."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -218,6 +218,7 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
     """Returns the parts of a layer in a file of Keras: those of `tensorflow`, except that a bidirectional layer has the
     parts of both layers inside it."""
+    # exactly these settings, which `reading` tries for a file; a model's layer has more, and comes from `tensorflow`
     if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
         sides = {"forward_layer": "l0", "backward_layer": "l0_reverse"}
         return tuple(

@@ -195,6 +195,7 @@ def _one(way: Callable[[Array], Array], back: Callable[[Array], Array]) -> Rule:
 
 
 def _unchanged(x: Array) -> Array:
+    """Returns the array itself."""
     return x
 
 
@@ -578,7 +579,8 @@ def parts(
 def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
-    # the biases are in one array even where the weights are not
+    # the names of the three weights, and of the three biases: the two names in `_NORM` are "weight" and "bias". The
+    # biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{suffix}" for name in _IN) for suffix in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     # PyTorch joins the three weights unless kdim or vdim differ from embed_dim
@@ -590,8 +592,8 @@ def _attention(settings: Settings) -> Iterator[Part]:
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether PyTorch stores the weights of queries, keys and values in one array, given the shapes of all
-    parameters."""
+    """Whether PyTorch stores the weights of queries, keys and values in one array, given the shapes of all parameters,
+    by PyTorch's names. False without any of these weights."""
     return (
         len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes})
         == 1
@@ -652,8 +654,9 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns the layers for which `bound` does not return None, as it returns them, in the order of `in_order`. A
-    layer without parts gets the parts of PyTorch's own layer first. `names` are the names of the model's variables."""
+    """Returns the layers for which `bound` does not return None, as it returns them, in the order of `in_order`, to
+    which `blocks` is passed. A layer without parts gets the parts of PyTorch's own layer first. `names` are the names
+    of the model's variables."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
     each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
@@ -738,9 +741,10 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     if kind not in RECURRENT:
         return ""
     # columns are numbers of the state: an LSTM with a projection has a shorter output, which weight_hh takes, while
-    # weight_hr takes the whole state
+    # weight_hr takes the whole state. Every recurrent layer has weight_hh: `bound` lists none that lacks a weight
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
+    # the first one with another number of rows, as a text
     off = next(
         (f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), ""
     )
@@ -772,7 +776,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 
 def per_axis(value: Any, axes: int) -> Any:
     """Returns a setting as a tuple with one size for each axis; `axes` is the number of axes. One number applies to all
-    axes. Anything other than a number, list or tuple is returned as it is."""
+    axes, and a list or tuple keeps its items, however many. Any other value is returned as it is."""
     if isinstance(value, int):
         # frameworks take kernel_size=3 for (3, 3)
         return (value,) * axes
