@@ -126,6 +126,7 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
     """Yields the arrays in `thing`, a module or a container in one, including those in its containers, but not those of
     the modules inside it. `put` writes a new object in place of `thing`: an array in a tuple is written by replacing
     the tuple."""
+    # a tuple cannot be written into: its items are changed in a list, which becomes a new tuple
     items = list(thing) if isinstance(thing, tuple) else thing
     for name, key, value in _children(thing):
         way, write = layouts.join(path, name), partial(_write, items, key)

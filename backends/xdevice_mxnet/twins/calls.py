@@ -54,9 +54,11 @@ class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
         self._number, self._put = number, put
 
     def forward(self, x: Any) -> Any:
+        """Returns the input. MXNet calls this for `tap(x)`."""
         return x.detach()  # another array with the same memory
 
     def backward(self, dy: Any) -> Any:
+        """Passes the gradient of the output to `put`, and returns it as the gradient of the input."""
         self._put(self._number, dy)
         return dy
 

@@ -243,7 +243,7 @@ class PaddleOptimizers(Optimizers):
         stated = _stated(optimizer)
         arguments = {name: own for name, own in _NAMES.items() if own in stated}
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
-        # an optimizer of Paddle has at least one parameter; the settings of the first stand for those of the optimizer
+        # the settings of the first parameter stand for those of the optimizer
         first = parameters[0].settings
         return terms.Optimizer(
             kind, type(optimizer).__name__, first, tuple(parameters), arguments

@@ -69,6 +69,7 @@ class _Operations(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Makes the call `func(*args, **kwargs)`, through `run` unless the function computes nothing."""
         named = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _NOT_COMPUTED or not callable(func):

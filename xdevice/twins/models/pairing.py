@@ -107,6 +107,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
                 f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
+        # the texts beyond the last `*` of the target are dropped
         for path, groups in fitting.items():
             every[path] = first + "".join(
                 group + piece for group, piece in zip(groups, pieces, strict=False)
@@ -131,7 +132,7 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
             for layer in ours.layers
             if layer.path in target_by_path
         ]
-    # the same order within each kind is enough: some models define their norms behind all other layers
+    # the same order within each kind is enough: some models define all of their norms after the other layers
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
         return _in_order(by_kind, others)

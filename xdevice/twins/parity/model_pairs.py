@@ -132,6 +132,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         )
     # containers are walked before anything is read, so that two models at one path stay models
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
+    # with new lists, because they are extended below, and all pairs share the default ones
     whole = ReadPair([], [], {}, [], [], [])
     for key, (path, value) in ours.items():
         # `pop` leaves in `theirs` what `actual` lacks
@@ -219,6 +220,7 @@ def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
 
 
 def _is_float(dtype: str) -> bool:
+    """Whether the name of a dtype is that of a float, such as "bfloat16"."""
     return "float" in dtype
 
 

@@ -198,7 +198,8 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
-    # a Tree would walk into the modules of Flax and Equinox, instead of asking for their variables
+    # containers with modules are walked here: a Tree would walk into the modules of Flax and Equinox, instead of asking
+    # for their variables
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
             for prefix, keys, leaf in _walk(child, verb):
@@ -322,7 +323,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
-        # a model has thousands of tensors, but few dtypes and shapes
+        # the dtypes and shapes so far, because a model has thousands of tensors, but few of these
         checked: set[str | tuple[int, ...]] = set()
         for name, entry in header.entries.items():
             dtype, shape = entry.dtype, entry.shape
@@ -393,7 +394,8 @@ def _state_to_come(
 ) -> Iterator[tuple[str, _Variable]]:
     """Yields the names in the file and new variables for the state that an optimizer `x` makes only in its first step,
     if the file has values for it. `prefix` is how the names of `x` in the file begin; `variables` are those that exist.
-    Yields nothing for anything but a model or optimizer."""
+    Yields nothing for anything but a model or optimizer, and nothing for a module of JAX, which moves as a
+    container."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -415,6 +417,7 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
         for name, variable in variables.items()
         if variable.model is x
     }
+    # a set of one backend, or of none for anything but a model
     for backend in {variable.backend for variable in state.values()}:
         backend.take_state(x, {name: variable.value for name, variable in state.items()})
 
