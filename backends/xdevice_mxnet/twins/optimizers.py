@@ -37,7 +37,7 @@ def _new_state(trainer: Any, index: int) -> Any:
         return trainer.optimizer.create_state_multi_precision(index, weight)
 
 
-# what they compute
+# reading the formula and the settings of an optimizer
 
 _KINDS: Final = {
     mx.optimizer.SGD: "sgd", mx.optimizer.NAG: "sgd", mx.optimizer.Adam: "adam", mx.optimizer.RMSProp: "rmsprop",

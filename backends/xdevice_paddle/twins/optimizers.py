@@ -40,7 +40,7 @@ _lr_ratio = private.field("paddle.optimizer.AdamW._lr_ratio")
 _coeff = private.field("paddle.regularizer.L2Decay._coeff")
 
 
-# what they compute
+# reading the formula and the settings of an optimizer
 
 _KINDS: Final = {
     paddle.optimizer.SGD: "sgd", paddle.optimizer.Momentum: "sgd", paddle.optimizer.Adam: "adam",

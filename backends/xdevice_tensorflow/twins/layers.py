@@ -173,7 +173,7 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     )
 
 
-# settings
+# the settings and parts of layers with parameters
 
 
 def _of_conv(layer: Any) -> dict[str, object]:
@@ -259,8 +259,8 @@ def _of_depthwise(layer: Any) -> tuple[Part, ...]:
 
 
 def _axes_of_norm(layer: Any) -> dict[str, object]:
-    """Returns the setting `axis` with the axes that a LayerNormalization works over; an empty dict if they are the last
-    axes, as in other frameworks."""
+    """Returns the setting `axis` with the axes that a LayerNormalization works over, counted from the end; an empty
+    dict if they are the last axes, as in other frameworks. The layer must be built."""
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(
         # counted from the end, as PyTorch's normalized_shape is
@@ -614,7 +614,7 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 def _group_norm(path: str, layer: Any) -> Layer:
     """Reads a GroupNormalization without parameters."""
-    # a layer made with groups=-1 has the number of channels as `groups` once it is built
+    # a layer made with groups=-1 has the number of channels as `groups` once it is built; `input_spec` has that number
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)
     return ops.plain(path, "group_norm", eps=layer.epsilon, num_groups=layer.groups)

@@ -167,7 +167,7 @@ class Lister:
             self._state.differences.append(line)
             self._state.settings.append(line)
 
-    # what has no counterpart
+    # parameters without a counterpart
 
     def _list_unpaired(self, twin: Twin, other: Twin, is_target: bool) -> None:
         """Lists the parameters of `twin` that have no counterpart in `other` as unmapped, each with the reason.
@@ -234,7 +234,7 @@ class Lister:
         self._state.differences.append(f"the outputs on inputs= {how}; {where}")
         return False
 
-    # what was not compared
+    # lines about everything that was not compared
 
     def _doubts(self, agree: bool) -> Iterator[str]:
         """Yields lines about everything that was not compared. If the outputs agree, only differences that show in
@@ -667,7 +667,8 @@ def _set_alike_in_each(
     # all layers of each model are alike, so the first ones stand for all; there are some, because `compare_gaps` passes
     # only kinds that both models have
     is_another = one[0].settings.get("function") != other[0].settings.get("function")
-    meet = any(place in theirs for place in ours if place[1] == kind)
+    # a gap is a pair of a number and a kind
+    meet = any(gap in theirs for gap in ours if gap[1] == kind)
     return (one, other) if meet or not is_another else None
 
 

@@ -158,8 +158,8 @@ def _is_part(few: Unpaired, many: Unpaired) -> bool:
 def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Returns the pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape
     would fit better with their counterparts exchanged."""
-    # the paths of the source and of the target
-    here, there = ours.paths, theirs.paths
+    # the paths of the layers, in order
+    sources, targets = ours.paths, theirs.paths
     # the indices of the layers of each kind and shape: only these can be mistaken for one another
     groups: dict[Signature, list[int]] = {}
     for place, signature in enumerate(ours.signatures):
@@ -167,7 +167,7 @@ def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     crossed: set[int] = set()
     likely: dict[str, str] = {}
     for places in groups.values():
-        paths, others = [here[place] for place in places], [there[place] for place in places]
+        paths, others = [sources[n] for n in places], [targets[n] for n in places]
         if pairs := crossings(paths, others):
             crossed.update(places[number] for pair in pairs for number in pair)
             likely |= guess(paths, others)
@@ -211,10 +211,9 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
         ours, theirs = strided
     likely: dict[str, str] = {}
     for signature in dict.fromkeys(ours.signatures):
-        # the paths in the source and in the target
-        here, there = (twin.only([signature]).paths for twin in (ours, theirs))
-        in_order = len(here) == len(there) and not (by_names and crossings(here, there))
-        likely |= dict(zip(here, there, strict=True)) if in_order else guess(here, there)
+        paths, others = (twin.only([signature]).paths for twin in (ours, theirs))
+        in_order = len(paths) == len(others) and not (by_names and crossings(paths, others))
+        likely |= dict(zip(paths, others, strict=True)) if in_order else guess(paths, others)
     return likely
 
 

@@ -277,7 +277,8 @@ def is_unread(layer: Layer) -> bool:
     """Whether the settings of the layer are unknown, because its kind is known only from `kinds=`, or from names and
     shapes."""
     return (
-        # a layer that was read from an object has further settings, such as eps or stride
+        # a layer that was read from an object has further settings, such as eps or stride. Only an attention that was
+        # put together from linear layers has none: `differences` reports it by itself
         layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
         and layouts.ASSEMBLED not in layer.settings
     )

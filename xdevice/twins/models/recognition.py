@@ -336,7 +336,7 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
     return sorted(possible, key=lambda layer: layer.kind not in meant)
 
 
-# asking
+# asking the user for the kinds
 
 
 def question(unknown: Iterable[str], reading: Reading) -> str:

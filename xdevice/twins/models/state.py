@@ -654,8 +654,8 @@ def _form(x: Any) -> str:
 
 
 def _is_writable(backend: Backend, variable: Any) -> bool:
-    """Whether values can be written into a variable. A variable that is an object with a tensor inside always can be
-    written."""
+    """Whether values can be written into a variable. An object with a tensor inside, such as a tf.Variable, always can
+    be written."""
     return backend.tensor_of(variable) is not None or backend.can_write(variable)
 
 

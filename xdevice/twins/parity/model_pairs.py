@@ -312,10 +312,10 @@ def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     """Whether both models have parameters of the same names, and each belongs to the same kind of layer in both, in the
     same layout. Names alone do not suffice: PyTorch's Linear and the Conv1D of transformers have the same names, but
     one has its weight transposed."""
-    here, there = ours.places(), theirs.places()
-    if here.keys() != there.keys():
+    one, other = ours.places(), theirs.places()
+    if one.keys() != other.keys():
         return False
-    return all(here[name].is_like(there[name]) for name in here)
+    return all(one[name].is_like(other[name]) for name in one)
 
 
 def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:

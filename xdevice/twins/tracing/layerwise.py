@@ -121,7 +121,7 @@ class TwoRuns:
     def first_gradient(self) -> FirstDifference | None:
         """Finds, going backward from the loss, the first paired layer whose output gets different gradients in the two
         runs; returns None if there is none."""
-        # the name of the layer that was compared before, which gets its gradient earlier
+        # what was compared before the layer at hand, going backward: its name ends the text of a difference
         behind = "the loss"
         # from the last layer on, in the order in which gradients are computed
         for calls, is_input, _ in reversed(list(self._steps())):

@@ -474,9 +474,10 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
         loads=True,
     )
     _require_dense(name, variable.backend, variable.value)
-    # a tensor is written in place, and a variable through its model or by its backend
-    is_tensor = variable.backend.tensor_of(variable.value) is not None
-    if not (is_tensor or variable.is_in_layers or variable.backend.can_write(variable.value)):
+    # what a framework calls a variable, such as a tf.Variable, can always be written, and the arrays of a module of JAX
+    # through the module; any other tensor only if its backend says so
+    is_variable = variable.backend.tensor_of(variable.value) is not None
+    if not (is_variable or variable.is_in_layers or variable.backend.can_write(variable.value)):
         raise UnsupportedError(
             f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={variable.backend.name!r})"
         )

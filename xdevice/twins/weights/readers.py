@@ -265,8 +265,8 @@ def _of_layer(
         ),
         (),
     )
-    # if a variable other than the bias is missing, nobody can tell which ones are there; so it is for a class that is
-    # not known, which has no names here
+    # if a variable other than the bias is missing, nobody can tell which ones are there, and they keep their numbers.
+    # So do the variables of a class that is not known, which has no `names`
     is_whole = len(keys) == len(names) or (
         names[-1:] == ("bias",) and len(keys) == len(names) - 1
     )

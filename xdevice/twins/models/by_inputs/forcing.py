@@ -212,7 +212,8 @@ class ForcedRun:
             self.apart.append((call.path, self._previous))
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
-        # some layers return a state in one framework only: each output that is recorded must be replaced
+        # some layers return a state in one framework only. The source must have an output for each one of the target's,
+        # and each tensor in the result must be one of these
         if not len(expected.outputs) >= len(call.outputs) == len(tensors):
             return result
         kind = self._theirs[call.path].kind
@@ -387,12 +388,15 @@ def _laid_out(
     channels are last, or is None if that is not known."""
     ours, theirs = ends
     is_image = kind in model_runs.IMAGES
+    # one side has the pixels along one axis, the other along two
     if is_image and x.ndim != output.ndim:
         return next(distances.regrouped(x, output.shape), x)
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
         return x.reshape(output.shape)  # with an axis for heads, or a pooled image's
+    # a shape that fits decides for anything but an image, whose size may differ too
     if not is_image and x.shape != output.shape:
         return next((way for way in distances.layouts(x) if way.shape == output.shape), x)
+    # there are no channels to move, or it is not known where they are, or they are on the same axis already
     if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x
     moved = distances.moved(x, theirs)

@@ -176,7 +176,7 @@ def _words(layer: Layer) -> set[str]:
     return set(name_in(layer.path).lower().split("_"))
 
 
-# the attention that they are
+# joining a group of linear layers into an attention
 
 
 def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
