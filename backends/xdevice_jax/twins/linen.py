@@ -211,6 +211,7 @@ def _into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
     into each of the dicts `holders`."""
 
     def write(value: jax.Array) -> None:
+        """Divides the value, and writes its parts."""
         parts = [value] if len(holders) == 1 else jax.numpy.split(value, len(holders), axis=-1)
         for holder, part in zip(holders, parts, strict=True):
             holder[name] = part

@@ -80,6 +80,7 @@ class PaddleCalls(Calls):
 
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
+                    """Calls the operator through `run`."""
                     hooks.follow_leaves((args, kwargs), leaf)
                     return run(
                         name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow
@@ -130,6 +131,7 @@ class PaddleCalls(Calls):
                     x.copy_(own, True)
 
     def is_training(self, model: Any) -> bool | None:
+        """Whether the layer itself is in training mode; layers inside it may differ."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:

@@ -54,6 +54,7 @@ def _with_gradients_of_layers(original: Any) -> Any:
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns the gradients with respect to `sources`, as `GradientTape.gradient` does."""
         # inside a tf.function there are no values
         if not tf.executing_eagerly():
             return original(self, target, sources, *args, **kwargs)

@@ -640,7 +640,8 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
 
 
 def _gives_channels_last(layer: Any) -> bool:
-    """Whether `layer`, in a functional model, is a convolution with the channels last, or directly follows one."""
+    """Whether `layer`, in a functional model, is a convolution with the channels last, or takes the output of one as
+    its first input."""
     before = (
         layer
         if isinstance(layer, pixels.CONVS)

@@ -144,6 +144,7 @@ class TorchCalls(Calls):
                 module.training = True
 
     def is_training(self, model: Any) -> bool | None:
+        """Whether the module itself is in training mode; modules inside it may differ."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:

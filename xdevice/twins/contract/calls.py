@@ -297,6 +297,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Makes the call of the layer `self`, and has it recorded."""
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
@@ -319,6 +320,7 @@ def activated(owner: Any, function: Any) -> Any:
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
+        """Calls the activation, and has the call recorded."""
         return _through(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in

@@ -313,6 +313,7 @@ def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
     def way(x: Array) -> tuple[Array, ...]:
+        """Splits the array into PyTorch's parameters."""
         return tuple(np.split(rule.canonical(x)[0], ends))
 
     return Rule(way, lambda *parts: rule.native(np.concatenate(parts)))
@@ -327,10 +328,12 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     product of `outputs`, I that of `inputs`. One number of each may be -1, which means any size."""
 
     def way(x: Array) -> Array:
+        """Converts the weight to PyTorch's matrix (O, I)."""
         # from the shape, because a -1 in `inputs` says no size
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
 
     def back(x: Array) -> Array:
+        """Converts PyTorch's matrix to the shape (*inputs, *outputs)."""
         # in two steps, because `inputs` and `outputs` may have a -1 each, and `reshape` takes only one
         rows = x.T.reshape(*inputs, x.shape[0])
         return rows.reshape(*rows.shape[:-1], *outputs)
@@ -345,10 +348,12 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
     lossy."""
 
     def way(x: Array) -> tuple[Array, ...]:
+        """Repeats the number of each group for its channels."""
         # without the number of channels, each group counts as one channel
         return (np.repeat(x, (channels or groups) // groups),)
 
     def back(x: Array) -> Array:
+        """Returns one number for each group, which all channels of the group have."""
         rows = x.reshape(groups, -1)
         # the framework would apply the first number of a group to all of its channels
         if (rows != rows[:, :1]).any():
@@ -388,6 +393,7 @@ def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
     way back, the other rows become zeros. `rule` is the rule for the whole array."""
 
     def back(x: Array) -> Array:
+        """Returns an array of `total` rows, with zeros in place of those that are not in `x`."""
         # the rows before `first`, and those from `last` on
         zeros = [
             np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)
@@ -407,9 +413,11 @@ def depthwise(multiplier: int) -> Rule:
     PyTorch."""
 
     def way(x: Array) -> Array:
+        """Converts the kernel to PyTorch's shape."""
         return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])
 
     def back(x: Array) -> Array:
+        """Converts PyTorch's kernel to the shape (*kernel, I, multiplier)."""
         return np.moveaxis(x.reshape(-1, multiplier, *x.shape[2:]), (0, 1), (-2, -1))
 
     return _one(way, back)
@@ -423,9 +431,11 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
     first = image[-1], *image[:-1]
 
     def way(x: Array) -> tuple[Array, ...]:
+        """Converts the array to PyTorch's layout, with the pixels counted channels first."""
         return tuple(_recounted(array, image, -1, -len(image)) for array in rule.canonical(x))
 
     def back(*arrays: Array) -> Array:
+        """Converts PyTorch's arrays back, with the pixels counted channels last."""
         return rule.native(*(_recounted(array, first, -len(image), -1) for array in arrays))
 
     return rule._replace(canonical=way, native=back, order=why)
@@ -442,6 +452,7 @@ def unfit(rule: Rule, why: str) -> Rule:
     `UnfitError` with this reason."""
 
     def back(*arrays: Array) -> Array:
+        """Raises `UnfitError`."""
         raise UnfitError(why)
 
     return rule._replace(native=back)
@@ -763,6 +774,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:
+        # if no layer has the setting (`having` is empty), all layers pass unchanged
         if not having or name not in layer.settings:
             yield layer
             continue

@@ -715,9 +715,8 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer.settings
     axis = layer.settings["axis"]
-    if (
-        axis is None
-    ):  # PyTorch's softmax without a `dim` takes axis 0 for an input of 0, 1 or 3 axes, otherwise axis 1
+    if axis is None:
+        # PyTorch's softmax without a `dim` takes axis 0 for an input of 0, 1 or 3 axes, and otherwise axis 1
         axis = 0 if axes in (0, 1, 3) else 1
     settings = {
         **layer.settings,

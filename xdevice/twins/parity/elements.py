@@ -100,7 +100,7 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
     x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
 
     def agree(one: Any, other: Any) -> bool:
-        # `one` and `other` are parts or views of the two leaves
+        """Whether two parts or views of the leaves are equal within the tolerance."""
         error, limit = _errors_of(one.ravel(), other.ravel(), allowed, rule.equal_nan)
         return not (error > limit).any()
 

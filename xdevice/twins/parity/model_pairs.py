@@ -253,6 +253,7 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     """Reads two values that have the same path in what is compared. If one of two models has to be converted, both are
     read under the names of the other; any other values are read under their own names."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
+    # a `State` has the names of the model that it was converted for already
     if isinstance(actual, State) and theirs is not None:
         return _match_with_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
@@ -269,8 +270,8 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     else:
         pair = _convert(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
-        # for two models of one framework, the lines about their layers say more than the names of
-        # the parameters that one of them lacks
+        # for two models of one framework, the lines about their layers say more than the names of the parameters that
+        # one of them lacks. These names stay if there are no such lines
         lines = between(ours.backend, actual, expected)
         pair = pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
     return pair._replace(modes=_modes(ours, theirs))

@@ -463,6 +463,7 @@ def show(report: ParityReport) -> None:
     console = Console()
 
     def say(text: str, style: str | None = None) -> None:
+        """Prints a text as it is, in a style of rich such as "red"."""
         # with `soft_wrap` the terminal breaks long lines, and a path can be copied as a whole. Without
         # `markup`, because rich would take the brackets of an index for its own marks
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -226,6 +226,7 @@ class LogWriter:
         operation = self._log.operations[last]
 
         def put(number: int, gradient: Any) -> None:
+            """Keeps the gradient of the output with this index as an operation."""
             # an output without numbers has no key, and its users are not known
             if self._log.is_full or not keys[number]:
                 return

@@ -196,6 +196,7 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:
+        """Adds a value that this thread records under a name to the trace."""
         # only calls in this thread are recorded, and a value's place among them must be right
         if threading.get_ident() != thread:
             return
