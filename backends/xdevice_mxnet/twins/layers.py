@@ -70,7 +70,8 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
-    """Reads a norm of this kind. Its axis is a setting only if it is not `usual_axis`, the axis of other frameworks."""
+    """Returns the description of the layer at `path`, a norm of this kind. Its axis is a setting only if it is not
+    `usual_axis`, the axis of other frameworks."""
     kwargs = options(block)
     settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
     if kwargs.get("axis", usual_axis) != usual_axis:
@@ -88,7 +89,8 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
 
 
 def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
-    """Reads an RNN, LSTM or GRU; None for an LSTM with a projection, which cannot run on the CPU."""
+    """Returns the description of the layer at `path`, an RNN, LSTM or GRU; None for an LSTM with a projection, which
+    cannot run on the CPU."""
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
     # the parameters of the reverse direction have names that begin with r; a layer in one direction has none
@@ -108,7 +110,7 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
 
 
 def _conv(path: str, block: Any) -> Layer:
-    """Reads a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
     kwargs = options(block)
     settings: dict[str, object] = {
         "stride": tuple(kwargs["stride"]),
@@ -149,12 +151,13 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _dropout(path: str, block: Any) -> Layer:
-    """Reads a Dropout, which drops each number alone if it has no axes."""
+    """Returns the description of the layer at `path`, a Dropout, which drops each number alone if it has no axes."""
     return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
 
 
 def _pool(path: str, block: Any) -> Layer:
-    """Reads a pool of any kind: Gluon's classes of pools differ only in their arguments."""
+    """Returns the description of the layer at `path`, a pool of any kind: Gluon's classes of pools differ only in their
+    arguments."""
     kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
@@ -168,7 +171,7 @@ def _pool(path: str, block: Any) -> Layer:
 
 
 def _pad(path: str, block: Any) -> Layer:
-    """Reads a ReflectionPad2D."""
+    """Returns the description of the layer at `path`, a ReflectionPad2D."""
     # (batch, batch, channels, channels, top, bottom, left, right), of which the first four are 0; or one number for the
     # four sides of the image
     width = _padding(block)
@@ -177,7 +180,7 @@ def _pad(path: str, block: Any) -> Layer:
 
 
 def _pixel_shuffle(path: str, block: Any) -> Layer:
-    """Reads a PixelShuffle2D or PixelShuffle3D."""
+    """Returns the description of the layer at `path`, a PixelShuffle2D or PixelShuffle3D."""
     # Gluon has a factor for each axis; equal factors are one number, as in PyTorch
     factors = set(_factors(block))
     return ops.plain(

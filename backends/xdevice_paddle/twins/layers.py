@@ -163,7 +163,7 @@ def _is_spectral(hook: Any) -> bool:
 
 
 def _batch_norm(path: str, layer: Any) -> Layer:
-    """Reads a batch norm, which may contain an activation."""
+    """Returns the description of the layer at `path`, a batch norm, which may contain an activation."""
     # PyTorch's momentum is the weight of the new value, Paddle's that of the old one
     settings = {
         "eps": _epsilon(layer),
@@ -178,7 +178,7 @@ def _batch_norm(path: str, layer: Any) -> Layer:
 
 
 def _embedding(path: str, layer: Any) -> Layer:
-    """Reads an embedding."""
+    """Returns the description of the layer at `path`, an embedding."""
     index = _padding_idx(layer)
     settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
     # Paddle returns zeros at padding_idx, whatever the weight has in that row
@@ -213,7 +213,7 @@ def _padding_idx(layer: Any) -> int | None:
 
 
 def _conv(path: str, layer: Any) -> Layer:
-    """Reads a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
     axes = layer.weight.ndim - 2
     settings: dict[str, object] = {
         "stride": layouts.per_axis(_stride(layer), axes),
@@ -316,12 +316,12 @@ def _kernel(pool: Any) -> Any:
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads a MaxPool over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPool over this number of axes."""
     return ops.max_pool(path, axes, _kernel(pool), pool.stride, pool.padding, _ceil_mode(pool))
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads an AvgPool over this number of axes."""
+    """Returns the description of the layer at `path`, an AvgPool over this number of axes."""
     window = (_kernel(pool), pool.stride, pool.padding)
     return ops.avg_pool(
         path,
@@ -338,7 +338,7 @@ _output_size = partial(_setting, name="output_size")
 
 
 def _upsample(path: str, layer: Any) -> Layer:
-    """Reads an Upsample."""
+    """Returns the description of the layer at `path`, an Upsample."""
     # align_mode=1 is a third way to place the pixels, which PyTorch does not have
     corners = (
         "as align_mode=1"
@@ -349,7 +349,8 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
-    """Reads an UpsamplingNearest2D or UpsamplingBilinear2D, as `mode` says."""
+    """Returns the description of the layer at `path`, an UpsamplingNearest2D or UpsamplingBilinear2D, as `mode`
+    says."""
     # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
     return ops.upsample(
         path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
@@ -357,7 +358,7 @@ def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
-    """Reads a Pad1D, Pad2D or Pad3D."""
+    """Returns the description of the layer at `path`, a Pad1D, Pad2D or Pad3D."""
     return ops.pad(
         path,
         ops.last_axis_first([int(size) for size in layer.padding]),
@@ -367,14 +368,14 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _gelu(path: str, layer: Any) -> Layer:
-    """Reads a GELU."""
+    """Returns the description of the layer at `path`, a GELU."""
     return ops.activation(
         path, "gelu", approximate="tanh" if _setting(layer, "approximate") else "none"
     )
 
 
 def _dropout(path: str, layer: Any) -> Layer:
-    """Reads a Dropout."""
+    """Returns the description of the layer at `path`, a Dropout."""
     axes = "each number" if layer.axis is None else layer.axis
     return ops.dropout(
         path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes
@@ -382,7 +383,7 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
-    """Reads a LayerNorm without parameters."""
+    """Returns the description of the layer at `path`, a LayerNorm without parameters."""
     return ops.plain(
         path,
         "layer_norm",

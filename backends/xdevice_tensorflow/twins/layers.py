@@ -300,17 +300,18 @@ def _of_groups(layer: Any) -> _Kind:
 
 def _of_einsum(layer: Any) -> _Kind | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
-    inputs by outputs, or its bias does not have one number for each output."""
+    inputs by outputs, its bias does not have one number for each output, or it has not been built."""
     # the axes of the input, of the kernel and of the output, one letter each
     taken, _, output = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
     # in "abc,cd->abd", c is summed over, and d is the rest
     summed = "".join(axis for axis in weights if axis not in output)
     rest = weights[len(summed) :]
-    # the kernel's axes are first those of inputs, then those of outputs
+    # the kernel has axes of inputs first, then axes of outputs, and none that the input and the output share
     is_matrix = (
         bool(summed and rest) and weights.startswith(summed) and not set(rest) & set(taken)
     )
+    # as in a Linear, the features are the last axes of the input and of the output
     is_last = taken.endswith(summed) and output.endswith(rest)
     if not (is_matrix and is_last and layer.built) or (
         layer.bias is not None and layer.bias_axes != rest
@@ -567,13 +568,13 @@ def _called_with(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _max_pool(axes: int, path: str, layer: Any) -> Layer:
-    """Reads a MaxPooling over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.max_pool(path, axes, *window, image=pixels.size_of_image(layer))
 
 
 def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
-    """Reads an AveragePooling over this number of axes."""
+    """Returns the description of the layer at `path`, an AveragePooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.avg_pool(
         path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer)
@@ -581,7 +582,7 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
-    """Reads an UpSampling over this number of axes."""
+    """Returns the description of the layer at `path`, an UpSampling over this number of axes."""
     mode = getattr(layer, "interpolation", "nearest")
     return ops.upsample(
         path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode)
@@ -589,7 +590,7 @@ def _upsample(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
-    """Reads a zero padding."""
+    """Returns the description of the layer at `path`, a zero padding."""
     # ZeroPadding1D has one pair, the others have one for each axis
     sides: Any = (
         layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
@@ -598,7 +599,7 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _dropout(path: str, layer: Any) -> Layer:
-    """Reads a Dropout."""
+    """Returns the description of the layer at `path`, a Dropout."""
     return ops.dropout(
         path,
         layer.rate,
@@ -607,13 +608,13 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
-    """Reads a LayerNormalization without parameters."""
+    """Returns the description of the layer at `path`, a LayerNormalization without parameters."""
     axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
     return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
 
 
 def _group_norm(path: str, layer: Any) -> Layer:
-    """Reads a GroupNormalization without parameters."""
+    """Returns the description of the layer at `path`, a GroupNormalization without parameters."""
     # a layer made with groups=-1 has the number of channels as `groups` once it is built; `input_spec` has that number
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)

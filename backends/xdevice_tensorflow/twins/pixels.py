@@ -450,7 +450,8 @@ def _size(shape: Shape) -> int | None:
 
 def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
     """Whether a layer may be next to a reshape, by its number of features. A layer before it has as many outputs as the
-    reshape has features. A layer after it has at least as many inputs, because others may have been concatenated."""
+    reshape has features. A layer after it has at least as many inputs, because others may have been concatenated. False
+    for a layer whose features `_features` cannot count; otherwise True if the size of the reshape is not known."""
     count = _features(layer, reshape.opens)
     # if the reshape's size is not known, every layer with features may be next to it
     if count is None or reshape.size is None:

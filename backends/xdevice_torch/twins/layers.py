@@ -136,13 +136,13 @@ def _padded(module: Any) -> dict[str, object]:
 
 
 def _embedding(path: str, module: Any) -> Layer:
-    """Reads an embedding."""
+    """Returns the description of the layer at `path`, an embedding."""
     settings = {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
     return Layer(path, "embedding", (), {**settings, **_padded(module)})
 
 
 def _attention(path: str, module: Any) -> Layer:
-    """Reads a MultiheadAttention."""
+    """Returns the description of the layer at `path`, a MultiheadAttention."""
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
         "packed": module.in_proj_weight is not None,
@@ -185,7 +185,7 @@ def _activation(way: Any) -> str:
 
 
 def _conv(path: str, module: Any) -> Layer:
-    """Reads a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
     padding = module.padding
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)
@@ -237,13 +237,13 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads a MaxPool over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     return ops.max_pool(path, axes, *window, pool.ceil_mode, pool.dilation)
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads an AvgPool over this number of axes."""
+    """Returns the description of the layer at `path`, an AvgPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     # AvgPool1d has no divisor_override
     divisor = getattr(pool, "divisor_override", None)
@@ -251,14 +251,14 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
 
 
 def _upsample(path: str, layer: Any) -> Layer:
-    """Reads an Upsample."""
+    """Returns the description of the layer at `path`, an Upsample."""
     return ops.upsample(
         path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners
     )
 
 
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
-    """Reads a padding layer with this mode over this number of axes."""
+    """Returns the description of the layer at `path`, a padding layer with this mode over this number of axes."""
     # PyTorch lists the padding of the last axis first, and only ConstantPad has a value
     return ops.pad(
         path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)
@@ -266,17 +266,18 @@ def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
-    """Reads a dropout. `axes` says which numbers are dropped together, as in `ops.dropout`."""
+    """Returns the description of the layer at `path`, a dropout. `axes` says which numbers are dropped together, as in
+    `ops.dropout`."""
     return ops.dropout(path, layer.p, axes=axes)
 
 
 def _layer_norm(path: str, norm: Any) -> Layer:
-    """Reads a LayerNorm without parameters."""
+    """Returns the description of the layer at `path`, a LayerNorm without parameters."""
     return ops.plain(path, "layer_norm", eps=norm.eps, axes=len(norm.normalized_shape))
 
 
 def _rms_norm(path: str, norm: Any) -> Layer:
-    """Reads an RMSNorm without parameters."""
+    """Returns the description of the layer at `path`, an RMSNorm without parameters."""
     return ops.plain(path, "rms_norm", eps=_rms_eps(norm), axes=len(norm.normalized_shape))
 
 

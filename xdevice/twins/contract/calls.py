@@ -110,7 +110,7 @@ def is_called(name: str) -> bool:
 
 class GradientHooks:
     """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. The
-    hooks are removed when the stack is closed."""
+    hooks are removed when an `ExitStack` that is given is closed."""
 
     def __init__(
         self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]

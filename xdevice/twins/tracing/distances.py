@@ -43,7 +43,7 @@ def apart(actual: Array, expected: Array) -> float:
 def apart_by_rows(actual: Array, expected: Array) -> float:
     """The distance as in `apart`, enlarged if the rows of a batch are nearly the same: then it is the largest
     difference as a share of how far the rows lie from their mean. A large bias, which all rows share, would otherwise
-    hide differences. Not enlarged if it is 0 or infinite, or if there are no two rows."""
+    hide differences. Not enlarged if it is 0 or infinite, or if there are fewer than two rows."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance

@@ -152,7 +152,8 @@ def save(path: Path, x: Any) -> None:
 
 def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or "load
-    into", for messages. Raises `ContainerError` if two have the same name, or the format cannot have a name."""
+    into", for messages. Raises `ContainerError` if two have the same name, or the format cannot have a name, and the
+    errors of `_leaves` and `_of_leaf`."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))

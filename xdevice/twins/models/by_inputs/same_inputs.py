@@ -33,8 +33,8 @@ class LayerInput(NamedTuple):
 
 
 def as_input(inputs: Sequence[Array]) -> LayerInput | None:
-    """Returns the first of a layer's inputs, with 16-bit floats, integers and complex numbers converted to float64;
-    None if the layer has no inputs."""
+    """Returns the first of a layer's inputs, with 16-bit floats and integers converted to float64, and complex numbers
+    replaced by their absolute values; None if the layer has no inputs."""
     if not inputs:
         return None
     x = inputs[0]
