@@ -460,7 +460,9 @@ def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
 
 
 def _features(layer: Any, of_outputs: bool) -> int | None:
-    """Returns how many features the outputs of a layer have, or its inputs; None if it has no parameters for them."""
+    """Returns how many features the outputs of a layer have (`of_outputs`), or its inputs. None if the layer has no
+    parameters, or is of a kind that is not handled here; for the inputs of an Embedding, which are indices; and for a
+    norm of images."""
     if not layer.weights:
         return None
     # the first weight is the kernel, (inputs, outputs)

@@ -61,8 +61,9 @@ def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
 
 
 def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
-    """Returns the pairs of layers that the user gave as `names=`, without those of single tensors. Raises `StateError`
-    for a path without a layer, and for a layer of the target that is given twice."""
+    """Returns the pairs of layers that the user gave as `names=`, without those of two single tensors. Raises
+    `StateError` for a path without a layer, also if it is that of a single tensor, and for a layer of the target that
+    is given twice."""
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [

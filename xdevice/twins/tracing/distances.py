@@ -128,7 +128,8 @@ def layouts(x: Array) -> Iterator[Array]:
 
 def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
     """Yields `x` in this shape, if one of the two shapes has rows and columns as two axes and the other has them as
-    one, as an attention over pixels does, and if both have the channels as an axis. Yields nothing otherwise."""
+    one, as an attention over pixels does, and if both have the batch and the channels as axes. Yields nothing
+    otherwise."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
     for way in layouts(x):

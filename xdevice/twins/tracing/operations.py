@@ -403,8 +403,8 @@ class TwoPrograms:
     def _closest(
         self, one: Operation | None, other: Operation | None, limit: float
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
-        """`Parting.closest` and `Parting.errors`, for the first wrong operation of the actual program (`one`) and of
-        the expected program (`other`)."""
+        """Returns the values of `Parting.closest` and `Parting.errors`, given the first wrong operation of the actual
+        program (`one`) and of the expected program (`other`). Both are None if one of the programs has none."""
         if one is None or other is None:
             return None, None
         # the first of one side may correspond to any wrong operation of the other side
@@ -423,7 +423,7 @@ class TwoPrograms:
 
 
 def errors(actual: Array, expected: Array) -> Errors:
-    """How far an array is from the expected one, which has the same shape."""
+    """Returns how far an array is from the expected one, which has the same shape. Two empty arrays have no errors."""
     ours, theirs = distances.wide(actual), distances.wide(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):

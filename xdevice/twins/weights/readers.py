@@ -75,7 +75,8 @@ def read_paddle(path: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """The contents of a file of Paddle, with an array in place of each tensor, also in dicts inside."""
+    """The contents of a file of Paddle, with an array in place of each tensor, also in dicts inside, and without
+    Paddle's own names of the parameters. Any other object, such as a list, is returned as it is."""
     # a tensor may be a pair of its name and its array
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray):
         value = value[1]
