@@ -69,6 +69,7 @@ class JaxCalls(Calls):
 
             @wraps(original)
             def process(trace: Any, primitive: Any, args: Any, params: Any) -> Any:
+                """Evaluates a primitive through `run`."""
                 # JAX arrays have no hooks, so nothing can follow their gradients
                 follow = None
                 is_backward = common.is_called("backward_pass")
@@ -92,7 +93,7 @@ class JaxCalls(Calls):
             yield
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a module in evaluation mode; a module of Equinox for each example of the batch."""
+        """Calls a module in evaluation mode; a module of Equinox under `vmap`, for each example of the batch."""
         if linen.is_linen(model):
             # linen has no mode: a module's arguments say whether it trains
             return model(*inputs, **named)
@@ -114,7 +115,7 @@ class JaxCalls(Calls):
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """True for the modules of Flax; Equinox has the channels first."""
+        """True for every module of Flax, and False for one of Equinox, which has the channels first."""
         return is_nnx(model) or linen.is_linen(model)
 
 
@@ -124,10 +125,12 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
 
     @wraps(original)
     def transform(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
+        """Returns the function that JAX makes of `fun`, which also passes its gradients to `leaf`."""
         compute = original(fun, argnums, has_aux, **options)
 
         @wraps(fun)
         def differentiated(*args: Any, **kwargs: Any) -> Any:
+            """Returns what JAX's function returns, and passes each gradient in it to `leaf`."""
             result = compute(*args, **kwargs)
             # (value, gradients), (gradients, auxiliary output), or gradients alone
             gradients = result[1] if gives_value else result[0] if has_aux else result

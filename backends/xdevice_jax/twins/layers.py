@@ -106,7 +106,7 @@ def _of_transposed(module: Any) -> dict[str, object]:
 
 
 def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the stride and the dilation of a convolution, each with one number for each axis."""
+    """Returns the stride and the dilation of a convolution of nnx, each with one number for each axis."""
     axes = len(module.kernel_size)
     return layouts.per_axis(module.strides or 1, axes), layouts.per_axis(
         module.kernel_dilation or 1, axes
@@ -126,7 +126,7 @@ def _zeros(
         return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
     if padding != "SAME":
         return None
-    # "SAME" makes the output as long as the input times the stride
+    # "SAME" makes the output as long as the input times the stride. `-(-total // 2)` is half of it, rounded up
     totals = [size + step - 1 for size, step in zip(sizes, stride, strict=True)]
     firsts = [
         size if step > size else -(-total // 2)
@@ -190,14 +190,14 @@ def _of_recurrent(module: Any) -> dict[str, object]:
     names = {
         key: (getattr(f, "__name__", str(f)), usual) for key, (f, usual) in functions.items()
     }
-    # the usual functions are those of PyTorch's cells, and need no setting
+    # the functions of PyTorch's cells need no setting
     changed = {key: name for key, (name, usual) in names.items() if name != usual}
     return {**layouts.ONE_CELL, "batch_first": not module.time_major, **changed}
 
 
 def _of_equinox(module: Any) -> _Kind | None:
     """Returns kind, parts and settings of a layer of Equinox; None for a module that is no layer with parameters, or
-    whose class is not known."""
+    whose class is not known. A subclass counts as its base, because Conv1d to Conv3d are subclasses of Conv."""
     library: Any = equinox()
     library = library.nn
     settings: Settings
@@ -251,7 +251,7 @@ def _described(model: Any) -> Iterator[Layer]:
         # `walk` yields a module's contents directly after it, so the modules of the cell come next
         cell = f"{path}.cell." if description[0] in layouts.RECURRENT else cell
         kind, own, settings = description
-        # nnx casts the parameters to `dtype` before it computes
+        # nnx casts the parameters to `dtype` before it computes; modules of Equinox have neither attribute
         dtype, own_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
         if None not in (dtype, own_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(
             own_dtype

@@ -164,7 +164,8 @@ def _cells(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _is_gate(name: str, kind: str | None) -> bool:
-    """Whether a module of this name is a gate of a cell of this kind; `kind` is None outside a cell."""
+    """Whether a module of this name is a gate of a cell of this kind, "lstm" or "gru"; False if `kind` is None, for a
+    module outside a cell."""
     return kind is not None and any(
         name == gate.partition(".")[0]
         for gates in dialects.LINEN_CELLS[kind].values()
@@ -194,15 +195,15 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
     return groups
 
 
-def _gather(path: str, here: Mapping[str, Any], groups: dict[str, dict[str, Any]]) -> None:
-    """Adds the arrays in a dict of nested dicts to `groups`, the result of `_groups`. `path` is the path of the
-    dict."""
-    for name, value in here.items():
+def _gather(path: str, nested: Mapping[str, Any], groups: dict[str, dict[str, Any]]) -> None:
+    """Adds the arrays in `nested`, a dict of arrays and dicts, to `groups`, the result of `_groups`. `path` is the path
+    of `nested`."""
+    for name, value in nested.items():
         if isinstance(value, Mapping):
             _gather(layouts.join(path, name), value, groups)
         else:
             # the dict itself, so that a writer can put a new array into it
-            groups.setdefault(path, {})[name] = here
+            groups.setdefault(path, {})[name] = nested
 
 
 def _into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
@@ -210,6 +211,7 @@ def _into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
     into each of the dicts `holders`."""
 
     def write(value: jax.Array) -> None:
+        """Divides the value, and writes its parts."""
         parts = [value] if len(holders) == 1 else jax.numpy.split(value, len(holders), axis=-1)
         for holder, part in zip(holders, parts, strict=True):
             holder[name] = part

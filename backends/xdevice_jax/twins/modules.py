@@ -110,7 +110,8 @@ def _children(thing: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def variables(model: Any) -> Iterator[Variable]:
-    """Yields the variables of a module of nnx, Equinox or linen, in order."""
+    """Yields the variables of a module of nnx, Equinox or linen, in the order of the attributes or collections. Raises
+    `NotBuiltError` for a module of linen that is not bound, and `UnsupportedError` as `_of_variable` does."""
     if linen.is_linen(model):
         yield from (Variable(*one) for one in linen.arrays(model))
         return
@@ -125,6 +126,7 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
     """Yields the arrays in `thing`, a module or a container in one, including those in its containers, but not those of
     the modules inside it. `put` writes a new object in place of `thing`: an array in a tuple is written by replacing
     the tuple."""
+    # a tuple cannot be written into: its items are changed in a list, which becomes a new tuple
     items = list(thing) if isinstance(thing, tuple) else thing
     for name, key, value in _children(thing):
         way, write = layouts.join(path, name), partial(_write, items, key)
@@ -200,7 +202,8 @@ def _is_gru(module: Any) -> bool:
 
 
 def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
-    """Yields the variables of a GRUCell of Equinox with its two arrays of biases, the last ones, joined into one."""
+    """Yields the variables of a GRUCell of Equinox with its two arrays of biases, the last ones, joined into one. The
+    joined array is new, so it is written through the function that comes with it."""
     *weights, first, second = every
     size = len(first.value)
 
@@ -241,12 +244,16 @@ class JaxModels(Models):
             ) from None
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Returns the name and the device of each variable of a module."""
         return ((one.name, self.device_of(one.value)) for one in variables(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Returns the name and the array of each variable of a module."""
         return ((one.name, one.value) for one in variables(model))
 
     def move_model(self, model: Any, device: Device) -> None:
+        """Puts copies on the device in place of the arrays of a module."""
+        # a list, because writing replaces the values that are being walked
         for one in list(variables(model)):
             one.write(self.move(one.value, device))
 

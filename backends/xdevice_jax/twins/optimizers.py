@@ -31,14 +31,15 @@ _ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds eps to the root"}
 
 
 def _adam(values: _Values) -> dict[str, object]:
-    """The settings of scale_by_adam."""
+    """The settings of scale_by_adam. Raises `_UnknownError` for a formula that no other framework has."""
     # other values make other formulas: with a second eps under the root, and NAdam
     _require(values, eps_root=0.0, nesterov=False)
     return {"kind": "adam", "beta1": values["b1"], "beta2": values["b2"], "eps": values["eps"]}
 
 
 def _rms(values: _Values) -> dict[str, object]:
-    """The settings of scale_by_rms and scale_by_stddev."""
+    """The settings of scale_by_rms and scale_by_stddev. Raises `_UnknownError` for a formula that no other framework
+    has."""
     # other values correct the average, or begin it at another value, which no other framework does
     _require(values, bias_correction=False, initial_scale=0.0)
     inside = values.get("eps_in_sqrt", True)
@@ -59,6 +60,8 @@ def _rss(values: _Values) -> dict[str, object]:
     }  # fmt: skip
 
 
+# by the name of the function that makes a step, the function that reads the settings of the step. "kind" is the kind of
+# the optimizer; a chain without a step that states it is an SGD
 _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
     "identity": lambda _: {},
     "scale_by_adam": _adam,
@@ -109,7 +112,8 @@ def _steps(transformation: Any) -> Iterator[tuple[str, _Values]]:
 
 
 class _Step:
-    """A step of a chain. It has one of the chain's `update` functions, and an `init` that does nothing."""
+    """A step of a chain, for `_steps`. A chain keeps only the `update` functions of its steps; the `init` here has an
+    empty closure, so the step has no settings from there."""
 
     def __init__(self, update: Any) -> None:
         self.update = update

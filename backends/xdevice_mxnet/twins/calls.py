@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
     """Returns the result of a block, with each array passed through a `_GradientTap` that has the next of `numbers`.
-    `put(number, gradient)` is called in the backward pass."""
+    `put(number, gradient)` is called in the backward pass. Lists and tuples are searched for arrays; any other object
+    is returned as it is."""
     if isinstance(result, list | tuple):
         return type(result)(_tapped(x, numbers, put) for x in result)
     return (
@@ -53,9 +54,11 @@ class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
         self._number, self._put = number, put
 
     def forward(self, x: Any) -> Any:
+        """Returns the input. MXNet calls this for `tap(x)`."""
         return x.detach()  # another array with the same memory
 
     def backward(self, dy: Any) -> Any:
+        """Passes the gradient of the output to `put`, and returns it as the gradient of the input."""
         self._put(self._number, dy)
         return dy
 
@@ -66,7 +69,7 @@ class MxnetCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         """Records the calls of a model's blocks, and the gradients of their outputs if the program records for
-        gradients."""
+        gradients. Raises `UnsupportedError` for a model with a hybridized block."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         paths, activations = {}, []
@@ -95,15 +98,17 @@ class MxnetCalls(Calls):
             mx.nd.waitall()  # gradients are reported by MXNet's threads
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Passes each call of a block that no other block makes to `around`."""
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a block in evaluation mode, with the inputs as arrays of the kind that it takes."""
+        """Calls a block in evaluation mode, with the inputs as arrays of the kind that it takes: `mx.np` arrays or
+        legacy arrays. Raises `UnsupportedError` for keywords."""
         if named:  # `Block.__call__` takes none
             raise self.unsupported(
                 "calling models with keyword arguments", "pass inputs= as a tuple"
             )
-        # the first array of any parameter
+        # the first array of any parameter; None for a block without parameters
         first = next(
             (
                 each
@@ -112,7 +117,7 @@ class MxnetCalls(Calls):
             ),
             None,
         )
-        # a block takes arrays of the same kind as its parameters: legacy arrays or those of mx.np
+        # a block takes arrays of the same kind as its parameters; without parameters, the program's setting decides
         is_np = mx.util.is_np_array() if first is None else isinstance(first, mx.np.ndarray)
         arrays = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
         with mx.autograd.pause(train_mode=False):

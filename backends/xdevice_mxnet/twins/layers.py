@@ -70,7 +70,8 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
-    """Reads a norm of this kind. Its axis is a setting only if it is not `usual_axis`, the axis of other frameworks."""
+    """Returns the description of the layer at `path`, a norm of this kind. Its axis is a setting only if it is not
+    `usual_axis`, the axis of other frameworks."""
     kwargs = options(block)
     settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
     if kwargs.get("axis", usual_axis) != usual_axis:
@@ -81,17 +82,18 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
     if kind == "batch_norm":
         # PyTorch's momentum is the weight of the new value, Gluon's that of the old one
         settings["momentum"] = 1 - kwargs["momentum"]
-        # with scale=False
+        # Gluon's argument scale=False, with which gamma exists and is not used
         if kwargs["fix_gamma"]:
             settings["weight"] = "1, whatever gamma is"
     return Layer(path, kind, (), settings)
 
 
 def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
-    """Reads an RNN, LSTM or GRU; None for an LSTM with a projection, which cannot run on the CPU."""
+    """Returns the description of the layer at `path`, an RNN, LSTM or GRU; None for an LSTM with a projection, which
+    cannot run on the CPU."""
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
-    # Gluon's names of the reverse direction begin with r, those of the forward direction with l
+    # the parameters of the reverse direction have names that begin with r; a layer in one direction has none
     is_twofold = hasattr(block, "r0_i2h_weight")
     # the first axis of the state is the number of layers times the number of directions
     layers = block.state_info()[0]["shape"][0] // (2 if is_twofold else 1)
@@ -108,7 +110,7 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
 
 
 def _conv(path: str, block: Any) -> Layer:
-    """Reads a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
     kwargs = options(block)
     settings: dict[str, object] = {
         "stride": tuple(kwargs["stride"]),
@@ -125,7 +127,7 @@ def _conv(path: str, block: Any) -> Layer:
 
 
 def _activation(block: Any) -> str | None:
-    """The name of the activation inside a layer; None if it has none."""
+    """The name of the activation inside a Dense or a convolution; None if it has none."""
     return _function(block.act) if block.act is not None else None
 
 
@@ -149,12 +151,13 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _dropout(path: str, block: Any) -> Layer:
-    """Reads a Dropout."""
+    """Returns the description of the layer at `path`, a Dropout, which drops each number alone if it has no axes."""
     return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
 
 
 def _pool(path: str, block: Any) -> Layer:
-    """Reads a pool of any kind: Gluon's classes of pools differ only in their arguments."""
+    """Returns the description of the layer at `path`, a pool of any kind: Gluon's classes of pools differ only in their
+    arguments."""
     kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
@@ -168,15 +171,16 @@ def _pool(path: str, block: Any) -> Layer:
 
 
 def _pad(path: str, block: Any) -> Layer:
-    """Reads a ReflectionPad2D."""
-    # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+    """Returns the description of the layer at `path`, a ReflectionPad2D."""
+    # (batch, batch, channels, channels, top, bottom, left, right), of which the first four are 0; or one number for the
+    # four sides of the image
     width = _padding(block)
     sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
     return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
 
 
 def _pixel_shuffle(path: str, block: Any) -> Layer:
-    """Reads a PixelShuffle2D or PixelShuffle3D."""
+    """Returns the description of the layer at `path`, a PixelShuffle2D or PixelShuffle3D."""
     # Gluon has a factor for each axis; equal factors are one number, as in PyTorch
     factors = set(_factors(block))
     return ops.plain(
@@ -201,6 +205,7 @@ _TABLE: Final = ops.Table(
     },
     ("forward", "hybrid_forward"),
     lines=(nn.Sequential, nn.HybridSequential),
+    # the activation of a Dense or a convolution is a block inside it
     lists_inside=True,
 )  # fmt: skip
 
@@ -226,6 +231,7 @@ class MxnetLayers(Operations):
         """Yields the layers of a model with their parts, whose names in Gluon are not PyTorch's."""
         for block, layer in ops.read_each(_ROWS, blocks(model)):
             own = self.parts(layer.kind, layer.settings)
+            # only a convolution has a layout on which its weight depends
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
             # the axes of the weight follow the layout of the images; here the values are refused
             if not layout.startswith("NC"):
@@ -234,7 +240,9 @@ class MxnetLayers(Operations):
             yield layer._replace(parts=tuple(own))
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        """Lists all layers, with the settings of those without parameters."""
         return ops.read([_module(*each) for each in blocks(model)], layers, _TABLE)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
+        """Returns the parameters, under Gluon's names, that a layer of this kind may have."""
         return dialects.mxnet(kind, settings)

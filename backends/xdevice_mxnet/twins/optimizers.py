@@ -37,19 +37,20 @@ def _new_state(trainer: Any, index: int) -> Any:
         return trainer.optimizer.create_state_multi_precision(index, weight)
 
 
-# what they compute
+# reading the formula and the settings of an optimizer
 
 _KINDS: Final = {
     mx.optimizer.SGD: "sgd", mx.optimizer.NAG: "sgd", mx.optimizer.Adam: "adam", mx.optimizer.RMSProp: "rmsprop",
     mx.optimizer.AdaGrad: "adagrad",
 }  # fmt: skip
-# by kind, MXNet's argument for each setting
+# by kind, MXNet's argument for each setting of `terms.KINDS`
 _NAMES: Final = {
     "sgd": {"momentum": "momentum"},
     "adam": {"beta1": "beta1", "beta2": "beta2", "eps": "epsilon"},
     "rmsprop": {"alpha": "gamma1", "eps": "epsilon", "centered": "centered"},
     "adagrad": {"eps": "eps"},
 }
+# a text with spaces is a sentence, because no argument alone makes the setting
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "wd", "gradient_scale": "call step(1), as step(n) divides gradients by n",
 }  # fmt: skip
@@ -83,7 +84,8 @@ def _parameter(
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
-    """Returns the settings that all parameters of an optimizer share."""
+    """Returns the settings that all parameters of an optimizer share, by their names in `terms`. Raises
+    `UnsupportedError` for an RMSProp with clip_weights."""
     stated: dict[str, Any] = {
         "lr": optimizer.learning_rate,
         "weight_decay": optimizer.wd,
@@ -93,16 +95,17 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     if optimizer.lr_scheduler is not None:
         stated["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
     for name, own in _NAMES[kind].items():
-        # AdaGrad stores its argument eps as float_stable_eps
+        # only AdaGrad has an argument eps, and stores it as float_stable_eps; the others have an epsilon
         stated[name] = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
     return terms.settings(kind, **stated, **_OWN[type(optimizer)], **_chosen(optimizer))
 
 
 def _clip(optimizer: Any) -> str | None:
-    """Returns a text that says how gradients are clipped; None if they are not."""
+    """Returns a text that says how gradients are clipped; None if they are not, because the limit is None or 0."""
     limit = optimizer.clip_gradient
     if not limit:
         return None
+    # these two clip after they have added the decay to the gradient
     together = optimizer.wd and isinstance(optimizer, mx.optimizer.Adam | mx.optimizer.RMSProp)
     return f"to values from {-limit:.6g} to {limit:.6g}" + (
         ", together with the decay" if together else ""
@@ -121,8 +124,9 @@ _OWN: Final[Mapping[type, Mapping[str, object]]] = {
 
 def _chosen(optimizer: Any) -> dict[str, object]:
     """Returns the settings that follow from an optimizer's arguments, and not only from its class as those in
-    `_OWN`."""
+    `_OWN`; {} for a class without any. Raises `UnsupportedError` for an RMSProp with clip_weights."""
     if isinstance(optimizer, mx.optimizer.NAG):
+        # without momentum, there is no state that the decay could enter
         return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
     if not isinstance(optimizer, mx.optimizer.RMSProp):
         return {}
@@ -135,14 +139,17 @@ def _chosen(optimizer: Any) -> dict[str, object]:
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
-    """Returns the number of each array of a parameter's state, as a text, by PyTorch's name of the state."""
+    """Returns where each piece of a parameter's state is: the number of its array as a text, or `trainers.UPDATES` for
+    the count of steps. The keys are PyTorch's names of the state. Where MXNet keeps steps in place of PyTorch's
+    momentum, the key is the formula of these steps, one of `terms.FORMS`. Empty for an SGD without momentum."""
     if kind == "sgd":
-        # MXNet's momentum holds steps: momentum * state - lr * gradient
+        # each step, the array becomes momentum * array - lr * gradient
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
     if kind == "adam":
         return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: trainers.UPDATES}
     if kind == "adagrad":
         return {"sum": "0"}
+    # rmsprop: one array, and if it is centered two more
     return {"square_avg": "0"} | (
         {"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {}
     )
@@ -167,7 +174,8 @@ class MxnetOptimizers(Optimizers):
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """Gives a Trainer the new arrays of `state`, and its counts of steps, which are numbers outside the arrays."""
+        """Gives a Trainer the new arrays of `state`, and its counts of steps, which are numbers outside the arrays.
+        Does nothing for an optimizer without a Trainer, or for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
@@ -178,6 +186,7 @@ class MxnetOptimizers(Optimizers):
         own = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
             # `load` has already written into the state that existed; only a fresh state is missing here
+            # the second value, True, says that the new state is on the device of its parameter
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = (
                     _new_state(optimizer, index),
@@ -193,7 +202,9 @@ class MxnetOptimizers(Optimizers):
         rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads a Trainer; or an optimizer without one, whose parameters are not known."""
+        """Reads a Trainer; or an optimizer without one, whose parameters are not known. Raises `UnsupportedError` for a
+        class that is not in `_KINDS`, for a Trainer that compresses gradients, and for an RMSProp with
+        clip_weights."""
         rule = optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
         kind = terms.kind_of(rule, _KINDS, self.unsupported)
         settings = _settings(rule, kind)

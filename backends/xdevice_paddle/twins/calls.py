@@ -80,6 +80,7 @@ class PaddleCalls(Calls):
 
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
+                    """Calls the operator through `run`."""
                     hooks.follow_leaves((args, kwargs), leaf)
                     return run(
                         name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow
@@ -96,10 +97,12 @@ class PaddleCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Passes each call of a layer that no other layer makes to `around`."""
         private.require("layers' calls")
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a layer in evaluation mode, without recording for gradients."""
         with self.evaluating(model), paddle.no_grad():
             return model(*inputs, **named)
 
@@ -128,6 +131,7 @@ class PaddleCalls(Calls):
                     x.copy_(own, True)
 
     def is_training(self, model: Any) -> bool | None:
+        """Whether the layer itself is in training mode; layers inside it may differ."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:

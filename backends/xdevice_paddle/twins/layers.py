@@ -158,12 +158,12 @@ def _is_norm(hook: Any) -> bool:
 
 
 def _is_spectral(hook: Any) -> bool:
-    """The same for a spectral norm."""
+    """Whether a hook of a layer is the one with which Paddle applies a spectral norm to the parameter `weight`."""
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
 
 def _batch_norm(path: str, layer: Any) -> Layer:
-    """Reads a batch norm, which may contain an activation."""
+    """Returns the description of the layer at `path`, a batch norm, which may contain an activation."""
     # PyTorch's momentum is the weight of the new value, Paddle's that of the old one
     settings = {
         "eps": _epsilon(layer),
@@ -178,7 +178,7 @@ def _batch_norm(path: str, layer: Any) -> Layer:
 
 
 def _embedding(path: str, layer: Any) -> Layer:
-    """Reads an embedding."""
+    """Returns the description of the layer at `path`, an embedding."""
     index = _padding_idx(layer)
     settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
     # Paddle returns zeros at padding_idx, whatever the weight has in that row
@@ -213,7 +213,7 @@ def _padding_idx(layer: Any) -> int | None:
 
 
 def _conv(path: str, layer: Any) -> Layer:
-    """Reads a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
     axes = layer.weight.ndim - 2
     settings: dict[str, object] = {
         "stride": layouts.per_axis(_stride(layer), axes),
@@ -232,7 +232,8 @@ def _conv(path: str, layer: Any) -> Layer:
 
 
 def _padding(layer: Any, axes: int) -> object:
-    """Returns the padding of a convolution over this number of axes in PyTorch's terms, as in `layouts.sides`."""
+    """Returns the padding of a convolution over this number of axes in PyTorch's terms, as `layouts.sides` returns it;
+    the text "same" if the padding is not known, as in `layouts.same_padding`."""
     padding = _pad_of(layer)
     # Paddle takes "same" and "valid" in upper and lower case
     if isinstance(padding, str):
@@ -303,7 +304,7 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _ceil_mode(pool: Any) -> object:
-    """The ceil_mode of a pool, as `ops.max_pool` takes it."""
+    """The ceil_mode of a pool, as `ops.max_pool` takes it: False or `ops.OUTSIDE_TOO`."""
     # unlike PyTorch, Paddle keeps a last window that begins beyond the image
     return ops.OUTSIDE_TOO if getattr(pool, "ceil_mode", False) else False
 
@@ -315,12 +316,12 @@ def _kernel(pool: Any) -> Any:
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads a MaxPool over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPool over this number of axes."""
     return ops.max_pool(path, axes, _kernel(pool), pool.stride, pool.padding, _ceil_mode(pool))
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads an AvgPool over this number of axes."""
+    """Returns the description of the layer at `path`, an AvgPool over this number of axes."""
     window = (_kernel(pool), pool.stride, pool.padding)
     return ops.avg_pool(
         path,
@@ -337,7 +338,7 @@ _output_size = partial(_setting, name="output_size")
 
 
 def _upsample(path: str, layer: Any) -> Layer:
-    """Reads an Upsample."""
+    """Returns the description of the layer at `path`, an Upsample."""
     # align_mode=1 is a third way to place the pixels, which PyTorch does not have
     corners = (
         "as align_mode=1"
@@ -348,7 +349,8 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
-    """Reads an UpsamplingNearest2D or UpsamplingBilinear2D, as `mode` says."""
+    """Returns the description of the layer at `path`, an UpsamplingNearest2D or UpsamplingBilinear2D, as `mode`
+    says."""
     # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
     return ops.upsample(
         path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
@@ -356,7 +358,7 @@ def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
-    """Reads a Pad1D, Pad2D or Pad3D."""
+    """Returns the description of the layer at `path`, a Pad1D, Pad2D or Pad3D."""
     return ops.pad(
         path,
         ops.last_axis_first([int(size) for size in layer.padding]),
@@ -366,14 +368,14 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _gelu(path: str, layer: Any) -> Layer:
-    """Reads a GELU."""
+    """Returns the description of the layer at `path`, a GELU."""
     return ops.activation(
         path, "gelu", approximate="tanh" if _setting(layer, "approximate") else "none"
     )
 
 
 def _dropout(path: str, layer: Any) -> Layer:
-    """Reads a Dropout."""
+    """Returns the description of the layer at `path`, a Dropout."""
     axes = "each number" if layer.axis is None else layer.axis
     return ops.dropout(
         path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes
@@ -381,7 +383,7 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
-    """Reads a LayerNorm without parameters."""
+    """Returns the description of the layer at `path`, a LayerNorm without parameters."""
     return ops.plain(
         path,
         "layer_norm",
@@ -391,7 +393,7 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 
 def _activation_behind(layer: Layer) -> Iterator[Layer]:
-    """Yields the activation that a layer contains, as an entry of its own."""
+    """Yields the activation that a layer contains, as an entry of its own; nothing if it contains none."""
     function = layer.settings.get("activation")
     if function is not None:
         yield ops.activation(f"{layer.path}.activation", str(function))
@@ -469,6 +471,7 @@ class PaddleLayers(Operations):
         return layouts.all_bound(layers, dict(self.variables(model)), blocks)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
+        """Returns the parameters, under Paddle's names, that a layer of this kind may have."""
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:

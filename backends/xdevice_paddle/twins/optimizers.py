@@ -40,7 +40,7 @@ _lr_ratio = private.field("paddle.optimizer.AdamW._lr_ratio")
 _coeff = private.field("paddle.regularizer.L2Decay._coeff")
 
 
-# what they compute
+# reading the formula and the settings of an optimizer
 
 _KINDS: Final = {
     paddle.optimizer.SGD: "sgd", paddle.optimizer.Momentum: "sgd", paddle.optimizer.Adam: "adam",
@@ -113,7 +113,9 @@ def _stated(optimizer: Any) -> dict[str, Any]:
 def _coupled(
     optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers
 ) -> dict[str, object]:
-    """Returns the settings of the weight decay of an optimizer that adds it to the gradient, as all except AdamW do."""
+    """Returns the settings of the weight decay of an optimizer that adds it to the gradient, as all except AdamW do.
+    Raises `UnsupportedError` for a regularizer other than L1Decay and L2Decay. `stated` is unused, because the function
+    is called as `_decoupled` is."""
     # Paddle ignores the optimizer's decay for a parameter that has a regularizer of its own
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
@@ -166,7 +168,8 @@ def _clip(clip: Any, backend: Optimizers) -> str:
 
 
 def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
-    """Returns the names of a parameter's state by PyTorch's names: "0.moment1" for `exp_avg` of the first parameter."""
+    """Returns the names of a parameter's state by PyTorch's names: "0.moment1" for `exp_avg` of the first parameter.
+    Empty for a 16-bit parameter."""
     if p.dtype in (paddle.float16, paddle.bfloat16):
         return {}  # the state may be that of its copy in 32 bits, and have another dtype
     return {
@@ -182,7 +185,7 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(
         self, optimizer: Any, names: Sequence[str]
     ) -> Mapping[str, paddle.Tensor]:
-        """Makes the state in a copy of the optimizer, which has none, and returns it."""
+        """Makes the state in a copy of the optimizer, which has none, and returns it; nothing for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -206,7 +209,8 @@ class PaddleOptimizers(Optimizers):
         return dict(states.variables(twin))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
-        """Puts the tensors of `state` where Paddle looks for them, under the names that it uses in this process."""
+        """Puts the tensors of `state` where Paddle looks for them, under the names that it uses in this process. Does
+        nothing for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return
         parameters, weights = states.parameters_of(optimizer), states.master_weights(optimizer)
@@ -240,6 +244,7 @@ class PaddleOptimizers(Optimizers):
         stated = _stated(optimizer)
         arguments = {name: own for name, own in _NAMES.items() if own in stated}
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
+        # the settings of the first parameter stand for those of the optimizer
         first = parameters[0].settings
         return terms.Optimizer(
             kind, type(optimizer).__name__, first, tuple(parameters), arguments

@@ -31,9 +31,10 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 def of_norms(model: Any) -> Mapping[int, Settings]:
     """Returns the axis of each norm layer that works, or may work, over another axis than that of the channels: a dict
-    with one setting, `axis` or `layouts.AXIS`, by the `id` of the layer."""
+    with one setting, `axis` or `layouts.AXIS`, by the `id` of the layer. Layers that have not been built are left
+    out."""
     every = list(pixels.in_order(model))
-    # with two axes, batch and features, there is no question
+    # with two axes, batch and features, there is no question; a layer that is not built has the shape ()
     norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
     if not norms:
         return {}
@@ -46,21 +47,24 @@ def of_norms(model: Any) -> Mapping[int, Settings]:
 
 
 def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
-    """Returns the axis of a norm layer as a setting; {} if `neighbours` or the size of the axis show that it is the
-    axis of the channels, or if the layer works over several axes. `neighbours` is the result of `_neighbours`."""
+    """Returns the axis of a norm layer as a setting: `axis` if it is certainly not that of the channels, and
+    `layouts.AXIS` if that is in doubt. {} if `neighbours` or the size of the axis show that it is the axis of the
+    channels, or for a PReLU with slopes along several axes. `neighbours` is the result of `_neighbours`."""
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
         return {}
     # the channels are on the second axis or the last
     ends = (1, len(shape) - 1)
     are_convs = bool(neighbours) and all(isinstance(op, pixels.CONVS) for op in neighbours)
+    # next to convolutions, the channels are on the axis where the first of these has them: ends[0] or ends[1]
     is_other = axis not in ends or (
         are_convs and axis != ends[not pixels.is_first(neighbours[0])]
     )
     # not for a PReLU, whose setting `axis` already describes its slopes (`_kind` in `layers`)
     if is_other and not isinstance(layer, kl.PReLU):
         return {"axis": axis}
-    # with 64 channels and 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does
+    # with 64 channels and 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does, nor if one
+    # size is None, and so not known
     sizes = {shape[end] for end in ends}
     if not is_other and (are_convs or (len(sizes) == 2 and None not in sizes)):
         return {}
@@ -73,7 +77,8 @@ def _shape(layer: Any) -> tuple[int | None, ...]:
 
 
 def _axis(layer: Any) -> int | None:
-    """Returns the axis that a norm layer works over, counted from the front; None if it works over several."""
+    """Returns the axis that a norm layer works over, counted from the front. None only for a PReLU that does not have
+    its slopes along exactly one axis. If a layer states a list of axes, the first counts. The layer must be built."""
     rank = len(_shape(layer))
     if isinstance(layer, kl.PReLU):
         # its slopes differ along the axes that are not shared
@@ -87,19 +92,20 @@ def _neighbours(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[A
     """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if there
     are none, the nearest ones after it."""
     if any(op is layer for op in graph.ops):
-        # behind these the axes are others
+        # the axes on the other side of these do not correspond to those of `layer`, so the search ends there
         stops = {
             id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES
         }
         ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))
     # a layer of a subclassed model is in no graph, so the order of definition counts
     else:
-        place = next(number for number, other in enumerate(every) if other is layer)
-        ways = (_nearest(part) for part in (every[:place][::-1], every[place + 1 :]))
+        index = next(number for number, other in enumerate(every) if other is layer)
+        ways = (_nearest(part) for part in (every[:index][::-1], every[index + 1 :]))
     makers = (
         [own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)]
         for way in ways
     )
+    # `makers` has two lists, that of the layers before and that of the layers after: the first that is not empty
     return next(filter(None, makers), [])
 
 

@@ -54,6 +54,7 @@ def _with_gradients_of_layers(original: Any) -> Any:
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns the gradients with respect to `sources`, as `GradientTape.gradient` does."""
         # inside a tf.function there are no values
         if not tf.executing_eagerly():
             return original(self, target, sources, *args, **kwargs)
@@ -116,7 +117,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def _following(self) -> Iterator[Any]:
-        """Yields a function that follows the gradients of tensors while the block is open."""
+        """Yields a function `follow(result, put)` that returns the result. While the block is open, a tape's gradients
+        with respect to the tensors in the result are passed to `put(number, gradient)`."""
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
@@ -163,10 +165,12 @@ class TensorflowCalls(Calls):
                 tf.config.run_functions_eagerly(before)
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Passes each call of a Keras layer or model that no other layer makes to `around`."""
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a model in evaluation mode. Keywords are passed to a functional model as one dict."""
+        """Calls a model in evaluation mode. Keywords are passed to a functional model as one dict, without `inputs`;
+        several inputs are passed to it in the container that it was built with."""
         # a functional model takes its inputs in one container
         is_functional = bool(getattr(model, "inputs", None))
         if named and is_functional:

@@ -78,8 +78,8 @@ def _bound(
         present.append(part._replace(name=name))
     if not present:
         return None
-    # a variable's name is the path of its layer and `inside` more names: the variable's own, a recurrent layer's cell
-    # or an attention's projection, and the direction in a Bidirectional
+    # a variable's name is the path of its layer and `inside` more names: the variable's own (1), a recurrent layer's
+    # cell or an attention's projection, and the direction in a Bidirectional. A bool counts as 0 or 1
     way = present[0].name.split("/")
     inside = (
         1
@@ -90,7 +90,8 @@ def _bound(
 
 
 def _variable(layer: Any, name: str) -> Any:
-    """The variable at `name`, attributes separated by slashes, such as "cell/kernel"; None if there is none."""
+    """The variable of a layer at `name`, attributes separated by slashes, such as "cell/kernel"; None if there is
+    none."""
     for attribute in name.split("/"):
         layer = getattr(layer, attribute, None)
     return layer
@@ -102,7 +103,7 @@ def _usual(kind: str, **settings: object) -> _Kind:
 
 
 def _kind(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a layer with parameters; None for any other layer."""
+    """Returns kind, parts and settings of a layer of a kind that may have parameters; None for any other layer."""
     # a user's subclass counts as its base; `operations` lists that it has code of its own
     if isinstance(layer, kl.Dense):
         return _usual("linear", activation=_activation(layer))
@@ -110,11 +111,13 @@ def _kind(layer: Any) -> _Kind | None:
         return (
             "conv",
             _of_depthwise(layer),
+            # one group for each channel of the input
             _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])},
         )
     if isinstance(layer, _CONVS):
         return _usual("conv", **_of_conv(layer), groups=layer.groups)
     if isinstance(layer, _TRANSPOSED):
+        # its padding is that of `_of_transposed`, which replaces the one of `_of_conv`
         return _usual(
             "conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)}
         )
@@ -135,7 +138,7 @@ def _kind(layer: Any) -> _Kind | None:
         return _of_groups(layer)
     if isinstance(layer, kl.PReLU):
         shape = tuple(layer.alpha.shape)
-        # PyTorch's PReLU has one slope for each channel, or one in all
+        # PyTorch's PReLU has one slope for each channel, or one in all; Keras's may have one for each pixel too
         axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
         return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
     if isinstance(layer, kl.EinsumDense):
@@ -147,9 +150,10 @@ def _kind(layer: Any) -> _Kind | None:
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
     """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
-    that order, the numbers of all parts have another order in other frameworks; if the inputs are, only the numbers of
-    the weights that multiply the inputs. These parts get a rule that reorders them if it is certain which number is
-    which pixel, and are marked as refused otherwise."""
+    that order, the numbers of all parts have another order in other frameworks, and the parts are marked as refused:
+    `pixels.orders` is never certain of outputs. If the inputs are, that is true only of the weights that multiply the
+    inputs. These get a rule that reorders them if it is certain which number is which pixel, and are refused
+    otherwise."""
     # the parameters of PyTorch to reorder; None for all
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
     # every parameter has one number for each feature
@@ -158,7 +162,7 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     # the inputs of an embedding are indices, not features
     elif kind == "embedding":
         only = ()
-    # the image's sizes are not known, so the numbers cannot be put in another order
+    # unknown for all outputs, and for inputs whose pixels are not certain (see `pixels.orders`)
     if not order.image:
         return dialects.refused(own, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
@@ -169,11 +173,12 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     )
 
 
-# settings
+# the settings and parts of layers with parameters
 
 
 def _of_conv(layer: Any) -> dict[str, object]:
-    """Returns the settings that all kinds of convolutions have, in PyTorch's terms."""
+    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the text "same" if
+    it is not known, as in `layouts.same_padding`."""
     axes = layer.rank
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
@@ -209,9 +214,11 @@ def _of_transposed(layer: Any) -> dict[str, object]:
         _cut(layer.padding, *each)
         for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
     ]
-    # the text "same" then says that the padding depends on the input
+    # None comes only from "same", for a cut that is uneven or depends on the size of the input: no numbers in PyTorch's
+    # terms, so the text itself is the setting
     if None in cuts:
         return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
+    # pairs of each axis become two tuples; `filter` removes nothing, and is for type checkers
     return dict(
         zip(("padding", "output_padding"), zip(*filter(None, cuts), strict=True), strict=True)
     )
@@ -238,9 +245,9 @@ def _cut(
 
 
 def _activation(layer: Any) -> str | None:
-    """The name of the activation inside a layer; None if it has none."""
+    """The name of the activation inside a layer; None if it is the identity."""
     name = getattr(layer.activation, "__name__", str(layer.activation))
-    # Keras's word for no activation
+    # Keras's name of the identity, the function that it has in place of no activation
     return None if name == "linear" else name
 
 
@@ -252,8 +259,8 @@ def _of_depthwise(layer: Any) -> tuple[Part, ...]:
 
 
 def _axes_of_norm(layer: Any) -> dict[str, object]:
-    """Returns the setting `axis` with the axes that a LayerNormalization works over; an empty dict if they are the last
-    axes, as in other frameworks."""
+    """Returns the setting `axis` with the axes that a LayerNormalization works over, counted from the end; an empty
+    dict if they are the last axes, as in other frameworks. The layer must be built."""
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(
         # counted from the end, as PyTorch's normalized_shape is
@@ -293,17 +300,18 @@ def _of_groups(layer: Any) -> _Kind:
 
 def _of_einsum(layer: Any) -> _Kind | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
-    inputs by outputs, or its bias does not have one number for each output."""
+    inputs by outputs, its bias does not have one number for each output, or it has not been built."""
     # the axes of the input, of the kernel and of the output, one letter each
     taken, _, output = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
     # in "abc,cd->abd", c is summed over, and d is the rest
     summed = "".join(axis for axis in weights if axis not in output)
     rest = weights[len(summed) :]
-    # the kernel's axes are first those of inputs, then those of outputs
+    # the kernel has axes of inputs first, then axes of outputs, and none that the input and the output share
     is_matrix = (
         bool(summed and rest) and weights.startswith(summed) and not set(rest) & set(taken)
     )
+    # as in a Linear, the features are the last axes of the input and of the output
     is_last = taken.endswith(summed) and output.endswith(rest)
     if not (is_matrix and is_last and layer.built) or (
         layer.bias is not None and layer.bias_axes != rest
@@ -359,7 +367,8 @@ def _is_packed(layer: Any) -> bool:
 
 
 def _recurrent(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a SimpleRNN, LSTM, GRU or Bidirectional; None for any other layer."""
+    """Returns kind, parts and settings of a SimpleRNN, LSTM, GRU, or a Bidirectional of two of these; None for any
+    other layer."""
     if isinstance(layer, kl.Bidirectional):
         return _bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -387,7 +396,8 @@ def _recurrent(layer: Any) -> _Kind | None:
 
 
 def _bidirectional(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None for any other."""
+    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None if `_recurrent` reads one of
+    them not at all, or as another kind than the other."""
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -414,8 +424,9 @@ def _bidirectional(layer: Any) -> _Kind | None:
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """Returns the settings in which a recurrent layer differs from PyTorch's default. If PyTorch has the same setting,
-    it has PyTorch's name here, because layers of different frameworks are compared by these names."""
+    """Returns the settings in which a recurrent layer differs from PyTorch's default, and the `nonlinearity` of every
+    SimpleRNN, which PyTorch's RNN states too. If PyTorch has the same setting, it has PyTorch's name here, because
+    layers of different frameworks are compared by these names."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):
@@ -454,10 +465,11 @@ _PACKAGES: Final = ("keras", "tensorflow")
 
 def _lines(model: Any) -> dict[int, str]:
     """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id` of
-    the layer. A line is a chain of layers, each of which takes the output of the one before, while nothing else takes
-    that output."""
+    the layer; {} for a subclassed model. A line is a chain of layers, each of which takes the output of the one before,
+    while nothing else takes that output. A function, or a layer that is called more than once, is a line alone."""
     # a functional model knows which layer takes which output
     graph = pixels.graph_of(list(pixels.in_order(model)))
+    # by the `id` of an op, the only op that takes its output; without an entry if several do, or none
     followers = {
         id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1
     }
@@ -556,13 +568,13 @@ def _called_with(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _max_pool(axes: int, path: str, layer: Any) -> Layer:
-    """Reads a MaxPooling over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.max_pool(path, axes, *window, image=pixels.size_of_image(layer))
 
 
 def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
-    """Reads an AveragePooling over this number of axes."""
+    """Returns the description of the layer at `path`, an AveragePooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.avg_pool(
         path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer)
@@ -570,7 +582,7 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
-    """Reads an UpSampling over this number of axes."""
+    """Returns the description of the layer at `path`, an UpSampling over this number of axes."""
     mode = getattr(layer, "interpolation", "nearest")
     return ops.upsample(
         path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode)
@@ -578,7 +590,7 @@ def _upsample(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
-    """Reads a zero padding."""
+    """Returns the description of the layer at `path`, a zero padding."""
     # ZeroPadding1D has one pair, the others have one for each axis
     sides: Any = (
         layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
@@ -587,7 +599,7 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _dropout(path: str, layer: Any) -> Layer:
-    """Reads a Dropout."""
+    """Returns the description of the layer at `path`, a Dropout."""
     return ops.dropout(
         path,
         layer.rate,
@@ -596,14 +608,14 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
-    """Reads a LayerNormalization without parameters."""
+    """Returns the description of the layer at `path`, a LayerNormalization without parameters."""
     axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
     return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
 
 
 def _group_norm(path: str, layer: Any) -> Layer:
-    """Reads a GroupNormalization without parameters."""
-    # a layer made with groups=-1 has the number of channels as `groups` once it is built
+    """Returns the description of the layer at `path`, a GroupNormalization without parameters."""
+    # a layer made with groups=-1 has the number of channels as `groups` once it is built; `input_spec` has that number
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)
     return ops.plain(path, "group_norm", eps=layer.epsilon, num_groups=layer.groups)
@@ -611,23 +623,26 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
-    `ndim`. Without `axis`, or outside a functional model, which knows the shapes, it is returned unchanged."""
+    `ndim`. It is returned unchanged without an `axis` that is a number, and unless a functional model, which has the
+    shapes, calls the layer exactly once."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation
     count = len(nodes_of(layer)[0].output_tensors[0].shape)
     # Keras allows negative axes
-    place = axis % count
-    if place and _gives_channels_last(layer):
+    from_front = axis % count
+    # axis 0, the batch, is the first in both orders
+    if from_front and _gives_channels_last(layer):
         # PyTorch has the channels on axis 1, and each axis of the image one further
-        place = place % (count - 1) + 1
+        from_front = from_front % (count - 1) + 1
     return operation._replace(
-        settings={**operation.settings, "axis": place - count, "ndim": count}
+        settings={**operation.settings, "axis": from_front - count, "ndim": count}
     )
 
 
 def _gives_channels_last(layer: Any) -> bool:
-    """Whether `layer`, in a functional model, is a convolution with the channels last, or directly follows one."""
+    """Whether `layer`, in a functional model, is a convolution with the channels last, or takes the output of one as
+    its first input."""
     before = (
         layer
         if isinstance(layer, pixels.CONVS)
@@ -653,6 +668,7 @@ def _by_function(path: str, function: Any) -> Layer:
     its arguments, a user's function only by its name, because it is unknown what it computes."""
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
+        # None for a layer that computes nothing: the caller needs an entry
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
@@ -782,6 +798,7 @@ class TensorflowLayers(Operations):
                 yield bound
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
+        """Returns the parameters, under Keras's names, that a layer of this kind may have."""
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
@@ -791,6 +808,7 @@ class TensorflowLayers(Operations):
         own = {path: id(layer) for path, layer in _names.layers(model)}
         for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")
+            # 0, for a path that no layer has, is the `id` of no layer
             line = lines.get(own.get(path, 0)) or lines.get(
                 own.get(path.removesuffix(".activation"), 0)
             )

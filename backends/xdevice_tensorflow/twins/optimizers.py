@@ -93,7 +93,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
         "accumulation": optimizer.gradient_accumulation_steps or 1,
         "moving_average": optimizer.ema_momentum if optimizer.use_ema else None,
     }
-    # a schedule is in place of the variable; `learning_rate` above is its value at this step
+    # a schedule is in the place of the variable with the rate; `learning_rate` above is its value at this step
     schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
         stated["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
@@ -129,7 +129,8 @@ class TensorflowOptimizers(Optimizers):
     """The hooks that read Keras's optimizers. `Optimizers` describes each hook."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads a Keras optimizer. Each tensor of its state is named by its index in `optimizer.variables`."""
+        """Reads a Keras optimizer. Each tensor of its state is named by its index in `optimizer.variables`. Raises
+        `UnsupportedError` for a class that is not in `_KINDS`, and for state that `_numbers` cannot name."""
         private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)
@@ -156,7 +157,9 @@ class TensorflowOptimizers(Optimizers):
         self, optimizer: Any, slots: Mapping[str, str | None], count: int
     ) -> dict[str, list[str]]:
         """Returns the names of the variables for each kind of state, one for each of the `count` parameters: the index
-        of the variable in the optimizer, as a text. `slots` gives the kind of state by the end of a variable's name."""
+        of the variable in the optimizer, as a text. `slots` gives the kind of state by the end of a variable's name,
+        and None for a variable to leave out. Raises `UnsupportedError` for a variable with another name, and if a kind
+        of state does not have one variable for each parameter."""
         numbers: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
             # with an underscore in front, so that only whole words match. The longest end counts, because

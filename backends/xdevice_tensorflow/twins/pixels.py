@@ -98,7 +98,7 @@ class _Reshape(NamedTuple):
 
 
 def in_order(model: Any) -> Iterator[Any]:
-    """Yields every layer of a model once, in the order of definition."""
+    """Yields every layer of a model once, in the order of definition, beginning with the model itself."""
     # Keras's own `_flatten_layers` reverses the layers inside a layer
     visited: dict[int, Any] = {}
     waiting = [model]
@@ -111,7 +111,9 @@ def in_order(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """Returns an `Order` for each layer with features in Keras's order, by the `id` of the layer."""
+    """Returns an `Order` for each layer with features in Keras's order, by the `id` of the layer. Its `image` is () for
+    all outputs, for all layers of subclassed models, and wherever `_between_convs` or `_between_layers` gives a
+    reason."""
     every = list(in_order(model))
     graph = graph_of(every)
     reshapes = [
@@ -236,6 +238,7 @@ def _ends(op: Any) -> Iterator[Any]:
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     """Returns how a call of `op`, whose `node` in the graph is given, reshapes an image. None if it reshapes no image,
     or if the features come in the same order as in other frameworks."""
+    # several inputs or outputs: not a plain reshape
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
     # the shapes before and behind the reshape, without batch
@@ -243,9 +246,11 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
         _put_last(op, tuple(node.input_tensors[0].shape[1:])),
         tuple(node.output_tensors[0].shape[1:]),
     )
-    # the last axis keeps its size, so the channels are not joined with anything; or it is not known
+    # no axes besides the batch; or the size of the last axis is not known; or it stays the same, so the channels are
+    # not joined with anything
     if not old or not new or None in (old[-1], new[-1]) or old[-1] == new[-1]:
         return None
+    # a shorter last axis: one axis of features is divided into those of an image
     opens = new[-1] < old[-1]
     shape = _image_axes(new, old[-1]) if opens else _image_axes(old, new[-1])
     neighbours = reached(op, graph.after if opens else graph.before, set())
@@ -259,7 +264,10 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
 
 def _between_convs(reshape: _Reshape, graph: Graph) -> str:
     """Returns why it is not certain that the reshape turns an image, as convolutions return it, into one axis; "" if it
-    is certain."""
+    is certain, which it never is for a reshape that makes an image. The ops before the reshape are followed back to
+    the nearest convolutions."""
+    # one message for three reasons: the reshape makes an image; the sizes of the image's axes are not known or do not
+    # give the number of features; it is called in several places, maybe with images of several sizes
     is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
     if reshape.opens or not is_known or not _is_called_once(reshape.op):
         return "the sizes of the reshape do not show which number is which pixel"
@@ -271,6 +279,7 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
         op = waiting.pop()
         if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_function(op)):
             return f"{_named(op)}, which may move axes, comes before it"
+        # the walk ends at a convolution, whose outputs have their own order, whatever comes before it
         convs += [op] if isinstance(op, CONVS) else []
         # None for an op that nothing precedes: the image comes from the model's input, not from a convolution
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
@@ -315,7 +324,8 @@ def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
     """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if the
-    size is not known, as in a subclassed model."""
+    size is not known, as in a subclassed model, or if calls of the layer differ in it. One size is None if only that
+    axis is not known."""
     shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
@@ -422,6 +432,7 @@ def _loose_reshapes(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
         return
     built = layer.get_build_config() or {}
     image = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
+    # () for a Flatten
     target = tuple(getattr(layer, "target_shape", ()))
     if len(target) < 2 and _has_channels(image, has_conv):
         yield _Reshape(layer, image, _size(image), opens=False)
@@ -439,21 +450,27 @@ def _size(shape: Shape) -> int | None:
 
 def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
     """Whether a layer may be next to a reshape, by its number of features. A layer before it has as many outputs as the
-    reshape has features. A layer after it has at least as many inputs, because others may have been concatenated."""
+    reshape has features. A layer after it has at least as many inputs, because others may have been concatenated. False
+    for a layer whose features `_features` cannot count; otherwise True if the size of the reshape is not known."""
     count = _features(layer, reshape.opens)
+    # if the reshape's size is not known, every layer with features may be next to it
     if count is None or reshape.size is None:
         return count is not None
     return count == reshape.size if reshape.opens else count >= reshape.size
 
 
 def _features(layer: Any, of_outputs: bool) -> int | None:
-    """Returns how many features the outputs of a layer have, or its inputs; None if it has no parameters for them."""
+    """Returns how many features the outputs of a layer have (`of_outputs`), or its inputs. None if the layer has no
+    parameters, or is of a kind that is not handled here; for the inputs of an Embedding, which are indices; and for a
+    norm of images."""
     if not layer.weights:
         return None
+    # the first weight is the kernel, (inputs, outputs)
     if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):
         return int(layer.units if of_outputs else layer.weights[0].shape[0])
     if isinstance(layer, kl.Bidirectional):
         one = _features(layer.forward_layer, of_outputs)
+        # the outputs of both directions are concatenated, and both take the same inputs
         return 2 * one if of_outputs and one else one
     if isinstance(layer, kl.Embedding):
         return int(layer.output_dim) if of_outputs else None

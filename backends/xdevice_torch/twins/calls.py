@@ -69,6 +69,7 @@ class _Operations(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Makes the call `func(*args, **kwargs)`, through `run` unless the function computes nothing."""
         named = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _NOT_COMPUTED or not callable(func):
@@ -82,7 +83,8 @@ class TorchCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's modules, and the gradients of their outputs."""
+        """Records the calls of a model's modules, and the gradients of their outputs. Raises `UnsupportedError` as
+        `_refuse_hidden` does."""
         private.require("layers' calls")
         # a module that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
@@ -121,9 +123,11 @@ class TorchCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Passes each call of a module that no other module makes to `around`, except while torch.compile compiles."""
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a module in evaluation mode, without recording for gradients."""
         with self.evaluating(model), torch.no_grad():
             return model(*inputs, **named)
 
@@ -140,6 +144,7 @@ class TorchCalls(Calls):
                 module.training = True
 
     def is_training(self, model: Any) -> bool | None:
+        """Whether the module itself is in training mode; modules inside it may differ."""
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:

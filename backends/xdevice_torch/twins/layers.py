@@ -50,9 +50,9 @@ _OF_CONV1D: Final = (
 def _layers(
     model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """Yields the layers of a model, without parts if they are the usual ones. Also fills `blocks`: for the path of each
-    Transformer layer, the names of the layers inside it in the order in which they are called, which is not the order
-    of their definition."""
+    """Yields the layers of a model, without parts if they are the usual ones. `variables` has the model's tensors by
+    name. Also fills `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in
+    which they are called, which is not the order of their definition."""
     owned: set[int] = set()
     of_blocks: dict[int, Settings] = {}
     for path, module in model.named_modules():
@@ -65,6 +65,7 @@ def _layers(
         if layer.kind == layouts.ATTENTION:
             # the attention reads the weight of this Linear itself, and never calls it
             owned.add(id(module.out_proj))
+        # empty parts mean the usual ones
         parts, settings = layer.parts, {**layer.settings, **of_blocks.get(id(module), {})}
         norm, spectral = _norm_of(module), _spectral_of(module)
         if norm or spectral:
@@ -115,7 +116,8 @@ def _only_parametrization(module: Any, cls: type) -> Any:
 
 
 def _rms_eps(module: Any) -> float:
-    """Returns the eps of an RMSNorm; if it was given as None, the machine epsilon of the weight's dtype."""
+    """Returns the eps of an RMSNorm; if it was given as None, the machine epsilon of the weight's dtype, or without a
+    weight that of PyTorch's default dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
 
@@ -134,13 +136,13 @@ def _padded(module: Any) -> dict[str, object]:
 
 
 def _embedding(path: str, module: Any) -> Layer:
-    """Reads an embedding."""
+    """Returns the description of the layer at `path`, an embedding."""
     settings = {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
     return Layer(path, "embedding", (), {**settings, **_padded(module)})
 
 
 def _attention(path: str, module: Any) -> Layer:
-    """Reads a MultiheadAttention."""
+    """Returns the description of the layer at `path`, a MultiheadAttention."""
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
         "packed": module.in_proj_weight is not None,
@@ -183,7 +185,7 @@ def _activation(way: Any) -> str:
 
 
 def _conv(path: str, module: Any) -> Layer:
-    """Reads a convolution or a transposed convolution."""
+    """Returns the description of the layer at `path`, a convolution or a transposed convolution."""
     padding = module.padding
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)
@@ -235,13 +237,13 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads a MaxPool over this number of axes."""
+    """Returns the description of the layer at `path`, a MaxPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     return ops.max_pool(path, axes, *window, pool.ceil_mode, pool.dilation)
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
-    """Reads an AvgPool over this number of axes."""
+    """Returns the description of the layer at `path`, an AvgPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     # AvgPool1d has no divisor_override
     divisor = getattr(pool, "divisor_override", None)
@@ -249,14 +251,14 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
 
 
 def _upsample(path: str, layer: Any) -> Layer:
-    """Reads an Upsample."""
+    """Returns the description of the layer at `path`, an Upsample."""
     return ops.upsample(
         path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners
     )
 
 
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
-    """Reads a padding layer with this mode over this number of axes."""
+    """Returns the description of the layer at `path`, a padding layer with this mode over this number of axes."""
     # PyTorch lists the padding of the last axis first, and only ConstantPad has a value
     return ops.pad(
         path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)
@@ -264,17 +266,18 @@ def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
-    """Reads a dropout. `axes` says which numbers are dropped together, as in `ops.dropout`."""
+    """Returns the description of the layer at `path`, a dropout. `axes` says which numbers are dropped together, as in
+    `ops.dropout`."""
     return ops.dropout(path, layer.p, axes=axes)
 
 
 def _layer_norm(path: str, norm: Any) -> Layer:
-    """Reads a LayerNorm without parameters."""
+    """Returns the description of the layer at `path`, a LayerNorm without parameters."""
     return ops.plain(path, "layer_norm", eps=norm.eps, axes=len(norm.normalized_shape))
 
 
 def _rms_norm(path: str, norm: Any) -> Layer:
-    """Reads an RMSNorm without parameters."""
+    """Returns the description of the layer at `path`, an RMSNorm without parameters."""
     return ops.plain(path, "rms_norm", eps=_rms_eps(norm), axes=len(norm.normalized_shape))
 
 

@@ -64,7 +64,8 @@ def _twins_state(
     backend: Optimizers,
 ) -> dict[int, dict[str, Any]]:
     """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
-    To find it, a copy of the optimizer takes a step with copies of the parameters on meta."""
+    To find it, a copy of the optimizer takes a step with copies of the parameters on meta. Raises `UnsupportedError` if
+    that step fails before it has made the state of each of them."""
     twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
         # an optimizer makes no state for a parameter without a gradient
@@ -81,7 +82,7 @@ def _twins_state(
     try:
         twin.step()
     except Exception as error:
-        # the step failed before it made the state
+        # a step that failed on meta after it had made the state is good enough; here it failed before
         if not all(twin.state[twins[number]] for number in parameters):
             raise backend.unsupported(
                 f"loading into the optimizer {type(optimizer).__name__} before its first step",
@@ -100,7 +101,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-# what they compute
+# reading the formula and the settings of an optimizer
 
 _KINDS: Final = {
     torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.RMSprop: "rmsprop",
@@ -148,6 +149,7 @@ class TorchOptimizers(Optimizers):
     """The hooks that read PyTorch's optimizers and load their state. `Optimizers` describes each hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        """Returns zeros for the state that the first step would make; nothing for a module."""
         return (
             state_to_come(optimizer, names, self)
             if isinstance(optimizer, torch.optim.Optimizer)

@@ -110,7 +110,7 @@ def is_called(name: str) -> bool:
 
 class GradientHooks:
     """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. The
-    hooks are removed when the stack is closed."""
+    hooks are removed when an `ExitStack` that is given is closed."""
 
     def __init__(
         self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
@@ -297,6 +297,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Makes the call of the layer `self`, and has it recorded."""
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
@@ -319,6 +320,7 @@ def activated(owner: Any, function: Any) -> Any:
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
+        """Calls the activation, and has the call recorded."""
         return _through(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in

@@ -43,8 +43,8 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts. The values of those that become one of PyTorch's parameters in `only` cannot be converted, for
-    the reason `why`; None means all parts."""
+    """Returns the parts. The values of those whose first PyTorch parameter is in `only` are marked as not convertible,
+    for the reason `why`; None means all parts."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -79,7 +79,7 @@ _PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
 
 
 def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a layer in Paddle."""
+    """Returns the parts that a layer of this kind, with these settings, has in Paddle."""
     # with proj_size, the names of the LSTM itself belong to the wrong parameters in Paddle 3.3.1; the names in its
     # cells are right
     if settings.get("projection"):
@@ -123,7 +123,8 @@ _MXNET_CELL: Final = {
 
 
 def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a layer in Gluon."""
+    """Returns the parts that a layer of this kind, with these settings, has in Gluon. The values of an attention, which
+    Gluon lacks, are refused."""
     if kind in layouts.RECURRENT:
         # Gluon still saves these layers under the names of an older format, in which they consisted of cells
         places = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
@@ -158,7 +159,8 @@ _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
 
 def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a layer in Keras."""
+    """Returns the parts that a layer of this kind, with these settings, has in Keras. The values of a layer that Keras
+    lacks, such as a ConvTranspose with groups, are refused."""
     if kind in layouts.RECURRENT:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
@@ -218,6 +220,7 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
     """Returns the parts of a layer in a file of Keras: those of `tensorflow`, except that a bidirectional layer has the
     parts of both layers inside it."""
+    # exactly these settings, which `reading` tries for a file; a model's layer has more, and comes from `tensorflow`
     if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
         sides = {"forward_layer": "l0", "backward_layer": "l0_reverse"}
         return tuple(
@@ -304,7 +307,8 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a layer in Flax, whose kernels have their axes in the order of Keras."""
+    """Returns the parts that a layer of this kind, with these settings, has in Flax, whose kernels have their axes in
+    the order of Keras."""
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
@@ -333,7 +337,7 @@ _HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_K
 
 
 def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a layer in Haiku."""
+    """Returns the parts that a layer of this kind, with these settings, has in Haiku."""
     return layouts.parts(kind, settings, _HAIKU, _HAIKU_RULES)
 
 

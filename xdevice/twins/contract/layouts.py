@@ -195,6 +195,7 @@ def _one(way: Callable[[Array], Array], back: Callable[[Array], Array]) -> Rule:
 
 
 def _unchanged(x: Array) -> Array:
+    """Returns the array itself."""
     return x
 
 
@@ -312,6 +313,7 @@ def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
     def way(x: Array) -> tuple[Array, ...]:
+        """Splits the array into PyTorch's parameters."""
         return tuple(np.split(rule.canonical(x)[0], ends))
 
     return Rule(way, lambda *parts: rule.native(np.concatenate(parts)))
@@ -326,10 +328,12 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     product of `outputs`, I that of `inputs`. One number of each may be -1, which means any size."""
 
     def way(x: Array) -> Array:
+        """Converts the weight to PyTorch's matrix (O, I)."""
         # from the shape, because a -1 in `inputs` says no size
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
 
     def back(x: Array) -> Array:
+        """Converts PyTorch's matrix to the shape (*inputs, *outputs)."""
         # in two steps, because `inputs` and `outputs` may have a -1 each, and `reshape` takes only one
         rows = x.T.reshape(*inputs, x.shape[0])
         return rows.reshape(*rows.shape[:-1], *outputs)
@@ -344,10 +348,12 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
     lossy."""
 
     def way(x: Array) -> tuple[Array, ...]:
+        """Repeats the number of each group for its channels."""
         # without the number of channels, each group counts as one channel
         return (np.repeat(x, (channels or groups) // groups),)
 
     def back(x: Array) -> Array:
+        """Returns one number for each group, which all channels of the group have."""
         rows = x.reshape(groups, -1)
         # the framework would apply the first number of a group to all of its channels
         if (rows != rows[:, :1]).any():
@@ -387,6 +393,7 @@ def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
     way back, the other rows become zeros. `rule` is the rule for the whole array."""
 
     def back(x: Array) -> Array:
+        """Returns an array of `total` rows, with zeros in place of those that are not in `x`."""
         # the rows before `first`, and those from `last` on
         zeros = [
             np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)
@@ -406,9 +413,11 @@ def depthwise(multiplier: int) -> Rule:
     PyTorch."""
 
     def way(x: Array) -> Array:
+        """Converts the kernel to PyTorch's shape."""
         return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])
 
     def back(x: Array) -> Array:
+        """Converts PyTorch's kernel to the shape (*kernel, I, multiplier)."""
         return np.moveaxis(x.reshape(-1, multiplier, *x.shape[2:]), (0, 1), (-2, -1))
 
     return _one(way, back)
@@ -422,9 +431,11 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
     first = image[-1], *image[:-1]
 
     def way(x: Array) -> tuple[Array, ...]:
+        """Converts the array to PyTorch's layout, with the pixels counted channels first."""
         return tuple(_recounted(array, image, -1, -len(image)) for array in rule.canonical(x))
 
     def back(*arrays: Array) -> Array:
+        """Converts PyTorch's arrays back, with the pixels counted channels last."""
         return rule.native(*(_recounted(array, first, -len(image), -1) for array in arrays))
 
     return rule._replace(canonical=way, native=back, order=why)
@@ -441,6 +452,7 @@ def unfit(rule: Rule, why: str) -> Rule:
     `UnfitError` with this reason."""
 
     def back(*arrays: Array) -> Array:
+        """Raises `UnfitError`."""
         raise UnfitError(why)
 
     return rule._replace(native=back)
@@ -578,7 +590,8 @@ def parts(
 def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
-    # the biases are in one array even where the weights are not
+    # the names of the three weights, and of the three biases: the two names in `_NORM` are "weight" and "bias". The
+    # biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{suffix}" for name in _IN) for suffix in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     # PyTorch joins the three weights unless kdim or vdim differ from embed_dim
@@ -590,8 +603,8 @@ def _attention(settings: Settings) -> Iterator[Part]:
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether PyTorch stores the weights of queries, keys and values in one array, given the shapes of all
-    parameters."""
+    """Whether PyTorch stores the weights of queries, keys and values in one array, given the shapes of all parameters,
+    by PyTorch's names. False without any of these weights."""
     return (
         len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes})
         == 1
@@ -652,8 +665,9 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns the layers for which `bound` does not return None, as it returns them, in the order of `in_order`. A
-    layer without parts gets the parts of PyTorch's own layer first. `names` are the names of the model's variables."""
+    """Returns the layers for which `bound` does not return None, as it returns them, in the order of `in_order`, to
+    which `blocks` is passed. A layer without parts gets the parts of PyTorch's own layer first. `names` are the names
+    of the model's variables."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
     each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
@@ -738,9 +752,10 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     if kind not in RECURRENT:
         return ""
     # columns are numbers of the state: an LSTM with a projection has a shorter output, which weight_hh takes, while
-    # weight_hr takes the whole state
+    # weight_hr takes the whole state. Every recurrent layer has weight_hh: `bound` lists none that lacks a weight
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
+    # the first one with another number of rows, as a text
     off = next(
         (f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), ""
     )
@@ -759,6 +774,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:
+        # if no layer has the setting (`having` is empty), all layers pass unchanged
         if not having or name not in layer.settings:
             yield layer
             continue
@@ -772,7 +788,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 
 def per_axis(value: Any, axes: int) -> Any:
     """Returns a setting as a tuple with one size for each axis; `axes` is the number of axes. One number applies to all
-    axes. Anything other than a number, list or tuple is returned as it is."""
+    axes, and a list or tuple keeps its items, however many. Any other value is returned as it is."""
     if isinstance(value, int):
         # frameworks take kernel_size=3 for (3, 3)
         return (value,) * axes

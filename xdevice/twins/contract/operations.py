@@ -226,7 +226,7 @@ def _stateless(path: str, name: str) -> Layer:
 
 
 def _root(thing: object) -> str:
-    """The top-level package in which a class or function is defined; "" if it does not say that."""
+    """The top-level package in which a class or function is defined; "" for an object without `__module__`."""
     return str(getattr(thing, "__module__", "")).partition(".")[0]
 
 
@@ -253,7 +253,8 @@ class _Lines:
             return self._names
         # the line that the last layer is in
         end = self._in_line(self._model, WHOLE)
-        # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning
+        # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning. The comparison
+        # below is true if `line` is WHOLE and `end` is not
         return {
             path: "begin" if line == WHOLE != end else line
             for path, line in self._names.items()
@@ -271,8 +272,8 @@ class _Lines:
             self._count(child.itself)
 
     def _in_line(self, module: Any, line: str) -> str:
-        """Names the line of each layer in `module`, which calls its children one after another. `line` is the line that
-        the first of them is in; returns the line that goes on after the last."""
+        """Names the line of each layer in `module`, which calls its children one after another. `line` is the name of
+        the line that the first of them is in; returns the name of the line that goes on after the last."""
         for path, child, inside, *_ in self._inside(module):
             # a module with two places is listed once, so the list does not show the order of its calls. The name of
             # the line behind it includes the line before it, because both places need different names
@@ -337,9 +338,10 @@ def _activation_of(
 ) -> Layer:
     """Reads a layer of the class `cls`, or of a subclass, as the entry for an activation; as the entry of an unknown
     layer if it is a subclass that may compute something else."""
-    # without settings, nothing would show that the subclass differs
+    # listed as unknown under three conditions: the class has no settings, which could show a difference; the layer is
+    # of a subclass; and the subclass is the framework's own, because a user's with code of its own does not come here
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
-        # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
+        # as PyTorch's quantized ReLU6, which is a subclass of ReLU
         return other(path, layer)
     return activation(path, cls.__name__, **_settings(layer, attributes))
 
@@ -551,7 +553,7 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
     """Whether one of these methods of a layer is defined outside the framework's package, so that it is unknown what
-    the layer computes."""
+    the layer computes. Also true for a layer that defines none of them and inherits none."""
     # the class whose code is run: the first of the layer's class and its bases that defines one of the methods
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),

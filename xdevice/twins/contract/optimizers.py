@@ -95,7 +95,8 @@ steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType(
     {"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1}
 )
-"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the sign of the formula."""
+"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the sign of the formula. The
+module `models.optimizer_states` computes one from the other."""
 
 
 class Parameter(NamedTuple):
@@ -122,14 +123,15 @@ class Optimizer(NamedTuple):
     parameters: tuple[Parameter, ...]
     """The parameters in the framework's order; empty if the optimizer does not know them yet."""
     arguments: Mapping[str, str]
-    """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`."""
+    """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`. A value with spaces
+    is a sentence for a setting that no argument alone makes."""
 
 
 def kind_of(
     optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]
 ) -> str:
-    """Returns the kind of an optimizer, by its class. `kinds` gives the kind of each class that can be read, and
-    `unsupported` is `Backend.unsupported`, whose error is raised for any other class."""
+    """Returns the kind of an optimizer, by its class. `kinds` gives the kind of each class that can be read. Raises
+    `UnsupportedError` for any other class; `unsupported` is `Backend.unsupported`, which makes the error."""
     # by the exact class, because a subclass may compute anything
     kind = kinds.get(type(optimizer))
     if kind is None:
@@ -147,8 +149,8 @@ def settings_of(kind: str) -> dict[str, object]:
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
     """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Numbers of
-    any library, and tensors with one number, become floats. Raises `ValueError` for a setting that does not exist, and
-    if a setting without a default is not stated."""
+    any library, and tensors with one number, become floats, or bools if the default is a bool. Raises `ValueError` for
+    a setting that does not exist, and if a setting without a default is not stated."""
     every = settings_of(kind)
     unknown = stated.keys() - every.keys()
     missing = [

@@ -167,7 +167,7 @@ class Lister:
             self._state.differences.append(line)
             self._state.settings.append(line)
 
-    # what has no counterpart
+    # parameters without a counterpart
 
     def _list_unpaired(self, twin: Twin, other: Twin, is_target: bool) -> None:
         """Lists the parameters of `twin` that have no counterpart in `other` as unmapped, each with the reason.
@@ -234,7 +234,7 @@ class Lister:
         self._state.differences.append(f"the outputs on inputs= {how}; {where}")
         return False
 
-    # what was not compared
+    # lines about everything that was not compared
 
     def _doubts(self, agree: bool) -> Iterator[str]:
         """Yields lines about everything that was not compared. If the outputs agree, only differences that show in
@@ -372,7 +372,8 @@ class Lister:
             )
 
     def _knows_activations(self) -> bool:
-        """Whether the activations of both models are layers, and were compared."""
+        """Whether the activations of both models are layers, and were compared: each model has some, and none of them,
+        nor any layer of an unknown class, is left without a counterpart."""
         twins = (self._source, self._target)
         each = [
             [layer for layer in twin.sequence or () if layer.kind == "activation"]
@@ -641,7 +642,8 @@ def _is_missing(
 
 
 def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
-    """Returns the difference for a layer that only one of the two models has at `place`; the other one is None."""
+    """Returns the difference for a layer that only one of the two models has: one of `one` and `other` is None. `place`
+    is a text that says where in the model, such as "behind features.3"."""
     texts = [
         "missing" if layer is None else layer.settings.get("function", "there")
         for layer in (one, other)
@@ -662,9 +664,11 @@ def _set_alike_in_each(
     )
     if any(_between(layers[0], layer) for layers in (one, other) for layer in layers):
         return None
-    # all layers of each model are alike, so the first ones stand for all
+    # all layers of each model are alike, so the first ones stand for all; there are some, because `compare_gaps` passes
+    # only kinds that both models have
     is_another = one[0].settings.get("function") != other[0].settings.get("function")
-    meet = any(place in theirs for place in ours if place[1] == kind)
+    # a gap is a pair of a number and a kind
+    meet = any(gap in theirs for gap in ours if gap[1] == kind)
     return (one, other) if meet or not is_another else None
 
 
@@ -704,14 +708,15 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
 
 
 def _with_axis(layer: Layer, other: Layer) -> Settings:
-    """Returns the settings of `layer`, with the axis counted from the end if the layer or its counterpart `other` has
-    the number of axes."""
+    """Returns the settings of `layer`, with the axis counted from the end, and without `ndim`, if the layer or its
+    counterpart `other` has the number of axes (`ndim`); otherwise unchanged."""
     # two paired layers have the same number of axes
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer.settings
     axis = layer.settings["axis"]
-    if axis is None:  # PyTorch's softmax chooses its axis by the number of axes
+    if axis is None:
+        # PyTorch's softmax without a `dim` takes axis 0 for an input of 0, 1 or 3 axes, and otherwise axis 1
         axis = 0 if axes in (0, 1, 3) else 1
     settings = {
         **layer.settings,
@@ -744,12 +749,14 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
 
 def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     """Returns `layer`, which comes after the padding layer `pad`, with the zeros added to its own padding; None if that
-    would compute something else. `behind` is the layer before the zeros, or None."""
+    would compute something else. `behind` is the layer before `pad` in their line, or None."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
     # a max pool ignores its own padding, but zeros in the image change a maximum, unless all numbers are at least 0
     takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
+    # three reasons against it: the new pixels are not zeros, the layer has no place for them, or its own padding is not
+    # known as numbers for the same axes
     if not (
         is_zeros
         and takes

@@ -100,7 +100,7 @@ def _with_lists(
 
 def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
     """Returns the state with one array for all gates of a recurrent cell, as in Flax's nnx, in place of linen's one
-    array for each gate."""
+    array for each gate. `done` gets a line for each such cell."""
     # for each array of a gate, the name of the joined array and the names of all of its gates
     joins: dict[str, tuple[str, list[str]]] = {}
     for path, kind in dialects.linen_cells(source):
@@ -160,12 +160,14 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """Returns Haiku's names for the tensors of one module, by their own names; those that need no other name are left
     out. `shapes` gives the shape of each tensor by its name in the module."""
+    # three conditions: the names are those of a tuple's items, the first item has the axes of a weight, and the second
+    # is a vector, as a bias is, or missing
     if (
         shapes.keys() <= {"0", "1"}
         and len(shapes.get("0", ())) > 1
         and len(shapes.get("1", (1,))) == 1
     ):
-        # a tuple of weight and bias, as in JAX's stax
+        # as in JAX's stax
         return {"0": "w", "1": "b"} if len(shapes) == 2 else {"0": "w"}
     is_norm = shapes.keys() == {"g", "b"} and all(len(shape) == 1 for shape in shapes.values())
     if is_norm:
@@ -173,6 +175,7 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     numbered = {last: match for last in shapes if (match := _NUMBERED.fullmatch(last))}
     # "b2" is the name of a bias only if there is a "w2"
     weights = {match["rest"] for match in numbered.values() if match["what"] in "wW"}
+    # a name without a number counts only in capitals: "w" and "b" are Haiku's names already
     return {
         last: layouts.join(match["rest"], match["what"].lower())
         for last, match in numbered.items()
@@ -181,7 +184,8 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 
 def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Returns the state without the names that PyTorch's wrappers put into paths."""
+    """Returns the state without the names that PyTorch's wrappers put into paths; unchanged if there are none, or if
+    two names would become equal. `done` gets a line if names were changed."""
     plain = {
         name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
         for name in source
@@ -198,7 +202,8 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with a prefix removed from its names, or put before them, if more of `paths` then match.
+    """Returns the state with a prefix removed from its names, or put before them, if more of `paths` then match;
+    otherwise unchanged. `done` gets a line if names were changed.
     Examples are "module." of a data-parallel model, "model." of a training program, and the name of a backbone."""
     best, most = ("", ""), _count(source, paths)
     # both are tried: a state may have a prefix that the target's paths lack, or lack one that they have
@@ -231,7 +236,8 @@ def _starts(names: Collection[str]) -> list[str]:
 
 
 def _with_words(names: Iterable[str], off: str, on: str) -> list[str]:
-    """Returns the names with the prefix `off` removed and the prefix `on` added; none if two would be equal."""
+    """Returns the names with the prefix `off` removed and the prefix `on` added; [] if two would be equal, so that no
+    path matches."""
     new = [on + name.removeprefix(off) for name in names]
     return new if len(set(new)) == len(new) else []
 
@@ -281,7 +287,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     origin = header.origin if header else backend.name
     ways = recognition.dialects_of(origin, request.layout)
     every = recognition.readings(ways, variables, kinds, wanted, back)
-    # a dict of NumPy or JAX arrays is laid out as in PyTorch, unless its names show another dialect
+    # a dict, and a file of NumPy or JAX arrays, is laid out as in PyTorch, unless its names show another dialect
     is_torch_assumed = header is None or origin in ("numpy", "jax")
     reading = recognition.chosen_reading(every, is_torch_assumed)
     _require_stated(reading, stated, ways[reading.dialect], variables)
@@ -324,7 +330,8 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
 def _require_stated(
     reading: recognition.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]
 ) -> None:
-    """Raises `StateError` if the state lacks a layer whose kind `kinds=` gives."""
+    """Raises `StateError` if the state lacks a layer whose kind `kinds=` gives. `stated` are these kinds by path, and
+    `way` returns the parts of a layer in the dialect of `reading`."""
     for path in reading.lacking:
         if path in stated:
             names = [layouts.join(path, part.name) for part in way(stated[path], {})]

@@ -137,8 +137,8 @@ def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
     """Whether the names `one` and `two` would fit `second` and `first` better than `first` and `second`."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
-    # in each model, the two names differ only in their numbers, and no name is the same in both models: layers are
-    # then numbered in their order
+    # three conditions: the two names of the source differ only in their numbers, so do those of the target, and no name
+    # is in both models. Layers are then numbered in their order
     if (
         stem == other_stem
         and target_stem == other_target_stem

@@ -569,7 +569,7 @@ def _values(
                 continue
             wanted = dtype_name(slots[name].dtype)
             if slot == terms.STEP or slot in terms.POWERS:
-                # this is one number, and the target's state has an array of any shape for it
+                # `array` is one number here, and the target's state has an array of any shape for it
                 array = np.full(tuple(slots[name].shape), array, wanted)
             if array.dtype.name != wanted:
                 came = array.dtype.name
@@ -599,11 +599,12 @@ def _canonical(
         array = ours.backend.to_numpy(sources[name])
         if slot in terms.FORMS:
             # with a rate of 0 these products are 0, and the momentum cannot be recovered
+            # the sign of the formula times the rate
             if rate := terms.FORMS[slot] * float(settings["lr"]):
                 state[_plain(slot)] = array / np.asarray(rate, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])
-        # beta2 is nearer to 1, so its power stays above zero for more steps than that of beta1
+        # of the two powers only that of beta2 is read: it is nearer to 1, so its power stays above zero for more steps
         elif slot == terms.POWERS[1]:
             state[terms.STEP] = _steps(float(array.reshape(-1)[0]), float(settings["beta2"]))
         elif slot not in terms.POWERS:
@@ -613,7 +614,8 @@ def _canonical(
 
 def _steps(power: float, beta: float) -> int:
     """Returns the number of steps t that were taken, from `power`, which is beta^(t + 1). If the power has become 0, t
-    is only a lower bound: any large t is right, because Adam's correction is then 1."""
+    is only a lower bound: any large t is right, because Adam's correction is then 1. 0 for a beta that is not between 0
+    and 1, whose power does not tell t."""
     smallest = float(np.finfo("float32").tiny)
     return (
         max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)

@@ -61,8 +61,9 @@ def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
 
 
 def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
-    """Returns the pairs of layers that the user gave as `names=`, without those of single tensors. Raises `StateError`
-    for a path without a layer, and for a layer of the target that is given twice."""
+    """Returns the pairs of layers that the user gave as `names=`, without those of two single tensors. Raises
+    `StateError` for a path without a layer, also if it is that of a single tensor, and for a layer of the target that
+    is given twice."""
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [
@@ -107,6 +108,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
                 f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
+        # the texts beyond the last `*` of the target are dropped
         for path, groups in fitting.items():
             every[path] = first + "".join(
                 group + piece for group, piece in zip(groups, pieces, strict=False)
@@ -131,7 +133,7 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
             for layer in ours.layers
             if layer.path in target_by_path
         ]
-    # the same order within each kind is enough: some models define their norms behind all other layers
+    # the same order within each kind is enough: some models define all of their norms after the other layers
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
         return _in_order(by_kind, others)
@@ -157,8 +159,8 @@ def _is_part(few: Unpaired, many: Unpaired) -> bool:
 def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Returns the pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape
     would fit better with their counterparts exchanged."""
-    # the paths of the source and of the target
-    here, there = ours.paths, theirs.paths
+    # the paths of the layers, in order
+    sources, targets = ours.paths, theirs.paths
     # the indices of the layers of each kind and shape: only these can be mistaken for one another
     groups: dict[Signature, list[int]] = {}
     for place, signature in enumerate(ours.signatures):
@@ -166,7 +168,7 @@ def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     crossed: set[int] = set()
     likely: dict[str, str] = {}
     for places in groups.values():
-        paths, others = [here[place] for place in places], [there[place] for place in places]
+        paths, others = [sources[n] for n in places], [targets[n] for n in places]
         if pairs := crossings(paths, others):
             crossed.update(places[number] for pair in pairs for number in pair)
             likely |= guess(paths, others)
@@ -210,10 +212,9 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
         ours, theirs = strided
     likely: dict[str, str] = {}
     for signature in dict.fromkeys(ours.signatures):
-        # the paths in the source and in the target
-        here, there = (twin.only([signature]).paths for twin in (ours, theirs))
-        in_order = len(here) == len(there) and not (by_names and crossings(here, there))
-        likely |= dict(zip(here, there, strict=True)) if in_order else guess(here, there)
+        paths, others = (twin.only([signature]).paths for twin in (ours, theirs))
+        in_order = len(paths) == len(others) and not (by_names and crossings(paths, others))
+        likely |= dict(zip(paths, others, strict=True)) if in_order else guess(paths, others)
     return likely
 
 

@@ -96,7 +96,7 @@ class Twin(NamedTuple):
         return shapes_of(self.variables, layer)
 
     def forms(self, layers: Iterable[Layer]) -> list[Form]:
-        """The kind of each layer and the shapes of all its parameters except counters."""
+        """The kind of each layer and the shapes of all its parameters except counters, in PyTorch's layout."""
         forms = []
         for layer in layers:
             shapes = shapes_of(self.variables, layer)
@@ -113,7 +113,8 @@ class Twin(NamedTuple):
         return ours == theirs
 
     def signature(self, layer: Layer) -> Signature:
-        """A layer's kind, and the shape, in PyTorch's layout, of a parameter that every layer of the kind has."""
+        """A layer's kind, and the shape, in PyTorch's layout, of the first parameter in `_TELLING` that the layer has;
+        only the kind if it has none of them. The inputs of a convolution's weight are those of all its groups."""
         shapes = self.shapes(layer)
         name = next((name for name in _TELLING if name in shapes), None)
         if name is None:
@@ -266,7 +267,8 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
 
 
 def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
-    """Whether a layer has the shapes of its counterpart in the other model, for the parameters that both have."""
+    """Whether a layer has the shapes of its counterpart in the other model, in PyTorch's layout, for the parameters
+    that both have."""
     ours, theirs = twin.shapes(layer), other.shapes(counterpart)
     return all(theirs.get(name, shape) == shape for name, shape in ours.items())
 
@@ -275,7 +277,8 @@ def is_unread(layer: Layer) -> bool:
     """Whether the settings of the layer are unknown, because its kind is known only from `kinds=`, or from names and
     shapes."""
     return (
-        # a layer that was read from an object has further settings, such as eps or stride
+        # a layer that was read from an object has further settings, such as eps or stride. Only an attention that was
+        # put together from linear layers has none: `differences` reports it by itself
         layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
         and layouts.ASSEMBLED not in layer.settings
     )
@@ -338,6 +341,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
         places = [(source, path)] + (
             [] if target is None else [(target, names.get(path, path))]
         )
+        # the layers that the key means, as pairs of the backend's name and the layer's kind
         of_classes = [
             (twin.name, layer.kind)
             for twin, place in places

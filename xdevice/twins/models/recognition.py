@@ -223,7 +223,8 @@ def _shapes_differ(
 
 
 def _fits(layer: Layer, variables: Variables) -> bool:
-    """Whether the shapes of a layer fit its kind, and a bias has a number for each output."""
+    """Whether the shapes of a layer fit its kind, and a bias has a number for each output. False, too, if the layout's
+    rule cannot be applied to these shapes."""
     try:
         check_shapes(layer, variables)
         shapes = shapes_of(variables, layer)
@@ -246,8 +247,8 @@ def _fits(layer: Layer, variables: Variables) -> bool:
 def _by_names(
     way: PartsOf, variables: Variables, wanted: Twin | None
 ) -> tuple[list[Layer], dict[str, list[str]]]:
-    """Returns the layers that follow from the names and shapes of tensors; and the possible kinds of each layer that
-    may be of several, by its path. The first of these kinds is the guess, and the layer has it."""
+    """Returns two things: the layers that follow from the names and shapes of tensors; and by path, for each layer that
+    may be of several kinds, these kinds. The first of them is the guess, and the layer has it."""
     # the tensors of each module
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
@@ -255,7 +256,8 @@ def _by_names(
     layers: list[Layer] = []
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
-    # the modules around each group, the outermost first, because an attention or cell may contain others
+    # the path of each group and of the modules around it, the outermost first, because an attention or cell may contain
+    # others
     around = [["", *reversed(list(paths_in(group)))] for group in groups]
     # first attentions and recurrent layers, which consist of several modules
     for path in dict.fromkeys(chain.from_iterable(around)):
@@ -334,7 +336,7 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
     return sorted(possible, key=lambda layer: layer.kind not in meant)
 
 
-# asking
+# asking the user for the kinds
 
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
@@ -366,4 +368,5 @@ def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), {})[path] = kind
     for pattern, own in groups.items():
         same = set(own.values())
+        # either the one pattern, or the paths as they are
         yield from [(pattern, same.pop())] if len(own) > 1 and len(same) == 1 else own.items()

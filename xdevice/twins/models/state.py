@@ -277,6 +277,7 @@ class Writer:
                 self._list_missing(part, missing)
             else:
                 self._write(layer, part, [values[name] for name in part.of])
+        # PyTorch's names of all parameters that some part of the target takes
         used = {name for part in parts for name in part.of}
         for name, value in values.items():
             if name not in used:
@@ -298,8 +299,8 @@ class Writer:
         return values
 
     def _values_of(self, name: str) -> tuple[Array, Device]:
-        """Returns the values of a variable of the source, and its device. A variable on meta has no values: its array
-        has its shape and dtype, and takes almost no memory."""
+        """Returns the values of a variable of the source, and its device, the CPU for a tensor of a file. A variable on
+        meta has no values: its array is zeros of its shape and dtype, and takes almost no memory."""
         value, backend = self._source.variables[name], self._source.backend
         # a tensor of a file is read when it is needed, so that only one is in memory
         if isinstance(value, FileTensor):
@@ -316,6 +317,7 @@ class Writer:
         one weight, or splits one weight into two parameters. The outputs are then equal, but training differs."""
         self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
+        # the target's layer has a weight norm, which it can have only if `like` is given
         is_wanted = _has(g, parts)
         # both layers have a weight norm, or neither
         if is_wanted == (g in values):
@@ -325,6 +327,7 @@ class Writer:
             values["weight"] = direction._replace(
                 array=layouts.of_norm(norm.array, direction.array)
             )
+        # there is no weight if `_read` has left it out, because its values cannot be converted
         elif self._like is not None and "weight" in values:
             weight = values.pop("weight")
             shape = self._like.shapes(layer._replace(parts=tuple(parts)))[g]
@@ -372,7 +375,8 @@ class Writer:
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
-        """Lists a part of the target for which the source lacks the parameters `missing`."""
+        """Lists a part of the target for which the source lacks the parameters `missing`, PyTorch's names. Lists
+        nothing if there is no `like` and the source has none of the part's parameters."""
         if part.of == (layouts.COUNTER,):
             self._list(
                 f"{part.name}: {self._source.name} does not count batches, so it is unchanged"
@@ -384,16 +388,21 @@ class Writer:
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
-        """Lists a parameter of the source that no part of the target takes."""
+        """Lists a parameter of the source that no part of the target takes: as a difference if it is a count of
+        batches, otherwise as unmapped. `name` is PyTorch's name of it. Not listed if the values that are left out
+        change nothing, and the rest of the source's variable found a place."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(
                 f"{origin}: left out, because {self._target.name} does not count batches"
             )
-        # a bias of zeros changes nothing, so it is not listed; on meta it is not known whether a bias is zeros
+        # only the biases of an attention's projections have names with a dot, such as "k_proj.bias". Three of them may
+        # be one variable, which the branch below does not list if another of the three found its place. So a bias that
+        # is not zeros is listed here in any case; on meta it is not known whether a bias is zeros
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, but only zeros can be left out"
-        # another part of the same variable may have found its place
+        # any other parameter, also a bias of zeros: listed unless another parameter of the same variable found its
+        # place
         elif not any(origin in names for names in state.origins.values()):
             state.unmapped[origin] = f"{lacks} in this {layer.kind}"
 
@@ -560,17 +569,17 @@ def write_variables(
     """Writes `values` into those of a model's `variables` that have the same names. Each value has the dtype and the
     shape of its variable, and may be on another device."""
 
-    def there(name: str) -> Any:
-        """Returns the value on the device of its variable."""
+    def on_its_device(name: str) -> Any:
+        """Returns the value with this name on the device of its variable."""
         place, value = backend.device_of(variables[name]), values[name]
         return value if backend.device_of(value) is place else backend.move(value, place)
 
     # JAX arrays are immutable, so the modules get new arrays
     if backend.has_layers(model):
-        backend.write_layers(model, {name: there(name) for name in values})
+        backend.write_layers(model, {name: on_its_device(name) for name in values})
         return
     for name in values:  # one at a time, so that no second copy of a model is on its device
-        backend.write(variables[name], there(name))
+        backend.write(variables[name], on_its_device(name))
 
 
 def _misfits(
@@ -611,7 +620,8 @@ def _misfits(
 def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each variable that gets no value, and for each that is still in `unmapped`."""
+    """Yields a line for each variable that gets no value, and for each name in the `unmapped` of a `State` that has no
+    value. Variables in `skipped`, and counts of batches, may be without one."""
     present = {id(variables[name]) for name in state if name in variables}
     unmapped, skipped = (
         (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
@@ -644,7 +654,8 @@ def _form(x: Any) -> str:
 
 
 def _is_writable(backend: Backend, variable: Any) -> bool:
-    """Whether values can be written into a variable: one that has a tensor inside always can."""
+    """Whether values can be written into a variable. An object with a tensor inside, such as a tf.Variable, always can
+    be written."""
     return backend.tensor_of(variable) is not None or backend.can_write(variable)
 
 

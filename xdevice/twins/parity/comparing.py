@@ -307,9 +307,10 @@ def _of_unmapped(pair: ReadPair) -> Comparison:
 
 def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
     """The `Comparison` of two models whose parameters agree, but whose layers' settings differ or could not be
-    compared."""
+    compared. `settings` has at least one line; `modes` are the lines about training mode."""
     lines = [*settings, *modes]
     text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_BOTH}"
+    # a line begins with the path of its layer and a colon
     apart = difference("settings", text, settings[0].partition(":")[0])
     return apart._replace(settings=tuple(lines))
 

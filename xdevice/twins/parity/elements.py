@@ -100,7 +100,7 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
     x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
 
     def agree(one: Any, other: Any) -> bool:
-        # `one` and `other` are parts or views of the two leaves
+        """Whether two parts or views of the leaves are equal within the tolerance."""
         error, limit = _errors_of(one.ravel(), other.ravel(), allowed, rule.equal_nan)
         return not (error > limit).any()
 
@@ -207,7 +207,7 @@ def _excess(error: Any, limit: Any) -> Any:
     is infinite or no error is allowed."""
     with numpy.errstate(all="ignore"):
         excess = error / limit
-    # 0 / 0, where nothing is allowed and nothing is off, is NaN too, and the next line makes it 0
+    # 0 / 0, where nothing is allowed and nothing is off, is NaN: infinite here, and 0 by the last line
     excess[numpy.isinf(error) | numpy.isnan(excess)] = math.inf
     excess[error == 0] = 0.0
     return excess
@@ -238,8 +238,8 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
             ulp_distance(a.imag, b.imag, dtype),
         )
         return None if real is None or imaginary is None else max(real, imaginary)
-    here, there = _place_among(actual, dtype), _place_among(expected, dtype)
-    return None if here is None or there is None else abs(here - there)
+    mine, its = _place_among(actual, dtype), _place_among(expected, dtype)
+    return None if mine is None or its is None else abs(mine - its)
 
 
 def _place_among(x: Any, dtype: str) -> int | None:

@@ -71,8 +71,8 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """Returns the comparison, with a note in its text if its difference has a known cause: one of `notes`, which come
-    from `vanishing`, or else the variance of a batch norm."""
+    """Returns the comparison, with a note in its text if values differ for a known reason: one of `notes`, which come
+    from `vanishing`, or else the variance of a batch norm. Any other comparison is returned as it is."""
     if comparison.problem != "values":
         return comparison
     usual = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""

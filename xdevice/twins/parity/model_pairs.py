@@ -132,6 +132,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         )
     # containers are walked before anything is read, so that two models at one path stay models
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
+    # with new lists, because they are extended below, and all pairs share the default ones
     whole = ReadPair([], [], {}, [], [], [])
     for key, (path, value) in ours.items():
         # `pop` leaves in `theirs` what `actual` lacks
@@ -219,6 +220,7 @@ def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
 
 
 def _is_float(dtype: str) -> bool:
+    """Whether the name of a dtype is that of a float, such as "bfloat16"."""
     return "float" in dtype
 
 
@@ -251,6 +253,7 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     """Reads two values that have the same path in what is compared. If one of two models has to be converted, both are
     read under the names of the other; any other values are read under their own names."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
+    # a `State` has the names of the model that it was converted for already
     if isinstance(actual, State) and theirs is not None:
         return _match_with_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
@@ -267,8 +270,8 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     else:
         pair = _convert(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
-        # for two models of one framework, the lines about their layers say more than the names of
-        # the parameters that one of them lacks
+        # for two models of one framework, the lines about their layers say more than the names of the parameters that
+        # one of them lacks. These names stay if there are no such lines
         lines = between(ours.backend, actual, expected)
         pair = pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
     return pair._replace(modes=_modes(ours, theirs))
@@ -310,10 +313,10 @@ def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     """Whether both models have parameters of the same names, and each belongs to the same kind of layer in both, in the
     same layout. Names alone do not suffice: PyTorch's Linear and the Conv1D of transformers have the same names, but
     one has its weight transposed."""
-    here, there = ours.places(), theirs.places()
-    if here.keys() != there.keys():
+    one, other = ours.places(), theirs.places()
+    if one.keys() != other.keys():
         return False
-    return all(here[name].is_like(there[name]) for name in here)
+    return all(one[name].is_like(other[name]) for name in one)
 
 
 def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:

@@ -82,6 +82,7 @@ def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
     done: dict[int, Any] = {}
 
     def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
+        """Returns the result of `call`, a call of the model, and names the model's parameters after the first one."""
         # first, because a Keras model may have no parameters before its first call builds them
         result = call()
         # each model once. It is kept alive, because another object could get its id otherwise
@@ -105,6 +106,7 @@ def main() -> None:
     writer, process = LogWriter(backend, log), os.getpid()
 
     def close() -> None:
+        """Writes the operations of this process, when it ends."""
         # not in a forked child, which would overwrite the file of its parent, and not if the backend
         # cannot show its operations
         if os.getpid() == process and log.operations:

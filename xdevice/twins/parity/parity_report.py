@@ -261,7 +261,7 @@ def compare_recordings(
             elif noise is not None:
                 own_rule = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own_rule)
-            # a weight that only one side trains: compared with its values at step 0
+            # a weight that only one side trains: compared with its values at step 0, which `theirs` has for each name
             if comparison.problem == "values" and (call.name, 0) in ours:
                 pairs = [(of[call.name, 0], of[call.key]) for of in (ours, theirs)]
                 note = unchanged_on_one_side(comparison.leaf, pairs)
@@ -463,6 +463,7 @@ def show(report: ParityReport) -> None:
     console = Console()
 
     def say(text: str, style: str | None = None) -> None:
+        """Prints a text as it is, in a style of rich such as "red"."""
         # with `soft_wrap` the terminal breaks long lines, and a path can be copied as a whole. Without
         # `markup`, because rich would take the brackets of an index for its own marks
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -63,6 +63,7 @@ class BackendFolder(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of the backend."""
         return self.ended.backend
 
     @property

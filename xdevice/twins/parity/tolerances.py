@@ -101,7 +101,8 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     if noise is not None and dtype in (None, "float32"):
         words = f"{_NOISES:g} * {noise:.3g} that rounding alone does up to this step"
         if dtype is None:
-            # ints that are counted from floats, such as correct predictions, may change by rounding
+            # ints that are counted from floats, such as correct predictions, may change by rounding; without any noise
+            # they must be equal
             return Allowed(0.0, lambda size: _NOISES * noise, words) if noise else None
         text = f"{words}, + {_FLOOR:.2g} * max|expected|"
         return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
@@ -122,6 +123,7 @@ def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | Non
     bools. A complex dtype counts as that of its parts. A Python number takes the dtype of the other leaf, and two
     Python floats take the dtype of the run. Raises `DTypeError` for a dtype without a tolerance."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
+    # every name except "bool" and those of ints, such as "int8" and "uint8"
     floats = {
         PARTS.get(name, name)
         for name in names

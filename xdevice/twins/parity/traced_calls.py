@@ -156,17 +156,17 @@ def _pair_calls(
     frameworks need an additional call that builds the model."""
     start = 0
     for its in theirs:
-        for place in range(start, len(ours)):
+        for index in range(start, len(ours)):
             # within rounding, because the inputs may have been computed
-            if _inputs_apart(ours[place], its) <= distances.OFF["float32"]:
-                yield ours[place], its
-                start = place + 1
+            if _inputs_apart(ours[index], its) <= distances.OFF["float32"]:
+                yield ours[index], its
+                start = index + 1
                 break
 
 
 def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
-    """The largest distance between an input of one call and the same input of the other; infinite if none can be
-    compared."""
+    """The largest distance between an input of one call and the same input of the other. Inputs that only one call has,
+    or that cannot be compared, do not count; infinite if none can be compared."""
     errors = map(distances.error_of, one.arrays("inputs"), other.arrays("inputs"))
     return max((error for error in errors if error is not None), default=math.inf)
 

@@ -43,7 +43,7 @@ def apart(actual: Array, expected: Array) -> float:
 def apart_by_rows(actual: Array, expected: Array) -> float:
     """The distance as in `apart`, enlarged if the rows of a batch are nearly the same: then it is the largest
     difference as a share of how far the rows lie from their mean. A large bias, which all rows share, would otherwise
-    hide differences."""
+    hide differences. Not enlarged if it is 0 or infinite, or if there are fewer than two rows."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance
@@ -97,7 +97,7 @@ def error_of(actual: Array, expected: Array) -> float | None:
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
     """Like `error_of`, for the inputs of a convolution: if the shapes cannot fit, zeros at the edges are removed from
-    both, because in one framework the previous layer may have padded."""
+    both, because in one framework the previous layer may have padded. The batch, axis 0, keeps its zeros."""
     error = error_of(actual, expected)
     if error != math.inf:
         return error
@@ -128,7 +128,8 @@ def layouts(x: Array) -> Iterator[Array]:
 
 def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
     """Yields `x` in this shape, if one of the two shapes has rows and columns as two axes and the other has them as
-    one, as an attention over pixels does, and if both have the channels as an axis. Yields nothing otherwise."""
+    one, as an attention over pixels does, and if both have the batch and the channels as axes. Yields nothing
+    otherwise."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
     for way in layouts(x):
@@ -140,9 +141,10 @@ def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
 
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
     """Yields the array in each order of axes that frameworks use, if it then has the given shape. Axes of one element
-    do not count."""
+    do not count. Yields nothing if no order fits."""
     wanted = tuple(size for size in shape if size != 1)
-    # and with the first two axes exchanged: a recurrent layer may have the steps before the batch
+    # besides the places of channels, the first two axes exchanged: a recurrent layer may have the steps before the
+    # batch
     ways = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
     for way in ways:
         if _squeezed(way).shape == wanted:
@@ -150,20 +152,24 @@ def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 def _squeezed(x: Array) -> Array:
-    """The array without axes of one element."""
+    """The array without its axes of length 1."""
     return x.reshape([size for size in x.shape if size != 1])
 
 
 def _distance(actual: Array, expected: Array) -> float:
-    """The distance between two arrays of one shape that are not empty (see the top of this file)."""
+    """The distance between two arrays of one shape that are not empty: their largest difference, divided by the largest
+    finite number of `expected`. The special cases are those of `apart`: 0 or infinite if `expected` has ints or bools,
+    and infinite where only one array has a NaN or an infinity."""
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
-    # float32 is compared as it is, because widening two large arrays takes longer than the rest
+    # float32 is compared as it is, because widening two large arrays takes longer than the rest; other floats as
+    # float64
     a, b = (
         (actual, expected)
         if actual.dtype == expected.dtype == numpy.float32
         else (wide(actual), wide(expected))
     )
+    # NumPy would warn of inf - inf
     with numpy.errstate(invalid="ignore"):
         off = numpy.abs(a - b)
         most = float(off.max())
@@ -173,7 +179,7 @@ def _distance(actual: Array, expected: Array) -> float:
         most = float(off.max())
     if not most or not math.isfinite(most):
         return most if most == 0.0 else math.inf
-    # if all expected values are 0, the difference itself
+    # if all expected values are 0, or none is finite, the difference itself
     sizes = numpy.abs(b)
     return most / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
 

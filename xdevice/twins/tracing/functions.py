@@ -209,7 +209,7 @@ class _ModelSearch:
                 continue
             visited.add(id(x))
             kept.append(x)
-            # reversed, because the last one of `left` is looked at next
+            # `_inside` also notes what `x` is; reversed, because the last one of `left` is looked at next
             left += reversed(list(self._inside(x)))
 
     def _inside(self, x: Any) -> Iterable[Any]:
@@ -235,7 +235,8 @@ class _ModelSearch:
         return self._in_code(x)
 
     def _in_code(self, x: Any) -> Iterable[Any]:
-        """The objects inside a function or another callable. If it belongs to a framework, notes that one."""
+        """The objects inside a function or another object. If it belongs to a framework, notes that framework, and
+        returns only the function that it wraps, if any."""
         if isinstance(x, partial):
             return [x.func, x.args, x.keywords]
         if isinstance(x, MethodType):

@@ -121,7 +121,7 @@ class TwoRuns:
     def first_gradient(self) -> FirstDifference | None:
         """Finds, going backward from the loss, the first paired layer whose output gets different gradients in the two
         runs; returns None if there is none."""
-        # the name of the layer that was compared before, which gets its gradient earlier
+        # what was compared before the layer at hand, going backward: its name ends the text of a difference
         behind = "the loss"
         # from the last layer on, in the order in which gradients are computed
         for calls, is_input, _ in reversed(list(self._steps())):
@@ -187,14 +187,15 @@ class TwoRuns:
 
     def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
         """The place of the error that exceeds the largest error before it by the greatest factor. `errors` has an error
-        for each of `steps`, and may have one more, that of the models' outputs."""
+        for each of `steps`, and may have one more, that of the models' outputs; None where nothing could be compared.
+        If all are None, the last place is returned, with an error of 0."""
         # `before` begins with a floor: from exact zeros to 1e-9 would otherwise be infinite growth
         before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
-        for place, error in enumerate(errors):
+        for index, error in enumerate(errors):
             if error is None:
                 continue
             if error / before > most:
-                most, number = error / before, place
+                most, number = error / before, index
             # the largest so far, because an error that shrinks and then grows again is not a new one
             before = max(before, error)
         error = errors[number] or 0.0
@@ -318,13 +319,14 @@ class TwoRuns:
         left: Calls = theirs
         for number, call in enumerate(theirs):
             same = (
-                place
-                for place, other in enumerate(ours)
+                index
+                for index, other in enumerate(ours)
                 if self._agree(other.outputs, call.outputs)
             )
-            place = next(same, None)
-            if place is not None:
-                ours, left = ours[place + 1 :], theirs[number + 1 :]
+            index = next(same, None)
+            # everything up to this pair of calls is right
+            if index is not None:
+                ours, left = ours[index + 1 :], theirs[number + 1 :]
         return ours, left
 
     def _name(self, calls: CallPair) -> str:
@@ -377,7 +379,8 @@ def _listed(run: TracedRun, calls: Calls) -> str:
 
 
 def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
-    """An error in words: its size, or, if it is infinite, the shapes of the first arrays or what they hold."""
+    """An error in words: its size, or, if it is infinite, the shapes of the first arrays; if these have the same
+    lengths of axes, that a number differs that has no distance."""
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]

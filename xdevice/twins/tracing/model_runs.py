@@ -73,12 +73,13 @@ class ModelRun:
     # cached, because it is asked for each output
     @cached_property
     def has_channels_last(self) -> bool | None:
-        """`Subject.has_channels_last`."""
+        """Whether the model takes images with their channels last; None if that is not known, as in
+        `Subject.has_channels_last`."""
         return self.subject.has_channels_last
 
     @cached_property
     def outputs(self) -> list[Array]:
-        """The tensors in the result, as NumPy arrays."""
+        """The tensors in the result and in the containers inside it, as NumPy arrays."""
         return [
             numpy.asarray(self.backend.to_numpy(x))
             for x in layer_calls.tensors(self.backend, self.result)
@@ -124,24 +125,25 @@ def arrays_of(inputs: Any) -> Arrays:
 def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
     """The inputs of the run `first` as the model or function `second` takes them: images have their channels on the
     axis where that one expects them. If one of the two is not known, the inputs stay as they are."""
-    here, there = first.has_channels_last, subject_of(second).has_channels_last
-    if here is None or there is None or here == there:
+    ours, theirs = first.has_channels_last, subject_of(second).has_channels_last
+    if ours is None or theirs is None or ours == theirs:
         return arrays
     return {
-        name: distances.moved(x, there) if _is_image(x, first) else x
+        name: distances.moved(x, theirs) if _is_image(x, first) else x
         for name, x in arrays.items()
     }
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
     """Whether an input is a batch of images, and not of sequences. An array of four axes or more is one. For three
-    axes, the kind of the layer that took the array in the run `first` decides."""
+    axes, the kind of the layer that took the array in the run `first` decides; False if none took it."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}
     for call in first.trace.calls:
         taken = call.inputs[0].shape if call.inputs else ()
-        # the first layer whose input has the same batch and the same first axis got this array
+        # the first layer with parameters whose first input has three axes, of which the first two have the same
+        # lengths, got this array
         if call.path in kinds and len(taken) == 3 and taken[:2] == x.shape[:2]:
             return kinds[call.path] in IMAGES
     return False

@@ -125,7 +125,8 @@ class Log:
         shape = array.shape
         # reshaped, because `ascontiguousarray` gives an array without axes one axis
         array = numpy.ascontiguousarray(array).reshape(shape)
-        # a hash of the bytes, so that finding equal arrays among thousands is one look-up
+        # a hash of the bytes, so that finding equal arrays among thousands is one look-up. NumPy cannot view an array
+        # without axes as bytes, so these are copied
         key = hashlib.blake2b(
             array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12
         ).hexdigest()
@@ -161,7 +162,8 @@ class LogWriter:
         follow: Any = None,
         is_backward: bool = False,
     ) -> Any:
-        """Returns the result of `go()`, and keeps the call as an operation of this name.
+        """Returns the result of `go()`, and keeps the call as an operation of this name, unless it is made inside
+        another operation, it returns no tensors with numbers, or the log is full.
 
         `follow(result, put)`, if given, returns the result with hooks that call `put(number, gradient)` for each
         gradient that reaches one of its tensors; `number` counts these from 0.
@@ -224,6 +226,7 @@ class LogWriter:
         operation = self._log.operations[last]
 
         def put(number: int, gradient: Any) -> None:
+            """Keeps the gradient of the output with this index as an operation."""
             # an output without numbers has no key, and its users are not known
             if self._log.is_full or not keys[number]:
                 return
@@ -400,8 +403,8 @@ class TwoPrograms:
     def _closest(
         self, one: Operation | None, other: Operation | None, limit: float
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
-        """`Parting.closest` and `Parting.errors`, for the first wrong operation of the actual program (`one`) and of
-        the expected program (`other`)."""
+        """Returns the values of `Parting.closest` and `Parting.errors`, given the first wrong operation of the actual
+        program (`one`) and of the expected program (`other`). Both are None if one of the programs has none."""
         if one is None or other is None:
             return None, None
         # the first of one side may correspond to any wrong operation of the other side
@@ -420,7 +423,7 @@ class TwoPrograms:
 
 
 def errors(actual: Array, expected: Array) -> Errors:
-    """How far an array is from the expected one, which has the same shape."""
+    """Returns how far an array is from the expected one, which has the same shape. Two empty arrays have no errors."""
     ours, theirs = distances.wide(actual), distances.wide(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):
@@ -472,7 +475,8 @@ class Judge:
         )
 
     def growth(self, operation: Operation) -> float:
-        """How many times larger the error of an operation is than the largest error of its inputs."""
+        """How many times larger the error of an operation is than the largest error of its inputs. Inputs without a
+        close tensor in the other program are not counted."""
         taken = (
             self._distance(key)
             for key in operation.inputs
@@ -482,7 +486,8 @@ class Judge:
         error = max(
             (self._distance(key) for key in self._distinctive_outputs(operation)), default=0.0
         )
-        # arrays further apart than `_ALIKE` are not compared, so larger errors count as that
+        # arrays further apart than `_ALIKE` are not compared, so larger errors count as that; and inputs that are
+        # equal, or have only rounding errors, count as having that much
         return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
@@ -583,7 +588,8 @@ class _Index:
 
 
 def _norm(x: Array) -> float:
-    """The Euclidean norm of all numbers in an array, which no order of axes changes; 0 if it is not finite."""
+    """The Euclidean norm of all numbers in an array, which no order of axes changes; 0 if it is not finite, as with NaN
+    or an infinity."""
     with numpy.errstate(all="ignore"):
         norm = float(numpy.linalg.norm(distances.wide(x).ravel()))
     return norm if numpy.isfinite(norm) else 0.0

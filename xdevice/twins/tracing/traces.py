@@ -79,7 +79,7 @@ class Trace:
     @property
     def calls(self) -> list[LayerCall]:
         """The calls that have ended so far, in order. Reading `calls` copies the tensors to the host."""
-        # gradients may still come while the block is open
+        # gradients may still come while the block is open. Without any call, reading again costs nothing
         if self._is_open or not self._read:
             self._read = self._host()
         return self._read
@@ -109,6 +109,7 @@ class Trace:
         return LayerCall(call.path, number, name, inputs, outputs, gradients)
 
     def _array(self, x: Any) -> Array:
+        """Reads a tensor of the framework to the host, as a NumPy array."""
         return numpy.asarray(self._backend.to_numpy(x))
 
     def add(self, call: Call) -> None:
@@ -195,6 +196,7 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:
+        """Adds a value that this thread records under a name to the trace."""
         # only calls in this thread are recorded, and a value's place among them must be right
         if threading.get_ident() != thread:
             return

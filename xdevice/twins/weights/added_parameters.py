@@ -79,6 +79,7 @@ def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:
+        """Whether one of the words is a part of the name."""
         # `endswith` of an empty tuple is false
         return any(
             part in words or part.endswith(ends) for part in name.replace("/", ".").split(".")

@@ -98,7 +98,8 @@ def _of_file(path: str, files: ExitStack) -> Header:
 
 
 def _of_kind(path: str, kind: foreign.Kind) -> Header:
-    """The contents of a file, or of a folder, of another format that can be read: `kind` says how."""
+    """The contents of a file, or of a folder, of another format that can be read: `kind` says how. Raises
+    `FileFormatError` if it holds no tensors, and the errors of its reader."""
     origin = kind.framework or ""
     # our own readers return NumPy arrays, and need no framework
     backend = registry.load("numpy" if kind.read is not None else origin)
@@ -132,6 +133,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()
     try:
+        # for each tensor, the name of the file that has it
         places: dict[str, str] = json.loads(text)["weight_map"]
         # an index from elsewhere must not make us read files outside its folder
         if any(os.path.basename(place) != place for place in places.values()):

@@ -28,13 +28,14 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
-    """A block in which errors of the system become `FilePathError`s. Their message begins with `what`, which names the
-    user's path, because the system's message may name a temporary file."""
+    """A block in which errors of the system, of safetensors, and every `ValueError` become `FilePathError`s. Their
+    message begins with `what`, which names the user's path, because the system's message may name a temporary file.
+    xdevice's own errors pass unchanged."""
     from safetensors import SafetensorError
 
     try:
         yield
-    # some of ours are a `ValueError` too, and need no change
+    # some of xdevice's errors are a `ValueError` too, and need no change
     except XDeviceError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
@@ -91,7 +92,8 @@ def target_of(path: str | os.PathLike[str]) -> str:
 
 
 def _mode(path: str) -> int | None:
-    """The mode of a file (its type and permissions); None if there is no such file."""
+    """The mode of a file (its type and permissions); None if there is no such file. Other errors of the system, such as
+    a folder that may not be read, are raised."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -140,8 +142,8 @@ def _flush(path: str, flags: int = os.O_RDWR) -> None:
 
 @contextmanager
 def _own_folder(folder: str) -> Iterator[str]:
-    """Makes a new temporary folder in `folder`, and yields its path. The folder stays locked during the block, and is
-    removed at its end."""
+    """Makes a new temporary folder in `folder`, and yields its path. The folder stays locked during the block, unless
+    the file system has no locks, and is removed at its end with all that is in it."""
     import shutil
     import tempfile
 
@@ -153,8 +155,9 @@ def _own_folder(folder: str) -> Iterator[str]:
             with suppress(FileNotFoundError):  # another process has just removed the folder
                 os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
             with _lock(own) as is_ours:
-                # before that, another process may have removed the folder as a leftover, or hold its lock
-                # to remove it (False). None, from a file system without locks, is good enough
+                # two checks, because before the lock another process may have taken the folder for a leftover: it still
+                # holds the lock to remove it (False), or has removed it, and the probe is gone. None, from a file
+                # system without locks, is good enough
                 if is_ours is not False and os.path.exists(probe):
                     yield own
                     return
@@ -164,7 +167,7 @@ def _own_folder(folder: str) -> Iterator[str]:
 
 def _remove_leftovers(folder: str) -> None:
     """Removes the temporary folders in `folder` that killed processes have left behind: those that no living process
-    has locked."""
+    has locked. Leaves all of them if the file system has no locks."""
     import shutil
 
     for entry in os.scandir(folder):
@@ -181,8 +184,9 @@ def _remove_leftovers(folder: str) -> None:
 
 @contextmanager
 def _lock(folder: str) -> Iterator[bool | None]:
-    """Tries to lock a folder for the block, without waiting. Yields whether this process has the lock; None if the file
-    system has no locks."""
+    """Tries to lock a folder for the block, without waiting. Yields True if this process has the lock, and False if
+    another has it. Yields None after any other error, which includes every `OSError`: the file system has no locks, the
+    folder is missing or not writable. A lock that was obtained is released at the end of the block."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(os.path.join(folder, _LOCK), timeout=0)
@@ -196,4 +200,5 @@ def _lock(folder: str) -> Iterator[bool | None]:
     try:
         yield is_ours
     finally:
+        # does nothing if the lock was not obtained
         lock.release()

@@ -152,7 +152,8 @@ def save(path: Path, x: Any) -> None:
 
 def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or "load
-    into", for messages. Raises `ContainerError` if two have the same name, or the format cannot have a name."""
+    into", for messages. Raises `ContainerError` if two have the same name, or the format cannot have a name, and the
+    errors of `_leaves` and `_of_leaf`."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))
@@ -197,7 +198,8 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
-    # a Tree would walk into the modules of Flax and Equinox, instead of asking for their variables
+    # containers with modules are walked here: a Tree would walk into the modules of Flax and Equinox, instead of asking
+    # for their variables
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
             for prefix, keys, leaf in _walk(child, verb):
@@ -321,7 +323,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
-        # a model has thousands of tensors, but few dtypes and shapes
+        # the dtypes and shapes so far, because a model has thousands of tensors, but few of these
         checked: set[str | tuple[int, ...]] = set()
         for name, entry in header.entries.items():
             dtype, shape = entry.dtype, entry.shape
@@ -392,7 +394,8 @@ def _state_to_come(
 ) -> Iterator[tuple[str, _Variable]]:
     """Yields the names in the file and new variables for the state that an optimizer `x` makes only in its first step,
     if the file has values for it. `prefix` is how the names of `x` in the file begin; `variables` are those that exist.
-    Yields nothing for anything but a model or optimizer."""
+    Yields nothing for anything but a model or optimizer, and nothing for a module of JAX, which moves as a
+    container."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -414,6 +417,7 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
         for name, variable in variables.items()
         if variable.model is x
     }
+    # a set of one backend, or of none for anything but a model
     for backend in {variable.backend for variable in state.values()}:
         backend.take_state(x, {name: variable.value for name, variable in state.items()})
 
@@ -470,9 +474,10 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
         loads=True,
     )
     _require_dense(name, variable.backend, variable.value)
-    # a tensor is written in place, and a variable through its model or by its backend
-    is_tensor = variable.backend.tensor_of(variable.value) is not None
-    if not (is_tensor or variable.is_in_layers or variable.backend.can_write(variable.value)):
+    # what a framework calls a variable, such as a tf.Variable, can always be written, and the arrays of a module of JAX
+    # through the module; any other tensor only if its backend says so
+    is_variable = variable.backend.tensor_of(variable.value) is not None
+    if not (is_variable or variable.is_in_layers or variable.backend.can_write(variable.value)):
         raise UnsupportedError(
             f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={variable.backend.name!r})"
         )

@@ -119,7 +119,7 @@ class Header(NamedTuple):
 def open_file(path: str) -> Iterator[Header]:
     """Yields the header of a safetensors file, which stays open in the block. The header and the values come from the
     same file, even if another process replaces it at that moment. Raises `FileFormatError` if it is no safetensors file
-    or is damaged."""
+    or is damaged, `MissingFileError` if it does not exist, and `FilePathError` if it cannot be read."""
     # again if the file was replaced meanwhile
     while True:
         require_plain_file(path)

@@ -110,7 +110,7 @@ def state_in(saved: Any, where: str) -> Found:
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:
-    """Whether a dict is a state already: all its keys are texts, and all its values tensors."""
+    """Whether a dict is a state already: all its keys are texts, and all its values tensors. An empty dict is one."""
     return all(isinstance(key, str) and _is_tensor(value) for key, value in saved.items())
 
 

@@ -75,7 +75,8 @@ def read_paddle(path: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """The contents of a file of Paddle, with an array in place of each tensor, also in dicts inside."""
+    """The contents of a file of Paddle, with an array in place of each tensor, also in dicts inside, and without
+    Paddle's own names of the parameters. Any other object, such as a list, is returned as it is."""
     # a tensor may be a pair of its name and its array
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray):
         value = value[1]
@@ -120,12 +121,14 @@ def read_mxnet(path: str) -> Arrays:
 
 
 def _numbers(file: BufferedReader, form: str) -> tuple[int, ...]:
-    """Reads the next numbers of a file; `form` is their format, as in the module `struct`."""
+    """Reads the next numbers of a file; `form` is their format, as in the module `struct`. Raises `struct.error` if the
+    file ends before."""
     return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
 def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
-    """Reads the next array of an open file of MXNet. Raises `ValueError` if it is sparse or of an old format."""
+    """Reads the next array of an open file of MXNet. Raises `ValueError` if it is sparse, of an old format or cut
+    short, `IndexError` for an unknown code of a dtype, and `struct.error` if the file ends before the numbers."""
     # 0 is the code of dense storage
     magic, storage, axes = _numbers(file, "<Iii")
     if magic not in _MAGIC or storage != 0:
@@ -207,7 +210,7 @@ def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
             pieces = name.partition(":")[0].split("/")
             # names such as `model/dense/dense/kernel:0` lose what is before the layer's own name
             start = pieces.index(layer) if layer in pieces else 0
-            # Keras 3 has another name for this kernel
+            # Keras 3 has another name for this kernel; `pieces[-2:-1]` is empty for a name without a layer
             if pieces[-1] == "kernel" and pieces[-2:-1] and pieces[-2] in depthwise:
                 pieces[-1] = "depthwise_kernel"
             yield (
@@ -263,7 +266,8 @@ def _of_layer(
         ),
         (),
     )
-    # if another variable than the bias is missing, nobody can tell which ones are there
+    # if a variable other than the bias is missing, nobody can tell which ones are there, and they keep their numbers.
+    # So do the variables of a class that is not known, which has no `names`
     is_whole = len(keys) == len(names) or (
         names[-1:] == ("bias",) and len(keys) == len(names) - 1
     )

@@ -119,8 +119,8 @@ class _Search:
             chosen = {path: best.chosen[path] for path in chain.from_iterable(groups)}
             for order in permutations([best.chosen[path] for path in group]):
                 exchanged = dict(zip(group, order, strict=True))
-                # the order of `best` itself needs no run
-                # nor is any needed once all layers agree, or allowed once there were too many
+                # no run is made if all layers agree by now; if there were too many runs; or for the order that `best`
+                # itself has
                 if (
                     not best.apart
                     or not self.may_go_on
@@ -154,6 +154,8 @@ class ForcedRun:
     def __init__(
         self, runs: Runs, calls: dict[str, list[_SourceCall]], guess: Names, fixed: Names
     ) -> None:
+        """Makes the run. `calls` has the calls of the source's layers by path, and `guess` and `fixed` are as in
+        `find_counterparts`. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
         self.chosen: dict[str, str] = {}
         self.sure: dict[str, str] = {}
         self.open: list[str] = []
@@ -172,7 +174,7 @@ class ForcedRun:
         }
         # for each layer of the target, the calls of its counterpart that it has not taken yet
         self._remaining_calls: dict[str, list[_SourceCall]] = {}
-        # the answers of `_has`, by the `id` of the source's call
+        # the answers of `_has` about the input of the target's latest call, by the `id` of the source's call
         self._had_input_by_id: dict[int, bool] = {}
         # the path of the target's layer that was called last
         self._previous = ""
@@ -200,7 +202,7 @@ class ForcedRun:
             return result
         backend = self._runs.target.backend
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
-        # the cached answers are about the input of the previous call
+        # the answers of `_has` so far are about the input of the previous call
         self._had_input_by_id.clear()
         source_path = self._choose(call.path, own_input, _size(call.outputs))
         expected = self._next_call(call.path, source_path, own_input)
@@ -210,7 +212,8 @@ class ForcedRun:
             self.apart.append((call.path, self._previous))
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
-        # some layers return a state in one framework only: each output that is recorded must be replaced
+        # some layers return a state in one framework only. The source must have an output for each one of the target's,
+        # and each tensor in the result must be one of these
         if not len(expected.outputs) >= len(call.outputs) == len(tensors):
             return result
         kind = self._theirs[call.path].kind
@@ -221,6 +224,7 @@ class ForcedRun:
             x = _laid_out(x, y, kind, self._runs.ends)
             if self._counts_time_otherwise(source_path, call.path):
                 x = _time_exchanged(x, y)
+            # an image may have another size, if an earlier layer pads differently: the target goes on with the source's
             if kind not in model_runs.IMAGES and x.shape != y.shape:
                 return result  # for example a recurrent layer that gives one step only, or the sum of both directions
             # a copy in C order, because `x` may be a transposed view of the source's recorded output
@@ -238,7 +242,8 @@ class ForcedRun:
         return None not in (ours, theirs) and ours != theirs
 
     def _has(self, call: _SourceCall, own_input: LayerInput | None) -> bool:
-        """Whether `call`, of a layer of the source, had this input. The answer is kept until the target's next call."""
+        """Whether `call`, of a layer of the source, had this input: the first input of the target's call that is in
+        progress. The answer is kept until the target's next call, because several layers need it."""
         if id(call) not in self._had_input_by_id:
             self._had_input_by_id[id(call)] = is_same(call.input, own_input)
         return self._had_input_by_id[id(call)]
@@ -252,8 +257,9 @@ class ForcedRun:
         remaining = self._remaining_calls.setdefault(
             path, list(self._calls.get(source_path, ()) if source_path else ())
         )
-        place = next((n for n, call in enumerate(remaining) if self._has(call, own_input)), 0)
-        return remaining.pop(place) if remaining else None
+        # 0, the next call, if none had the same input
+        index = next((n for n, call in enumerate(remaining) if self._has(call, own_input)), 0)
+        return remaining.pop(index) if remaining else None
 
     def _as_tensor(self, x: Array, replaced: Any) -> Any:
         """Returns the array `x` as a tensor of the target's framework, to be used in place of the tensor `replaced`: on
@@ -268,7 +274,7 @@ class ForcedRun:
         backend.write(copy, new)
         return copy
 
-    # which layer it is
+    # choosing the counterpart of a layer
 
     def _choose(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Returns the path of the source's layer that is the counterpart of the target's layer at `path`; "" if it
@@ -334,7 +340,8 @@ class ForcedRun:
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
         """Returns those of the source's layers `same` that the source calls next to the counterpart of the layer that
-        was called last. In a U-Net, for example, each block has a layer that takes the same embedding of the time."""
+        was called last, before or after it; [] if that layer has no counterpart. In a U-Net, for example, each block
+        has a layer that takes the same embedding of the time."""
         order, last = list(self._calls), self.chosen.get(self._previous)
         if last not in self._calls:
             return []
@@ -349,7 +356,8 @@ class ForcedRun:
 
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
     """Returns groups of the target's layers, each of two or more. The counterparts of a group's layers may be
-    exchanged, because they have the same kind and input. `ties` is as in `ForcedRun`."""
+    exchanged, because they have the same kind and input. `ties` is as in `ForcedRun`. Empty if there are no ties."""
+    # each group with the candidates of its first layer
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, close in ties.items():
         group = next((paths for paths, inputs in groups if close & inputs), None)
@@ -361,13 +369,13 @@ def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
 
 
 def _size(outputs: Sequence[Any]) -> int:
-    """How many numbers a layer's first output has, regardless of its axes."""
+    """How many numbers a layer's first output has, regardless of its axes; 0 for a layer without outputs."""
     return math.prod(outputs[0].shape) if outputs else 0
 
 
 def _time_exchanged(x: Array, output: Array) -> Array:
-    """Returns `x` with its first two axes (batch and time) exchanged, if it then has the shape of `there`; otherwise
-    unchanged."""
+    """Returns `x` with its first two axes (batch and time) exchanged, if it has three axes or more and then has the
+    shape of `output`; otherwise unchanged."""
     exchanged = x.swapaxes(0, 1) if x.ndim > 2 else x
     return exchanged if exchanged.shape == output.shape else x
 
@@ -375,16 +383,20 @@ def _time_exchanged(x: Array, output: Array) -> Array:
 def _laid_out(
     x: Array, output: Array, kind: str, ends: tuple[bool | None, bool | None]
 ) -> Array:
-    """Returns the source's output `x` in the layout of the target's output `there`, as far as that can be told. `ends`
-    says, first for the source and then for the target, whether channels are last, or is None if that is not known."""
+    """Returns the source's output `x` in the layout of the target's output `output`, as far as that can be told;
+    otherwise unchanged. `kind` is that of the layer. `ends` says, first for the source and then for the target, whether
+    channels are last, or is None if that is not known."""
     ours, theirs = ends
     is_image = kind in model_runs.IMAGES
+    # one side has the pixels along one axis, the other along two
     if is_image and x.ndim != output.ndim:
         return next(distances.regrouped(x, output.shape), x)
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
         return x.reshape(output.shape)  # with an axis for heads, or a pooled image's
+    # a shape that fits decides for anything but an image, whose size may differ too
     if not is_image and x.shape != output.shape:
         return next((way for way in distances.layouts(x) if way.shape == output.shape), x)
+    # there are no channels to move, or it is not known where they are, or they are on the same axis already
     if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x
     moved = distances.moved(x, theirs)

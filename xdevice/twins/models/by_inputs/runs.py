@@ -186,7 +186,7 @@ class Runs:
 
 
 def _off_by_gelu(x: Array) -> Array:
-    """Returns `x` plus the difference between gelu and its tanh form at `x`."""
+    """Returns `x` plus the tanh form of gelu at `x` minus gelu at `x`."""
     # in float64, because the two forms share most of their digits
     wide = x.astype("float64")
     # NumPy has no error function

@@ -33,8 +33,8 @@ class LayerInput(NamedTuple):
 
 
 def as_input(inputs: Sequence[Array]) -> LayerInput | None:
-    """Returns the first of a layer's inputs, with 16-bit floats, integers and complex numbers converted to float64;
-    None if the layer has no inputs."""
+    """Returns the first of a layer's inputs, with 16-bit floats and integers converted to float64, and complex numbers
+    replaced by their absolute values; None if the layer has no inputs."""
     if not inputs:
         return None
     x = inputs[0]
@@ -48,11 +48,13 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
 
 def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
     """Whether two inputs count as the same, in one of the ways that the docstring of this module lists."""
+    # two layers without inputs count as having the same
     if one is None or other is None:
         return one is other
     x, y = _with_equal_axes(one.x, other.x)
     # `y` as an image in the shape of `x`, if one of the two has rows and columns along one axis
     images = list(regrouped(y, x.shape))
+    # arrays with different numbers of axes are not the same, and empty arrays are if their shapes are equal
     if (x.ndim != y.ndim and not images) or not x.size or not y.size:
         return x.shape == y.shape
     tolerance = _SAME * max(one.largest, _TINY)
@@ -131,8 +133,8 @@ def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
 
 
 def _agreement(one: Array, other: Array) -> float:
-    """Returns the larger of two numbers: the share of equal values in two flat arrays, and their correlation, which
-    counts as 0 if one of the arrays is constant."""
+    """Returns the larger of two numbers: the share of equal values in two flat arrays, which counts as 0 if the first
+    has only zeros, and their correlation, which counts as 0 if one of the arrays is constant."""
     largest = float(np.abs(one).max(initial=0.0))
     same = (
         float((np.abs(one - other) <= _SAME * max(largest, _TINY)).mean()) if largest else 0.0

@@ -96,6 +96,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         apart, closest = min(tried, key=lambda one: one[0])
         # with a setting that differs, such as an eps, even the outputs of the right pairing exceed the limit
         if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
+            # the first sentence: the others are advice
             why = str(error).partition(". ")[0]
             doubt = f"not compared: which layer is which; the outputs are closest with this pairing, but {why}"
             return closest._replace(doubt=doubt)

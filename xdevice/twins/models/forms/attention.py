@@ -136,6 +136,7 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
         last = max(map(linear.index, inputs))
         # a module around the attention may own the output layer, as BERT's `attention.output.dense`
         behind = [other for other in linear[last + 1 : last + 2] if _is_in_block(other, layer)]
+        # one output, or none if the next linear layer is in another block
         for output in [only["out"]] if "out" in only else behind:
             yield [*inputs, output]
 
@@ -144,7 +145,8 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
     """Yields pairs of linear layers of one block that follow one another. By its shape, or its shape and name, the
     first may have the rows of query, key and value; the second is the output."""
     for first, output in pairwise(linear):
-        # outputs and inputs of both: the width of the model goes in and comes out, and `inner` is that of all heads
+        # outputs and inputs of both: the width of the model goes in and comes out, and `inner` is that of all heads. A
+        # layer that has its weight in another form, as under a weight norm, has (0, 0)
         (rows, width), (wide, inner) = (
             twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output)
         )
@@ -174,7 +176,7 @@ def _words(layer: Layer) -> set[str]:
     return set(name_in(layer.path).lower().split("_"))
 
 
-# the attention that they are
+# joining a group of linear layers into an attention
 
 
 def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:

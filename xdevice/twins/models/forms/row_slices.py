@@ -69,7 +69,8 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
-    """Returns the layer with only these rows, and appends a line about it to `done`, see `cut`."""
+    """Returns the layer with only these rows, and appends a line about it to `done`, see `cut`. Raises `StateError` if
+    the layer has none of these rows."""
     # the first parameter is the weight, which has its rows on the first axis in PyTorch's layout
     total = next(iter(twin.shapes(layer).values()))[0]
     # as Python's slices do, so that [2:] and [:-1] mean what they say

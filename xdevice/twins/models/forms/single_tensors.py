@@ -151,21 +151,23 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
     shape with a bias. A graph convolution, for example, adds its bias after the sum over the neighbours."""
     lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
     lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
+    # the single tensors, by the module that they are in, and their shape
     biases: dict[object, list[Layer]] = {}
     for single in twin.singles:
         biases.setdefault((parent_of(single.path), twin.signature(single)[1]), []).append(
             single
         )
-    # by the module that they are in, and the number of their rows, which is the shape of a bias
+    # the layers without a bias, by the same key: their module, and the number of their rows, which is the shape of a
+    # bias
     owners: dict[object, list[Layer]] = {}
     for layer in twin.layers:
         if layer.kind in _BIASED and not _has_bias(layer):
             rows: Any = twin.signature(layer)[1]
             owners.setdefault((parent_of(layer.path), rows[:1]), []).append(layer)
     pairs = [
-        (owners[place][0], biases[place][0])
-        for place in owners
-        if len(owners[place]) == 1 == len(biases.get(place, ()))
+        (owners[key][0], biases[key][0])
+        for key in owners
+        if len(owners[key]) == 1 == len(biases.get(key, ()))
     ]
     counts = Counter(twin.signature(layer) for layer, _ in pairs)
     # as in `_fitting`: one bias more or one less would be a guess
