@@ -297,6 +297,8 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
     """Returns the function and the stored arguments of a `functools.partial`, and its other
     attributes."""
     more = attributes(x)
+    # None in place of an empty dict, which would be a container to walk; `__setstate__` takes
+    # None for one
     return [*_PARTIAL, *map(Attribute, more)], [
         x.func,
         x.args,

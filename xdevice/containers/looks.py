@@ -125,6 +125,8 @@ def answers(x: Any) -> bool:
         # a name that no class has: the metaclass may have a `__getattr__` that raises another
         # error
         getattr(type(x), "__xdevice_lacks_it__", None)
+        # both comparisons are True for any ordinary object: they only read the two attributes,
+        # which may raise
         return x.__class__ is not None and getattr(x, "__dict__", None) is not ...
     except Exception:
         return False

@@ -146,7 +146,8 @@ class Stranger:
 
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or by the registered
-        function; the object itself if it is on the device already."""
+        function, which may move it in place; the object itself if it is on the device already.
+        Raises `ContainerError` if the move fails or leaves tensors behind."""
         # an object in which no tensors are found is always moved, because nothing says where it
         # is
         if self.is_on(target) and self.parts:
@@ -156,6 +157,7 @@ class Stranger:
     def copy_to(self, target: Device) -> Any:
         """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be
         copied or moved."""
+        # the type says how it is copied, so it need not be copied and moved
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:

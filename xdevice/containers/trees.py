@@ -412,7 +412,8 @@ def way_of(x: Any, whole: bool) -> Walk | None:
 
 def mover(x: Any) -> strangers.Stranger | None:
     """Returns the `Stranger` for an object whose type is registered with a function that moves
-    it, by a user or a framework; None for any other object."""
+    it, by a user or a framework. Returns None for any other object, and for one whose type no
+    walk has met yet."""
     way = walks.get(id(type(x)))
     if type(way) is not Whole or way.way is None:
         return None

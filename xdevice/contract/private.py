@@ -185,7 +185,9 @@ class Names:
         )
 
     def _is_promised(self, row: Private) -> bool:
-        """Whether the installed framework should have the names of a row in every build."""
+        """Whether the installed framework should have the names of a row in every build: those
+        without a condition (`only`), and "newer" ones if its version is the tested one or
+        later."""
         if row.only == "newer":
             # if the framework is not imported, it counts as the tested version
             installed = getattr(sys.modules.get(self.framework), "__version__", self.tested)
@@ -290,8 +292,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def spelled(row: Private) -> Iterator[str]:
-    """Yields the dotted names of a row. For "*" (all functions) that is the name of the
-    owner."""
+    """Returns an iterator over the dotted names of a row. For "*" (all functions) that is the
+    name of the owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 

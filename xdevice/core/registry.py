@@ -88,7 +88,8 @@ def names() -> tuple[str, ...]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the framework of a backend can be found, without importing it."""
+    """Whether the framework of a built-in backend can be found, without importing it; for any
+    other name, whether an adapter of that name is installed."""
     framework = frameworks.find(name)
     if framework is None:
         return name in entry_points()
@@ -144,8 +145,8 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """Returns a warning if the other package on PyPI, named `xdevice`, is installed too,
-    because both have a file `xdevice/__init__.py`; None if it is not."""
+    """Returns the text of a warning if the other package on PyPI, named `xdevice`, is installed
+    too, because both have a file `xdevice/__init__.py`; None if it is not."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -190,8 +191,8 @@ def _source(point: EntryPoint) -> str:
 
 
 def _nearest(name: str) -> str:
-    """Returns the end of the error for an unknown name: the name that may have been meant, or
-    "" if no name is like it."""
+    """Returns the text after an unknown name in the error: that it is empty, the backend of a
+    library of this name, or a name that may have been meant; "" if none is like it."""
     if not name:
         return ": the name is empty (is a variable such as $XDEVICE_BACKEND unset?)"
     # a module or library in place of the backend: "keras", "jaxlib", "flax"

@@ -61,8 +61,8 @@ def names_virtual_gpus() -> bool:
 
 
 def explicit_choice() -> Backend | None:
-    """Returns the backend that the program itself has chosen by `set_backend`, or by `use_backend` if XDEVICE_BACKEND
-    is not set; None if it has chosen none."""
+    """Returns the backend that the program itself has chosen by `set_backend`, or by an open block of `use_backend` if
+    XDEVICE_BACKEND is not set; None if it has chosen none."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
@@ -252,9 +252,9 @@ class use_backend:
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
         # blocks may be left in a different order than they were entered
-        place = blocks.place_in(entered, self, f"use_backend({self._name!r})")
+        index = blocks.place_in(entered, self, f"use_backend({self._name!r})")
         # without this block, wherever it is in the stack
-        left = entered[:place] + entered[place + 1 :]
+        left = entered[:index] + entered[index + 1 :]
         _entered.set(left)
         _scope.set(left[-1].chosen if left else None)
 

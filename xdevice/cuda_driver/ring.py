@@ -78,7 +78,8 @@ def to_host(
 ) -> bool:
     """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory
     of `array`: after the work on `stream`, or at once if that is None. Returns True when the
-    copy is complete, and False if the framework must make it."""
+    copy is complete, and False if the framework must make it. To be called only if
+    `is_measured` returns True."""
     # waking up a thread would take longer than the copy
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
@@ -90,9 +91,9 @@ def to_gpu(
     array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None
 ) -> bool:
     """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the
-    memory of `x`. Returns True when the source has been read; the copy then goes on as work on
-    `stream`, or is complete if that is None. Returns False if the framework must make the
-    copy."""
+    memory of `x`. To be called only if `is_measured` returns True. Returns True when the source
+    has been read; the copy then goes on as work on `stream`, or is complete if that is None.
+    Returns False if the framework must make the copy."""
     return _done(_ToGpu((x, array), address, source, nbytes, stream))
 
 
@@ -127,7 +128,8 @@ def _loaded() -> ctypes.CDLL | None:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Calls a function of the driver. Raises `DriverError` if it fails."""
+    """Calls a function of the driver, which `is_measured` has loaded. Raises `DriverError` if
+    it fails."""
     status = getattr(_driver, name)(*arguments)
     # 0 is success
     if status:

@@ -121,7 +121,8 @@ class Benchmark:
         self._running: list[Timer] = []
 
     def __enter__(self) -> Benchmark:
-        # a list, because blocks nest and a benchmark may be entered again inside itself
+        # a list, because blocks nest and a benchmark may be entered again inside itself.
+        # `or None`, because `Timer` refuses an empty list, and None means all devices
         self._running.append(Timer(self._targets or None))
         return self
 
@@ -229,6 +230,7 @@ def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, 
     result = fn(*args)
     sync(*targets)
     seconds = perf_counter() - started
+    # after the clock was read: freeing a large result takes time, too
     del result
     return seconds
 
@@ -260,6 +262,8 @@ def _by_events(
         # both events have happened; if the device is still busy, then on other streams
         before = perf_counter()
         sync(*targets)
+        # kept until the wait is over, as in `_once`. Freeing it is timed too: if that takes
+        # longer than the limit, the host's clock is used instead
         del result
         if perf_counter() - before > _IDLE + _MISSED * times[-1]:
             return None

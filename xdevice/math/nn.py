@@ -83,7 +83,8 @@ def _without_scopes(function: F) -> F:
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        # None for a tensor of a type that no function here was called with before
+        # None for a tensor of a type that no function here was called with before, or passed by
+        # keyword: the scopes then stay open, which only costs time
         layers = _seen.get(type(args[0])) if args else None
         scopes = None if layers is None else layers.scopes
         # without an open scope there is nothing to set aside
@@ -459,6 +460,7 @@ def cross_entropy(
     layers, logits = _begin(logits, "cross_entropy")
     labels = layers.indices(labels, "cross_entropy")
     shape, rows = shape_of(logits), shape_of(labels)
+    # equal lengths, the usual case, save the call of `_fit`
     if len(shape) != 2 or len(rows) != 1 or not (rows == shape[:1] or _fit(shape[:1], rows)):
         raise ShapeError(
             f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and {rows}"
@@ -735,6 +737,7 @@ class _Layers(Functions):
         super().__init__(checks)
         own = self.backend.nn()
         self.kernels = by_hand.completed(own)
+        # an adapter's own `gelu` needs no kernel `erf`
         self.has_erf = hasattr(own, "gelu") or hasattr(own, "erf")
         self.ends = self.kernels.ends
         self.guards = self.kernels.guards
@@ -814,6 +817,8 @@ class _Layers(Functions):
         """Raises `IndexError` for indices below 0 or above n - 1, for which frameworks raise
         different errors, or give zeros, NaN or wrong rows. Does nothing while a function is
         traced, when there are no values to read."""
+        # `n` is not known, or the indices are a symbol, or they are a tensor that has values, but
+        # the read would become part of a graph that is traced now
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
         check = partial(self._require_range, indices, n, function)
@@ -976,6 +981,7 @@ def _normed(
         if name != "x":
             parts[name] = part = layers.checks.require(part, REAL_FLOATING, function)
             shape = shape_of(part)
+            # equal shapes, the usual case, save the call of `_fit`
             if shape != vector and not _fit(shape, vector):
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
@@ -999,8 +1005,8 @@ def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bo
 def _ends(values: Any, n: int) -> tuple[int, int]:
     """Returns the least and the greatest of the indices `values`, a NumPy array. If all are in
     `range(n)`, the least is not looked for, and 0 is returned for it."""
-    # read as unsigned integers, negative numbers are larger than all others, so one pass finds
-    # both mistakes
+    # read as unsigned integers, negative numbers are larger than all others (int32: 2**31 or
+    # more), so one pass finds both mistakes
     most = int(values.view(f"u{values.itemsize}").max())
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 

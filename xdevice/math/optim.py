@@ -309,6 +309,7 @@ def _stepped(
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
         new, *rest = zip(*stepped(rows), strict=True)
+        # without the checks of `rows.rebuilt`, which compares new parameters with the old ones
         result = {
             part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)
         }
@@ -414,8 +415,8 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         # at most 1, because the norm is raised to `max_norm`; an `if` on a tensor could not be
         # traced by a compiler
         factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
-        here = _number_for(factor)
-        return rows.rebuilt(rows.applied(lambda g: g * here(g)))
+        factor_for = _number_for(factor)
+        return rows.rebuilt(rows.applied(lambda g: g * factor_for(g)))
 
 
 # schedules

@@ -375,6 +375,8 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 def _check_others(parts: list[Any]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
     because the result can have only one value there."""
+    # `_check_structures` has ensured that either all parts are tensors, which have no other
+    # values, or none is: so `i` below is the index in `parts`
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
@@ -383,6 +385,7 @@ def _check_others(parts: list[Any]) -> None:
     for i, other in enumerate(others):
         for path in {**others[0], **other}:
             mine, first = other.get(path), others[0].get(path)
+            # a value of None differs from no value, for which `get` returns None as well
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
                     f"parts[{i}]{path} is {shown(mine)}, but parts[0]{path} is {shown(first)}; values that are not "

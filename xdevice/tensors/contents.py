@@ -107,9 +107,10 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 
 
 def where(x: Any) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in a container. Returns None if only
-    `places` can find them: the container holds a model or an object of an unknown type, or a
-    tensor that is on several devices."""
+    """Returns the set of the devices of all tensors in a container. Returns None if `places`
+    has to find them or to raise the error: `x` is no container, or holds a model, a symbol, an
+    array that can only be on the host, an object of an unknown type, or a tensor that is on
+    several devices."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
     if batch is None:
         return None
@@ -302,6 +303,7 @@ class _Sorted:
         ]
         backends = {type(value): backend for _, value, backend, _ in tensors}
         batch: Batch = [value for _, value, _, _ in tensors], backends, {}
+        # `or {}` is for type checkers: without `may_be_bound`, the result is never None
         away = _locate(self.x, batch, target, place, is_copy, may_be_bound=False) or {}
         for _, value, backend, kind in self.owned:
             # tensors were looked at above, and data may stay on the host

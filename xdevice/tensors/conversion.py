@@ -233,6 +233,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
         except (BufferError, UnsupportedError) as error:
             if copy is False:
                 raise _not_shared(source, target, error) from error
+        # any other error is unexpected, so it is not hidden by making a copy
         except Exception as error:
             if copy is None:
                 raise
@@ -268,8 +269,8 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether the address and the strides of `x` alone show that the target cannot use its
-    memory."""
+    """Whether it is clear without an attempt that the target cannot use the memory of `x`: it
+    uses no memory of other frameworks, or the address or the strides do not fit."""
     takes = target.takes()
     if takes is None:
         return True

@@ -135,7 +135,8 @@ class WholeModel:
                 self._add(inner, owned.backend, value)
 
     def _is_owner(self, backend: Backend, model: Any) -> bool:
-        """Whether another model contains this one."""
+        """Whether `model`, which was found in an attribute, contains the model of this object,
+        as a parent does to which a layer refers."""
         return any(part is self._model for part in backend.model_parts(model))
 
     def tensors(self) -> list[tuple[str, Any, Backend]]:

@@ -136,6 +136,8 @@ def try_gpu(i: int = 0) -> Device:
     backend = _counted()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
+    # TPUs count only if there is no GPU, as in `num_gpus`. Most backends have no TPUs, which the
+    # first test finds without counting
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
         # with cpu:0, the program would move its work away from the TPU, JAX's default
         return devices.of("tpu", i)
@@ -392,6 +394,8 @@ def _where(xs: tuple[object, ...]) -> set[Device] | None:
     for x in xs:
         if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
+    # several arguments, or one tensor, are searched as the tuple that they are in; one container
+    # without that tuple
     return contents.where(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
 
 
@@ -412,17 +416,17 @@ def _common(places: Iterable[Location]) -> Device | None:
     """Returns the device that all these tensors share; None if there are none. Raises
     `DeviceMismatchError` if two differ."""
     first: Location | None = None
-    for place in places:
+    for location in places:
         if first is None:
-            first = place
-        elif place[1] is not first[1]:
-            raise _mismatch(place, first)
+            first = location
+        elif location[1] is not first[1]:
+            raise _mismatch(location, first)
     return first[1] if first is not None else None
 
 
-def _mismatch(place: Location, first: Location) -> DeviceMismatchError:
+def _mismatch(location: Location, first: Location) -> DeviceMismatchError:
     """Returns the error for a tensor that is not on the device of the first one."""
-    hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
+    hint = location[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(
-        f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}"
+        f"{location[0]()} is on {location[1]}, expected {first[1]} where {first[0]()} is; {hint}"
     )

@@ -88,7 +88,7 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     """Returns the loss of each element for `xdevice.nn.binary_cross_entropy_with_logits`."""
     xp = array_namespace(logits)
     # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow. `where` in place of `abs`
-    # and `maximum`, whose gradients at 0 would be others than that of the loss
+    # and `maximum`, whose gradients at 0 differ from the gradient of the loss there
     is_positive = xp.greater(logits, 0.0)
     small = xp.where(is_positive, xp.negative(logits), logits)
     above = xp.where(is_positive, logits, 0.0)

@@ -268,8 +268,9 @@ def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: obj
 
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
-    """Returns the coordinates of a grid: each vector, broadcast along its own axis of the
-    grid."""
+    """Returns a tuple with the coordinates of a grid: each vector along its own axis, broadcast
+    to the shape of the grid. Raises `ShapeError` for a tensor that is not a vector, or another
+    `indexing` than "xy" or "ij"."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]
@@ -281,22 +282,22 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
         checks.require_one_device("meshgrid", *tensors)
         tensors = checks.promoted(tensors)
     # for each vector the axis along which it varies; with "xy" the first two are exchanged
-    places = list(range(len(tensors)))
+    axes = list(range(len(tensors)))
     if indexing == "xy":
-        places[:2] = reversed(places[:2])
+        axes[:2] = reversed(axes[:2])
     shape = [0] * len(tensors)
-    for place, x in zip(places, tensors, strict=True):
-        (shape[place],) = checks.full_shape(x, "meshgrid")
-    return tuple(checks.fused(_along_axes, tensors, tuple(places), tuple(shape)))
+    for axis, x in zip(axes, tensors, strict=True):
+        (shape[axis],) = checks.full_shape(x, "meshgrid")
+    return tuple(checks.fused(_along_axes, tensors, tuple(axes), tuple(shape)))
 
 
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
     """Returns vectors broadcast to one shape, each along its own axis. `arguments` are the
     vectors, then a tuple with the axis of each, and the shape."""
-    *tensors, places, shape = arguments
+    *tensors, axes, shape = arguments
     # the shape of each vector with all other axes of length 1
     ones = (1,) * len(shape)
-    rows = [with_lengths(ones, place, shape[place]) for place in places]
+    rows = [with_lengths(ones, axis, shape[axis]) for axis in axes]
     pairs = zip(tensors, rows, strict=True)
     return [
         checks.kernels.broadcast_to(checks.kernels.reshape(x, row), shape) for x, row in pairs

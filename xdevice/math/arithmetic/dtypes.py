@@ -88,8 +88,9 @@ def with_number(name: str, value: complex) -> str:
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` if the dtype `name` is an integer dtype that cannot hold the number,
-    or if it is a float dtype and the number is an int above all floats."""
+    """Raises `DTypeError` if the number cannot be in a tensor of dtype `name`. An integer dtype
+    takes only ints (and bools) within its limits; any other dtype refuses only ints that are
+    too large for a float64."""
     if kind_of(name) not in "iu":
         _require_float(value, name)
         return
@@ -209,4 +210,6 @@ def is_dtype(name: str, kind: str) -> bool:
         raise DTypeError(
             f"there is no kind of dtypes {shown(kind)}; expected one of {names}, or a dtype"
         )
+    # a dtype that xdevice does not know, such as int4, is of no kind, although `kind_of` returns
+    # the letter with which its name begins
     return name in DTYPES and kind_of(name) in kinds[kind]

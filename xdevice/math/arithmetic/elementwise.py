@@ -53,6 +53,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     """Returns the elementwise functions of a namespace, by name."""
     kernels = checks.kernels
     table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
+    # integers are whole already, so they are copied
     for name in ROUNDING:
         table[name] = _unary(checks, name, REAL, apart=INTEGER, other=kernels.copy)
     for name, answer in TESTING.items():
@@ -75,6 +76,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
 
 
 def _itself(x: Any) -> Any:
+    """Returns `x`: a kernel for functions that change nothing."""
     return x
 
 
@@ -147,6 +149,7 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
                     and type(x2) is float
                     and dtypes.kind_of(checks.name(x1)) == "f"
                 ):
+                    # without `settled`: only NumPy needs that, whose kernels take no numbers
                     return kernel(x1, x2)
             # any other operands: checks all, and promotes them to a common dtype
             x1, x2 = checks.operands(name, kinds, (x1, x2))
@@ -165,8 +168,9 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function `power`, made to raise `DTypeError` for integers to the power of an
-    int below 0."""
+    """Returns the function `power`, made to raise `DTypeError` for a tensor of integers or bool
+    to the power of a Python int below 0. Exponents in a tensor are not checked: that would read
+    their values, and wait for the device."""
 
     def pow(x1: Any, x2: Any, /) -> Any:
         # the results are fractions, which integers cannot hold, and the frameworks give
@@ -174,7 +178,7 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
         if (
             type(x2) is int
             and x2 < 0
-            and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) != "f"
+            and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) in BITS
         ):
             raise DTypeError(
                 f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first"
@@ -223,6 +227,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
     if value is None:
         return None
     if type(value) in NUMBERS:
+        # an int may be a bound of any tensor, a float only of floats, a complex number of none
         if type(value) is not int and (kind != "f" or type(value) is complex):
             raise DTypeError(
                 f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
@@ -231,7 +236,8 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
         # any float dtype that is computed with holds 65504, the largest number of float16
         if kind != "f" or abs(value) <= 65504:
             return value
-        # torch.clamp refuses a number that the dtype cannot hold, which as infinity is no bound
+        # torch.clamp refuses a number that the dtype cannot hold. Such a number bounds nothing,
+        # and neither does infinity, which replaces it
         above = abs(value) > dtypes.floats(name).max
         return math.copysign(math.inf if above else value, value)
     value = checks.tensor(value, "clip")

@@ -77,6 +77,7 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
+    # the axes that vectors were given above; a bool counts as 0 or 1
     gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
     return kernels.squeeze(result, gone) if gone else result
 

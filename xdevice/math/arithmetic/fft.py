@@ -165,6 +165,7 @@ def _apply(
     if kernel is None:
         return _axis_by_axis(checks, x, function, lengths, axes, norm)
     complex_name = _COMPLEX.get(checks.name(x), "complex64")
+    # a kernel along several axes takes tuples, one along one axis a length and an axis
     result = (
         kernel(x, lengths, axes, norm)
         if function in _STEPS

@@ -244,7 +244,8 @@ def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backe
 
 def backend_of(walk: Walked) -> Backend | None:
     """Returns the backend of the tensors in a walked container if all are of one type, which
-    has been a parameter before; otherwise None."""
+    has been a parameter before, and if the backend may be used in this process (its `refusal`
+    is None); otherwise None."""
     kinds = walk[2]
     backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     return backend if backend is not None and backend.refusal is None else None
@@ -359,6 +360,7 @@ def _require_loss(loss: Any, backend: Backend) -> None:
         raise DTypeError(
             f"the function returned a loss of {dtype}, expected one of {', '.join(FLOATS)}"
         )
+    # a rank that is not known, None, may be 0, and is not refused
     rank = _rank(loss)
     if rank:
         raise ShapeError(

@@ -203,8 +203,8 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
         count = np.arange(places.size)
         is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
         second = count[is_first] + 1
-        # the last of an odd run has no partner: a zero, which is appended to the values, is
-        # added to it
+        # the last of an odd run has no partner: the next element is the first of another pair,
+        # or there is none. A zero, which is appended to the values, is added to it
         second[np.r_[is_first, True][second]] = places.size
         nothing = checks.kernels.full_like(
             _taken(checks, values, count[:1]), 0, checks.name(values)
@@ -263,6 +263,7 @@ def is_sliced(index: Any) -> bool:
 
 
 def _is_int(part: Any) -> bool:
+    """Whether a part of an index is an int, which removes its axis."""
     # True and False are masks, and not 1 and 0
     return isinstance(part, int) and not isinstance(part, bool)
 

@@ -204,7 +204,9 @@ def _power(checks: Checks, x: Any, n: int) -> Any:
 
 
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
-    """Returns the number of singular values above `rtol` times the largest one."""
+    """Returns for each matrix the number of singular values above `rtol` times the largest one.
+    `rtol` is a number, a tensor with one for each matrix, or None for the standard's
+    default."""
     return checks.fused(_rank, *_with_rtol(checks, "matrix_rank", x, rtol))
 
 
@@ -215,7 +217,7 @@ def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
     """Returns the pseudo-inverses of matrices; singular values up to `rtol` times the largest
-    one count as 0."""
+    one count as 0. `rtol` is that of `matrix_rank`."""
     return checks.fused(_pseudo_inverse, *_with_rtol(checks, "pinv", x, rtol))
 
 
@@ -286,7 +288,8 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
-    """Returns the diagonals of the matrices in the last two axes."""
+    """Returns the diagonals of the matrices in the last two axes; `offset` is 0 for the main
+    one, above 0 for those above it. Raises `ShapeError` for fewer than two dimensions."""
     x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:

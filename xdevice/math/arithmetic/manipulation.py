@@ -143,13 +143,16 @@ def repeat(
     if axis is None and len(x.shape) != 1:
         x = checks.kernels.reshape(x, (-1,))
     place = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
-    # an int: all elements are repeated equally often, and no indices have to be computed
+    # an int: all elements are repeated equally often, and no indices have to be computed. A
+    # tensor of one integer may have `__index__`, too, but it also has a dtype
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
             raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
         return checks.kernels.repeat(x, index(repeats), place)
     counts = _counts(checks, x, repeats)
     length = checks.full_shape(x, "repeat")[place]
+    # a number is negative; they have several axes; or they are neither one for all elements nor
+    # one for each
     if (
         (counts < 0).any()
         or counts.ndim > 1
@@ -314,7 +317,7 @@ def concat(
     shapes = [shape_of(x) for x in tensors]
     place = checks.axis(axis, len(shapes[0]), "concat")
     # apart from the axis, all shapes have to be equal; a shape with a length that is not known
-    # may be right
+    # may be right. Equal shapes, the usual case, need only the first test
     others = {*shapes}
     if (
         len(others) > 1

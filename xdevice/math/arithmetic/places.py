@@ -159,7 +159,8 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
     # reads the tensor's own memory if it is on the host, without a copy
     values = checks.backend.peek(indices)
     # read as an unsigned integer, a negative index is in the upper half of the range. So one
-    # pass over the values shows whether any is negative or too large
+    # pass over the values shows whether any is negative or too large. Of a narrow dtype such as
+    # int8, that half may begin below the length of the axis
     unsigned = values.view(values.dtype.str.replace("i", "u"))
     half = 1 << (8 * values.itemsize - 1)
     if values.size and int(unsigned.max()) >= min(length, half):

@@ -43,8 +43,8 @@ def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
 
 
 def _accumulation(function: str) -> Callable[..., Any]:
-    """Returns the function `sum` or `prod`. It computes bools and integers as int64, or as
-    uint64 if they are unsigned."""
+    """Returns the function `sum` or `prod`. Without a `dtype`, it computes bools and integers
+    as int64, or as uint64 if they are unsigned and the backend has uint64."""
 
     def accumulation(
         checks: Checks,
@@ -81,6 +81,7 @@ def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) 
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
+    # the second test alone would do, but few shapes contain a 0, and the first is quicker
     if 0 in shape and 0 in [shape[place] for place in axes]:
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
@@ -97,7 +98,7 @@ min = reduction("min", _extreme)
 
 
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Computes `mean`."""
+    """Returns the mean of `x` along the axes; `function` is "mean", the name in errors."""
     x = checks.require(x, dtypes.FLOATING, function)
     axes = checks.axes(axis, len(x.shape), function)
     # the contract promises kernels at least one axis; `axis=()` reduces nothing
@@ -264,8 +265,8 @@ def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> 
 
 
 def _truth(checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns `all` or `any` of the elements of `x` along the axes, as one program where the
-    backend compiles."""
+    """Returns `all` or `any` (the `function`) of the elements of `x` along the axes, of which
+    there may be none."""
     # the kernels of some frameworks take only bool
     x = checks.cast(x, "bool")
     return (
@@ -278,7 +279,8 @@ any = reduction("any", _true)
 
 
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Computes `count_nonzero`."""
+    """Returns the number of elements of `x` along the axes that are not 0; `function` is
+    "count_nonzero", the name in errors."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_count_of_true, (x,), axes, bool(keepdims))

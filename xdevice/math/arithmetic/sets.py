@@ -83,8 +83,8 @@ def _unique(
     parts = np.unique(values.ravel(), equal_nan=False, **wanted)
     elements, *others = parts if isinstance(parts, tuple) else (parts,)
     tensors = [checks.constant(part.ravel(), x) for part in others]
-    # the inverse comes after the indices, if these are there; its shape differs between
-    # versions of NumPy
+    # the inverse comes after the indices, if these are there, so its index is `takes`: 1 for
+    # True, 0 for False. Its shape differs between versions of NumPy
     if has_inverse:
         tensors[takes] = kernels.reshape(tensors[takes], values.shape)
     if not takes:

@@ -313,6 +313,7 @@ class Array:
         """Gives the array the tensor of `result`, which an operator in place such as `+=` has
         computed, and returns the array. Raises `DTypeError` if `result` has another shape or
         dtype."""
+        # compared as the words that the error shows
         old, new = (
             f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result)
         )
@@ -390,7 +391,7 @@ class Wrapped:
     def __getattr__(self, name: str) -> Any:
         # called at the first use of a name only: the value is then set as an attribute
         value = getattr(self._inner, name)
-        # an extension
+        # an extension; dtypes and constants stay as they are
         if isinstance(value, SimpleNamespace):
             value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
         elif isinstance(value, FunctionType | partial) and not name.startswith("_"):

@@ -119,7 +119,8 @@ class Outside:
         for read, before, names in self._watched:
             now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):
-                # without a difference in the common part, only the number of values differs
+                # if no pair differs, only the number of values does; `names[0]` is then the name
+                # of all of them, as of the items of a list
                 changed = (
                     name for name, x, y in zip(names, now, before, strict=False) if x is not y
                 )
@@ -200,7 +201,7 @@ class Outside:
         """Keeps the values that `read` returns now, and visits them. There is a name for each
         value, or one name for all of them."""
         values = [*read()]
-        # one name is repeated, and kept even if there is no value
+        # one name for all: repeated, and kept even if there is no value, for `has_changed`
         if len(names) != len(values):
             names *= max(len(values), 1)
         self._watched.append((read, values, names))
@@ -213,7 +214,8 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
     or an object that a library has under its name. Packages in `own` do not count as
     libraries."""
     cls = type(value)
-    # such as the fields of dataclasses, or a namespace of xdevice and its functions
+    # one of the types that never change, a field of a dataclass, or a namespace of xdevice or
+    # one of the objects that its functions are bound to
     if (
         cls in _CONSTANT
         or cls.__module__ == "dataclasses"

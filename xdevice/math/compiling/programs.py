@@ -150,6 +150,8 @@ class _Arguments:
             if id(leaf.value) not in {*map(id, self.walk[1])}
         ]
         for path, x in self.beside:
+            # a path begins with the number of a container, such as `[0]`, which the error leaves
+            # out
             _require_fixed(
                 f"besides the items of an argument, {path[path.index(']') + 1 :]}", x
             )
@@ -175,15 +177,15 @@ class _Arguments:
         """Returns the device of all tensors. Raises `DeviceMismatchError` if they are on
         several."""
         assert self.backend is not None
-        places: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
+        devices: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
         # the first tensor on another device, which the error names
-        i = next((i for i, place in enumerate(places) if place != places[0]), None)
+        i = next((i for i, device in enumerate(devices) if device != devices[0]), None)
         if i is not None:
             raise DeviceMismatchError(
-                f"compile takes tensors on one device, and {self._name(self.places[i])} is on {places[i]}, "
-                f"{self._name(self.places[0])} on {places[0]}; compile the work of each device by itself"
+                f"compile takes tensors on one device, and {self._name(self.places[i])} is on {devices[i]}, "
+                f"{self._name(self.places[0])} on {devices[0]}; compile the work of each device by itself"
             )
-        return places[0]
+        return devices[0]
 
     def require_dense(self) -> None:
         """Raises `UnsupportedError` if a tensor is not dense."""
@@ -253,6 +255,7 @@ class _Pattern:
             return None
         if [*map(type, leaves)] != self._kinds:
             return None
+        # all arguments are tensors
         if not self._fixed:
             return leaves
         # the same objects: an equal value that is another object is left to the walk
