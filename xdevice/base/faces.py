@@ -31,7 +31,6 @@ def read(face: str, package: str, module: str, name: str) -> Any:
     from importlib import import_module
 
     # `from . import math` imports a module, every other line a value of a module
-
     value = (
         import_module(f".{name}", package)
         if module == "."

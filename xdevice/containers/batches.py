@@ -29,7 +29,7 @@ _movable: Final = registry.movable
 
 def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> Batch | None:
     """Returns the tensors in a dict, list or tuple that contains only tensors, numbers,
-    strings, and further containers of this kind. Returns None if it contains anything else, if
+    strings, None, and further containers of this kind. Returns None if it contains anything else, if
     it contains the same container twice, or if one of its tensor types has not been looked up
     yet. In the call for a nested container, `batch` has the result so far, which the call adds
     to, and `depth` is how many more levels are allowed.

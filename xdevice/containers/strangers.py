@@ -77,7 +77,8 @@ class Stranger:
         return places
 
     def is_on(self, target: Device) -> bool:
-        """Whether all tensors in the object are on a device."""
+        """Whether all tensors in the object, and all variables of its models, are on a device;
+        True if it has none."""
         try:
             return all(place is target for _, place in self.places())
         except UnsupportedError:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 # a type that was not looked up yet, because None means a leaf
 _UNSEEN: Final = object()
-# see `_walk`
+# the mark, during a walk, of a container to which something in it refers back (see `_walk`)
 _REFERRED_TO: Final[Any] = object()
 # shared by all nodes without containers in them, to make no new dict for each
 _NO_CONTAINERS: Final[dict[int, Any]] = {}
@@ -509,7 +509,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
         ) from error
 
 
-# Python's own
+# Python's own containers
 
 
 def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
@@ -559,7 +559,7 @@ OWN: Final[dict[type, Walk]] = {
 }
 
 
-# the user's types
+# registering the user's types
 
 
 def register(

@@ -32,7 +32,7 @@ class Numbers:
     process."""
 
     def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
-        # the seed
+        # the seed, or a random number from the system
         self._entropy = entropy
         # how it was derived: pairs of _TASK or _FORK and a number; empty if made from a seed
         self._path = path

@@ -177,7 +177,7 @@ def install() -> None:
         sys.meta_path.insert(0, _finder)
 
 
-# fork
+# in a forked child
 
 
 @forks.in_child

@@ -62,7 +62,7 @@ _UNSEEN: Final = object()
 _found: dict[str, EntryPoint] | None = None
 
 
-# names
+# names of backends
 
 
 def canonical(name: str) -> str:
@@ -216,7 +216,7 @@ def _overview() -> str:
     return f"known: {', '.join(names())}; installed: {', '.join(installed)}"
 
 
-# loading
+# loading backends
 
 
 def load(name: str) -> Backend:
@@ -385,7 +385,7 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
     return load, (backend.name,)
 
 
-# types
+# the backends of types
 
 
 def owner_of(cls: type) -> Backend | None:
@@ -553,7 +553,7 @@ def host_of(guest: str) -> Backend:
     return host
 
 
-# fork
+# in a forked child
 
 
 _imported_before_fork: frozenset[str] = frozenset()

@@ -99,7 +99,7 @@ def _without_scopes(function: F) -> F:
     return cast("F", run)
 
 
-# of each element
+# functions of each element
 
 
 @_without_scopes
@@ -216,7 +216,7 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     return layers.kernels.dropout(x, mask, 1.0 - p)
 
 
-# along an axis
+# functions along an axis
 
 
 @_without_scopes
@@ -426,7 +426,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     return layers.kernels.attention(q, k, v, mask, bool(causal))
 
 
-# losses
+# loss functions
 
 
 @_without_scopes
@@ -529,7 +529,7 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
     return _reduced(layers.checks.kernels.multiply(difference, difference), reduction)
 
 
-# of indices
+# functions of indices
 
 
 @_without_scopes
@@ -603,7 +603,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
     return layers.kernels.one_hot(*operands)
 
 
-# of images
+# functions of images
 
 
 @_without_scopes
@@ -726,7 +726,7 @@ def _pool(
     return getattr(layers.kernels, function)(x, sizes, strides, paddings)
 
 
-# the backend
+# the kernels of a backend
 
 
 class _Layers(Functions):
@@ -906,7 +906,7 @@ def _begin(x: Any, function: str) -> tuple[_Layers, Any]:
     return layers, layers.checks.require(x, REAL_FLOATING, function)
 
 
-# arguments
+# checks of arguments
 
 
 def _reduction(reduction: str, function: str) -> str:

@@ -370,7 +370,7 @@ def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
     return for_parameter
 
 
-# gradients
+# norms of gradients
 
 
 def global_norm(grads: Any) -> Any:
@@ -419,7 +419,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         return rows.rebuilt(rows.applied(lambda g: g * factor_for(g)))
 
 
-# schedules
+# schedules of the learning rate
 
 
 def warmup(step: Any, steps: int) -> Any:

@@ -592,7 +592,7 @@ def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
     return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
 
 
-# arguments
+# checks of arguments
 
 
 def _begin(

@@ -35,9 +35,10 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors and models in `x`, as operands. `name` is what errors call `x`, and
-    `verb` the word for the function that was called. Raises an error for an object in `x` whose
-    tensors cannot be handled one by one."""
+    """Returns the tensors, symbols and models in `x`, as operands. `name` is what errors call
+    `x`, and `verb` the word for the function that was called. Raises `ContainerError` for an
+    object of an unknown type that holds tensors, and `UnsupportedError` for one whose tensors
+    have a meaning only together, such as a sparse array."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
@@ -59,9 +60,9 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors in `x`, as operands; `name` and `verb` are as in `leaves_in`. Raises
-    `NotATensorError` if there are none, or if there is a model, and `UnsupportedError` for a
-    sparse tensor."""
+    """Returns the tensors and symbols in `x`, as operands; `name` and `verb` are as in
+    `leaves_in`. Raises `NotATensorError` if there are none, or if there is a model,
+    `UnsupportedError` for a tensor that is not dense, and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -155,7 +156,8 @@ def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
 
 
 def length_of(operands: list[Operand]) -> int:
-    """Returns the length of all operands along their first axis. Raises `ShapeError` if they differ, or have none."""
+    """Returns the length of all operands along their first axis. Raises `ShapeError` if the lengths differ, if an
+    operand has no axis, or if a length is not known while a function is traced."""
     first = operands[0]
     for operand in operands:
         shape = tuple(operand.value.shape)

@@ -279,8 +279,9 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that a list of spellings names. Raises `DeviceError` for anything but
-    a list, such as one device or a tensor, and `ArgumentError` for an empty list."""
+    """Returns the devices that a list, or another iterable, of spellings names. Raises
+    `DeviceError` for one device, an object of a framework, or anything that cannot be iterated
+    over, and `ArgumentError` for an empty list."""
     # a string can be iterated over too, and so can a framework's tensors
     if (
         isinstance(devices, str | Device)
@@ -300,8 +301,9 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
-    """Returns `things`, which has one item for each device, as a list. Raises `NotATensorError`
-    for anything but a list: one tensor would be taken apart along its first axis. Raises
+    """Returns `things`, an iterable with one item for each device, as a list. Raises
+    `NotATensorError` for a string, a dict, an object of a framework, such as one tensor, which
+    would be taken apart along its first axis, and anything that cannot be iterated over. Raises
     `ArgumentError` for an empty list. `name` is what errors call the items."""
     if (
         isinstance(things, str | dict)
@@ -347,7 +349,7 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
     return tuple(id(operand.value) for operand in column)
 
 
-# checks
+# comparing the parts or replicas
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
@@ -440,7 +442,7 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
                 )
 
 
-# copies
+# copying tensors and models
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
@@ -506,7 +508,7 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
     return rebuilt(x, operands, [new[id(operand.value)] for operand in operands])
 
 
-# sums
+# summing
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:

@@ -128,7 +128,8 @@ def where(x: Any) -> set[Device] | None:
 
 def places(x: Any, name: str) -> Iterator[Location]:
     """Yields a `Location` with the device of every tensor, and of every variable of a model, in
-    a container. Errors call the container `name`."""
+    a container, except data that stays on the host (see the top of this file). Errors call the
+    container `name`. Raises `UnsupportedError` for a symbol."""
     content = _Sorted(x)
     for i, value, backend, kind in content.owned:
         # data stays on the host when the container moves, so its device does not count
@@ -165,15 +166,15 @@ def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
 
 
 def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
-    """Yields the backend, the kind and the value of every tensor and model in a container,
-    including those in objects of unknown types."""
+    """Yields the backend, the kind and the value of every tensor, symbol and model in a
+    container, including those in objects of unknown types."""
     content = _Sorted(x)
     yield from ((backend, kind, value) for _, value, backend, kind in content.owned)
     for _, stranger in content.strangers:
         yield from ((part.backend, part.kind, part.value) for part in stranger.parts)
 
 
-# sorting
+# sorting the leaves of a container
 
 
 def _only_tensors(walk: Walked) -> Batch | None:
@@ -420,7 +421,7 @@ def _parts(leaf: _Owned) -> list[Any]:
     return WholeModel(backend, model).parts()
 
 
-# its tensors
+# finding and moving the tensors of a container
 
 
 def _locate(

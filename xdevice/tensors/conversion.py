@@ -265,7 +265,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
 
-# sharing
+# sharing memory
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
@@ -368,7 +368,7 @@ def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingEr
     )
 
 
-# copying
+# copying, if memory cannot be shared
 
 
 def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:

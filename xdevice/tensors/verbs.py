@@ -43,7 +43,7 @@ _probes = registry.probes
 _movable = registry.movable
 
 
-# devices
+# naming and counting devices
 
 
 def device(spec: object = _DEFAULT) -> Device:
@@ -182,7 +182,7 @@ def _index(i: object) -> int:
     return index
 
 
-# moving
+# moving and copying
 
 
 def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoReturn) -> T:
@@ -262,7 +262,7 @@ def copy_to(x: T, device: object) -> T:
     return copied
 
 
-# comparing
+# finding and comparing devices
 
 
 def device_of(x: object) -> Device:

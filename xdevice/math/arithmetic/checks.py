@@ -50,8 +50,8 @@ def _completed(kernels: Any) -> Any:
     own = {name: getattr(kernels, name) for name in dir(kernels)}
     # the names of the adapter replace the defaults
     completed = SimpleNamespace(**OPTIONAL | own)
-    for name, instead in completed.WIDER.items():
-        setattr(completed, name, _wide(kernels, name, instead))
+    for name, wider in completed.WIDER.items():
+        setattr(completed, name, _wide(kernels, name, wider))
     return completed
 
 
@@ -139,7 +139,7 @@ class Checks:
         is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
         return completed if is_widened else getattr(self.backend.namespace(), name, completed)  # type: ignore[no-any-return]
 
-    # tensors
+    # checks of tensors and dtypes
 
     def tensor(self, x: Any, function: str) -> Any:
         """Returns `x` if it is a dense tensor or a symbol of this backend, and the tensor in it
@@ -364,7 +364,7 @@ class Checks:
             program = self._programs[function] = fuse(partial(function, self))
         return program(tuple(tensors), *settings)
 
-    # values
+    # checks of values
 
     def has_values(self, x: Any) -> bool:
         """Whether `x` is a tensor, and not a symbol of a traced function."""
@@ -377,7 +377,7 @@ class Checks:
         if not self.has_values(x):
             raise traced(self.backend, words)
 
-    # devices
+    # checks of devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no
@@ -425,7 +425,7 @@ class Checks:
             self.require_one_device(function, *tensors)
         require_broadcast(function, *tensors)
 
-    # shapes
+    # checks of shapes and axes
 
     def full_shape(self, x: Any, function: str) -> tuple[int, ...]:
         """Returns the shape of `x` for a function that needs all sizes. Raises

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Shape = int | Sequence[int]
 
 
-# of values
+# tensors of given values
 
 
 def asarray(
@@ -78,7 +78,7 @@ def from_dlpack(
     return moved
 
 
-# of a shape
+# tensors of a given shape
 
 
 def full(
@@ -142,7 +142,7 @@ def _place(checks: Checks, dtype: str, device: object) -> Device:
     return place
 
 
-# like another
+# tensors of the shape of another one
 
 
 def full_like(
@@ -177,7 +177,7 @@ def zeros_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object =
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
-# values by a rule, computed by NumPy so that the bits are the same everywhere
+# tensors of values by a rule; NumPy computes them, so that the bits are the same everywhere
 
 
 def arange(
@@ -264,7 +264,7 @@ def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: obj
     return checks.backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
 
 
-# of other tensors
+# tensors made from other tensors
 
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:

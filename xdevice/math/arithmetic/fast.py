@@ -57,6 +57,7 @@ def _require_fit(x1: Any, x2: Any) -> None:
         raise ShapeError(
             f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}"
         )
+    # `max`, because a vector has its elements, which count as rows, along axis 0
     columns, rows = shapes[0][-1], shapes[1][max(len(shapes[1]) - 2, 0)]
     if None not in (columns, rows) and columns != rows:
         raise ShapeError(

@@ -32,7 +32,7 @@ _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
 # the complex dtype in which a dtype is transformed: complex64 for all others
 _COMPLEX: Final = {"float64": "complex128", "complex128": "complex128"}
-# the dtype of the parts of a complex one
+# the dtype of the real and imaginary parts of each complex dtype
 _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
@@ -194,7 +194,7 @@ def _axis_by_axis(
     return x
 
 
-# other than transforms
+# functions that do not transform
 
 
 def fftfreq(

@@ -219,7 +219,7 @@ def _evaluated(
     return ((value, aux_trees[0].rebuilt(rest)), grads) if has_aux else (value, grads)
 
 
-# checking the arguments, here and in `updating`
+# checks of arguments, for this module and `updating`
 
 
 def no_function(name: str, f: object) -> ArgumentError:
@@ -327,7 +327,7 @@ def _are_floats(tensors: list[Any]) -> bool:
     return True
 
 
-# the loss
+# checks of the loss, and zeros for parameters that it does not depend on
 
 
 def _parted(result: Any) -> tuple[Any, Any]:

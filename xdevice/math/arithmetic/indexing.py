@@ -243,7 +243,8 @@ def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
 
 def elements(checks: Checks, x: Any, index: Any) -> Any:
     """Returns `x[index]` by NumPy's rules, on every backend. Raises `IndexError` for an index
-    out of range. For slices and ints, nothing is computed on the host."""
+    out of range, and `UnsupportedError` if a symbol is in the index. For slices and ints,
+    nothing is computed on the host."""
     if is_sliced(index):
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np

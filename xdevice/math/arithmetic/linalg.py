@@ -176,7 +176,7 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
     return x
 
 
-# from these
+# functions computed from factorizations
 
 
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
@@ -266,7 +266,7 @@ def _adjoint(checks: Checks, x: Any) -> Any:
     return checks.xp.conj(checks.xp.matrix_transpose(x))
 
 
-# products and sums
+# products of vectors, and diagonals
 
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
@@ -312,7 +312,7 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 
-# norms
+# norms of vectors and matrices
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# shapes
+# functions that change shapes
 
 
 def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
@@ -302,7 +302,7 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
     )
 
 
-# joining
+# functions that join tensors
 
 
 def concat(
@@ -352,7 +352,7 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
     return checks.promoted(tensors)
 
 
-# products
+# products of tensors
 
 
 def tensordot(

@@ -74,7 +74,7 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
     """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
     condition = checks.require(condition, BOOL, "where")
     if type(x1) in NUMBERS and type(x2) in NUMBERS:
-        # two numbers get the dtype of a list with both
+        # two numbers get the dtype that a tensor of a list with both would have
         name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
         x1, x2 = (checks.number(x, checks.supported(name), condition) for x in (x1, x2))
     else:

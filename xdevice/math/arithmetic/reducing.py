@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Axis = int | tuple[int, ...] | None
 
 
-# statistics
+# sums, extremes and statistics
 
 
 def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
@@ -254,7 +254,7 @@ def _differences(checks: Checks, x: Any, place: int, length: int, times: int) ->
     return x
 
 
-# truth
+# reductions of truth values
 
 
 def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:

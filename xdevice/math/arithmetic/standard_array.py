@@ -145,7 +145,7 @@ class Array:
     def __repr__(self) -> str:
         return f"standard_array({self.tensor!r})"
 
-    # attributes
+    # attributes of the standard
 
     @property
     def dtype(self) -> Any:
@@ -270,7 +270,7 @@ class Array:
             raise SharingError("NumPy gets a copy of this array; leave copy=False out")
         return numpy.asarray(creation.to_numpy(self.tensor), dtype)
 
-    # one number
+    # conversions to a Python number
 
     def __bool__(self) -> bool:
         return bool(creation.item(self.tensor))
@@ -292,7 +292,7 @@ class Array:
             )
         return whole(creation.item(self.tensor))
 
-    # elements
+    # indexing
 
     def __getitem__(self, index: Any) -> Array:
         """Returns a part by NumPy's rules: a view for slices and ints, a new array for other
@@ -376,7 +376,7 @@ def _give_operators() -> None:
 _give_operators()
 
 
-# the namespace
+# the namespace of arrays
 
 
 class Wrapped:
