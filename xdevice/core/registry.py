@@ -76,6 +76,7 @@ def canonical(name: str) -> str:
     for third_party in entry_points():
         if wanted == third_party.lower():
             return third_party
+    # cut, because comparing a long text with each name would take long
     raise BackendNotFoundError(
         f"there is no backend {shown(name)}{_nearest(wanted[:100])}; {_overview()}"
     )

@@ -338,6 +338,8 @@ class _ToHost(_Copy):
     """A copy from the GPU to the host."""
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        """Copies a chunk from the GPU to the slot, and when it is there from the slot to the
+        host."""
         # an earlier copy to the GPU may still read the slot
         slot.wait()
         _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
@@ -355,6 +357,8 @@ class _ToGpu(_Copy):
     threads = _THREADS_TO_GPU
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        """Copies a chunk from the host to the slot, and queues its copy from the slot to the
+        GPU. Does not wait for the GPU."""
         # an earlier copy to the GPU may still read the slot
         slot.wait()
         ctypes.memmove(slot.address, self.host + start, nbytes)
@@ -363,6 +367,7 @@ class _ToGpu(_Copy):
         slot.mark(self.place, stream)
 
     def end(self) -> None:
+        """Waits for the GPU if the caller has named no stream."""
         # without a stream of the caller, nothing else would make the next use of the memory
         # wait for the copy
         if self.stream is None:

@@ -261,12 +261,14 @@ def _adam(
         return rate(p) / of_mean * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
+        """Returns the new parameter, and the new averages of gradients and of squares."""
         size, least = numbers(p)
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * (g * g)
         return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
 
     def stepped(rows: Rows) -> list[Any]:
+        """Returns for each row the new parameter and its two new averages."""
         if weight_decay:
             rows = rows.changed(decayed)
         # one call for all parameters, if the framework has a kernel for it

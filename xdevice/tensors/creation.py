@@ -349,8 +349,9 @@ def listed(value: Any) -> tuple[Any, ...]:
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
     """Returns `data` with arrays in place of the tensors in nested lists, down to this many
-    levels. NumPy itself would read some tensors number by number, or not at all: MXNet tensors,
-    and tensors that are on a GPU, require a gradient, or are bfloat16."""
+    levels: no array of NumPy has more than 64 axes. NumPy itself would read some tensors number
+    by number, or not at all: MXNet tensors, and tensors that are on a GPU, require a gradient,
+    or are bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     # finds that a long list has only numbers, without a loop in Python

@@ -101,6 +101,7 @@ def _unary(
     kernels: dict[Any, Callable[[Any], Any]] = {}
 
     def unary(x: Any, /) -> Any:
+        # the fast way: a plain tensor with a known dtype
         if checks.is_plain(x):
             cached = kernels.get(x.dtype)
             if cached is not None:

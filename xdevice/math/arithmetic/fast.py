@@ -28,6 +28,7 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def matmul(x1: Any, x2: Any, /) -> Any:
+        # the fast way: two plain tensors of one known dtype
         if checks.is_plain(x1) and checks.is_plain(x2):
             # read once, because reading it takes Paddle 0.4 us
             dtype = x1.dtype
@@ -99,6 +100,7 @@ def _sum(checks: Checks) -> Callable[..., Any]:
         keepdims: bool = False,
         **spelling: NoReturn,
     ) -> Any:
+        # the fast way: all elements of a plain tensor, in its own dtype
         is_whole = axis is None and dtype is None and not keepdims and checks.is_plain(x)
         kernel = kernels.get(x.dtype) if is_whole and not spelling else None
         if kernel is not None:

@@ -194,6 +194,9 @@ def _evaluated(
     aux_trees: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+        """Returns the loss of `f` with `inputs` in place of the parameters, and the leaves of
+        `aux`. The contract promises that the adapter calls it once, so `aux_trees` has one
+        item."""
         loss = f(trees.rebuild(walk, inputs), *args, **kwargs)
         if has_aux:
             loss, aux = _parted(loss)

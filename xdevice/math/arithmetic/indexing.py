@@ -83,12 +83,12 @@ class Where:
         return _changed(self._x, self._index, values, "add")
 
 
-def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
-    """Returns the tensor `x` with `values` set or added at the index; `what` is "set" or
+def _changed(x: Any, index: Any, values: Any, action: str) -> Any:
+    """Returns the tensor `x` with `values` set or added at the index; `action` is "set" or
     "add"."""
-    function = f"at(x)[...].{what}"
+    function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
-    x = checks.tensor(x, function) if what == "set" else checks.require(x, NUMERIC, function)
+    x = checks.tensor(x, function) if action == "set" else checks.require(x, NUMERIC, function)
     shape = checks.full_shape(x, function)
     values = _values(checks, x, values, function)
     own = checks.full_shape(values, function)
@@ -100,7 +100,7 @@ def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
     flat, values = (checks.kernels.reshape(part, (-1,)) for part in (x, values))
     # for a position that occurs several times the last value counts, and the others are dropped
     # here
-    if what == "set":
+    if action == "set":
         places, chosen = checks.backend.eagerly(lambda: _last(places, chosen))
         values = _taken(checks, values, chosen)
     else:

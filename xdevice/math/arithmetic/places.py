@@ -195,6 +195,7 @@ def _ordering(
         if spelling:
             spellings.refuse(f"xp.{function}", spelling, "axis=, descending=, stable=")
         x = checks.require(x, REAL, function)
+        # a tensor without dimensions has no axis: `compute` then does not use the 0
         place = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
         return compute(checks, x, place, bool(descending))
 
