@@ -403,9 +403,10 @@ class Primitives(ABC):
         return type(device) is Device or self.answers_to(device)
 
     def require(self, device: Device) -> Device:
-        """Returns the device under its plain name: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` if it does not
-        exist, or if it is not the hardware that its name says; `SettingError` instead if XDEVICE_VIRTUAL_GPUS, which
-        was set after the backend was loaded, requests GPUs that it does not have."""
+        """Returns the device under its plain name: `gpu:1` for `cuda:1`. Raises
+        `DeviceNotFoundError` if it does not exist, or if it is not the hardware that its name
+        says; `SettingError` instead if XDEVICE_VIRTUAL_GPUS, which was set after the backend
+        was loaded, requests GPUs that it does not have."""
         if self.has(device):
             return device if type(device) is Device else devices.plain(device)
         # the program may expect a virtual GPU, because it has set the variable too late

@@ -102,9 +102,9 @@ def _plain(state: Any) -> Any:
 
 
 class Place:
-    """Holds the generator of the process, of a block or of a task (`numbers`). `seed(n)` puts another generator there.
-    `key` is the object with which the block was entered, None for a process or task; `owner` is the thread and task
-    that made the place."""
+    """Holds the generator of the process, of a block or of a task (`numbers`). `seed(n)` puts
+    another generator there. `key` is the object with which the block was entered, None for a
+    process or task; `owner` is the thread and task that made the place."""
 
     def __init__(self, numbers: Numbers, key: object) -> None:
         self.numbers = numbers

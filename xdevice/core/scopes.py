@@ -35,8 +35,8 @@ def current() -> Device | None:
 
 
 def current_device() -> Device:
-    """Returns the device on which this thread makes tensors: that of the innermost `with device:`, else that of
-    `set_default_device`, else `cpu:0`."""
+    """Returns the device on which this thread makes tensors: that of the innermost `with
+    device:`, else that of `set_default_device`, else `cpu:0`."""
     return current() or devices.CPU
 
 

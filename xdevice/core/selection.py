@@ -61,8 +61,8 @@ def names_virtual_gpus() -> bool:
 
 
 def explicit_choice() -> Backend | None:
-    """Returns the backend that the program itself has chosen by `set_backend`, or by an open block of `use_backend` if
-    XDEVICE_BACKEND is not set; None if it has chosen none."""
+    """Returns the backend that the program itself has chosen by `set_backend`, or by an open
+    block of `use_backend` if XDEVICE_BACKEND is not set; None if it has chosen none."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 

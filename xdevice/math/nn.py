@@ -817,8 +817,8 @@ class _Layers(Functions):
         """Raises `IndexError` for indices below 0 or above n - 1, for which frameworks raise
         different errors, or give zeros, NaN or wrong rows. Does nothing while a function is
         traced, when there are no values to read."""
-        # `n` is not known, or the indices are a symbol, or they are a tensor that has values, but
-        # the read would become part of a graph that is traced now
+        # `n` is not known, or the indices are a symbol, or they are a tensor that has values,
+        # but the read would become part of a graph that is traced now
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
         check = partial(self._require_range, indices, n, function)

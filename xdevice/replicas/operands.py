@@ -156,8 +156,9 @@ def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
 
 
 def length_of(operands: list[Operand]) -> int:
-    """Returns the length of all operands along their first axis. Raises `ShapeError` if the lengths differ, if an
-    operand has no axis, or if a length is not known while a function is traced."""
+    """Returns the length of all operands along their first axis. Raises `ShapeError` if the
+    lengths differ, if an operand has no axis, or if a length is not known while a function is
+    traced."""
     first = operands[0]
     for operand in operands:
         shape = tuple(operand.value.shape)

@@ -231,7 +231,7 @@ def as_numbers(
 ) -> np.ndarray[Any, Any] | None:
     """Returns a NumPy array, cast to the dtype that `tensor` would give it; None if it does not
     hold numbers, or holds 8-bit floats. Raises `DTypeError` if tensors on the device `place`
-    cannot have that dtype."""
+    cannot have that dtype, or if a value does not fit into it."""
     # strings, dates and objects are not numbers, and with 8-bit floats xdevice does not compute
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
@@ -457,8 +457,8 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     # the usual dtype of floats in deep learning; NumPy makes float64 of Python floats
     if name == "float64":
         return "float32"
-    # an array keeps its dtype, and so do complex numbers if there are arrays in the list; Python
-    # numbers get the usual dtype
+    # an array keeps its dtype, and so do complex numbers if there are arrays in the list;
+    # Python numbers get the usual dtype
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":

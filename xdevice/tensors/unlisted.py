@@ -410,10 +410,10 @@ def _moves(owned: Owned, value: Any) -> bool:
 
 
 def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
-    """Returns a leaf on a device: for a tensor that can leave the host, the moved tensor; for an
-    object that moves itself, the result of its move; any other leaf itself, because models have
-    been moved in place already. `done` has the results of earlier calls, by the `id`s of the
-    old leaves."""
+    """Returns a leaf on a device: for a tensor that can leave the host, the moved tensor; for
+    an object that moves itself, the result of its move; any other leaf itself, because models
+    have been moved in place already. `done` has the results of earlier calls, by the `id`s of
+    the old leaves."""
     if id(value) not in done:
         owned, mover = registry.kind_of(type(value)), trees.mover(value)
         if mover is not None:

@@ -136,8 +136,8 @@ def try_gpu(i: int = 0) -> Device:
     backend = _counted()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
-    # TPUs count only if there is no GPU, as in `num_gpus`. Most backends have no TPUs, which the
-    # first test finds without counting
+    # TPUs count only if there is no GPU, as in `num_gpus`. Most backends have no TPUs, which
+    # the first test finds without counting
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
         # with cpu:0, the program would move its work away from the TPU, JAX's default
         return devices.of("tpu", i)
@@ -394,8 +394,8 @@ def _where(xs: tuple[object, ...]) -> set[Device] | None:
     for x in xs:
         if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
-    # several arguments, or one tensor, are searched as the tuple that they are in; one container
-    # without that tuple
+    # several arguments, or one tensor, are searched as the tuple that they are in; one
+    # container without that tuple
     return contents.where(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
 
 

@@ -210,6 +210,6 @@ def is_dtype(name: str, kind: str) -> bool:
         raise DTypeError(
             f"there is no kind of dtypes {shown(kind)}; expected one of {names}, or a dtype"
         )
-    # a dtype that xdevice does not know, such as int4, is of no kind, although `kind_of` returns
-    # the letter with which its name begins
+    # 8-bit floats, which are not in `DTYPES`, are of no kind, because xdevice does not compute
+    # with them
     return name in DTYPES and kind_of(name) in kinds[kind]

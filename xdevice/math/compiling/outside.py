@@ -119,8 +119,8 @@ class Outside:
         for read, before, names in self._watched:
             now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):
-                # if no pair differs, only the number of values does; `names[0]` is then the name
-                # of all of them, as of the items of a list
+                # if no pair differs, only the number of values does; `names[0]` is then the
+                # name of all of them, as of the items of a list
                 changed = (
                     name for name, x, y in zip(names, now, before, strict=False) if x is not y
                 )

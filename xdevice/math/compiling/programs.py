@@ -150,8 +150,8 @@ class _Arguments:
             if id(leaf.value) not in {*map(id, self.walk[1])}
         ]
         for path, x in self.beside:
-            # a path begins with the number of a container, such as `[0]`, which the error leaves
-            # out
+            # a path begins with the number of a container, such as `[0]`, which the error
+            # leaves out
             _require_fixed(
                 f"besides the items of an argument, {path[path.index(']') + 1 :]}", x
             )
