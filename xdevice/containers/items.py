@@ -113,8 +113,9 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
     # what the dict really stores, past the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
-        # a multi-dict stores lists and returns the first item of each; how to put another one there is unknown
-        # `looks` is only the default for a missing key: no container has this module as a value
+        # a multi-dict stores lists and returns the first item of each, and it is unknown how to
+        # put another item there. `looks` is only the default for a missing key: no container
+        # has this module as a value
         if (
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)

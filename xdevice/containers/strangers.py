@@ -158,7 +158,7 @@ class Stranger:
     def copy_to(self, target: Device) -> Any:
         """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be
         copied or moved."""
-        # the type says how it is copied, so it need not be copied and moved
+        # a copy function of the type comes first; other objects are copied and then moved
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:

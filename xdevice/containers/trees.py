@@ -161,7 +161,7 @@ def _walk(
                 once[id(child)] = _REFERRED_TO
                 node = child, KNOWING_ITSELF, (), (), _NO_CONTAINERS
             inner[i] = node
-    # found while its children were walked
+    # while the children were walked, one of them has turned out to refer back to `x`
     if once is not None and once[id(x)] is _REFERRED_TO:
         way = KNOWING_ITSELF
     return x, way, keys, children, inner
@@ -185,7 +185,7 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
         if not touched and holds_only_leaves:
             # what `way.write` does for a dict, but faster
             if type(container) is dict:
-                return dict(zip(container, changed))  # noqa: B905
+                return dict(zip(container, changed))  # noqa: B905  # of one length
             return _write(root, list(changed))
         # an iterator, because the leaves come in the order of the walk
         return _rebuild(root, iter(changed), touched, {})

@@ -98,7 +98,7 @@ class Names:
         self._of = {dotted: row for row in reversed(self.rows) for dotted in spelled(row)}
         # the names that each required capability lacks, once they were looked up
         self._lacking: dict[str, list[str]] = {}
-        # nobody calls `require` for a misspelt capability
+        # `require` is never called for a misspelt capability, so its names would not be checked
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
@@ -220,7 +220,7 @@ class Absent:
             raise AttributeError(name)
         return self
 
-    # in a union of types, for `isinstance`
+    # so that an adapter can name a missing class in a union of types, such as `A | private["B"]`
     def __or__(self, other: object) -> Any:
         return self
 

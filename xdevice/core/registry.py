@@ -372,7 +372,7 @@ def _register(backend: Backend) -> None:
     # among them
     copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
-    # the others have no compiler that would trace xdevice's own code
+    # only an adapter that overrides `eagerly` has a compiler that would trace xdevice's code
     if type(backend).eagerly is not Backend.eagerly:
         _compiling.append((backend.is_compiling, backend))
     # a type that belonged to nobody may belong to this backend

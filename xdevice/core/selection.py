@@ -26,7 +26,7 @@ VARIABLE: Final = "XDEVICE_BACKEND"
 # the backend of the innermost open block of `use_backend`, and all open blocks
 _scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
 _entered: ContextVar[tuple[_Used, ...]] = ContextVar("xdevice_use", default=())
-# the backend that `set_backend` was given
+# the backend that `set_backend` was given; None if it was not called, or with None
 _default: Backend | None = None
 _resolved: Backend | None = None
 """The backend that was chosen by XDEVICE_BACKEND, or else by what is imported and installed."""

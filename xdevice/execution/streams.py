@@ -64,7 +64,7 @@ class Stream:
 
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
-        # the default is the device that is most likely to have streams
+        # without a name, the first GPU comes before cpu:0, which has no streams
         place = _default(backend) if device is None else devices.parse(device)
         place = backend.require(place)
         self._hold(backend, place, backend.new_stream(place))

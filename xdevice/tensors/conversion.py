@@ -323,7 +323,8 @@ def _taken_over(
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
     if takes.strides == "compact":
         lent.straighten()
-    # otherwise, a framework that holds its lock while it releases memory could wait for itself
+    # through a thread of xdevice, because a framework that holds its lock while it releases
+    # memory could wait for itself
     if source.releases_under_lock or target.releases_under_lock:
         result = lent.hand_over(lambda lent: target.adopt(lent, dtype))
     else:

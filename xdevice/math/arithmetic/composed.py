@@ -55,7 +55,7 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
     # gradients to the first of two equal numbers
     is_less = own.less(x1, x2)
     large, small = own.where(is_less, x2, x1), own.where(is_less, x1, x2)
-    # a divisor of 1 in place of 0
+    # a divisor of 1 in place of 0, because 0 / 0 would be NaN
     ratio = own.divide(small, own.where(own.greater(large, zero), large, one))
     length = own.multiply(large, own.sqrt(own.add(own.square(ratio), one)))
     return own.where(is_infinite, infinity, length)
