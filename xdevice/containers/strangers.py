@@ -316,8 +316,9 @@ def _is_variable(backend: Backend, model: Any) -> bool:
 
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
-    """Returns the backend of all tensors and models in an object, if the object has the method
-    with which objects of libraries around that framework move themselves; otherwise None."""
+    """Returns the backend of all tensors and models in `x` (`parts`), if `x` has the method
+    with which objects of libraries around that framework move themselves. Returns None if it
+    has no such method, if the parts belong to several backends, or if there are none."""
     first = parts[0].backend if parts else None
     if (
         first is None

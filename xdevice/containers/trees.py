@@ -234,13 +234,14 @@ class Tree:
         ]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
-        """Returns the container with other leaves; the container itself if they are the same
-        objects as before."""
+        """Returns the container with the leaves `changed` in place of its own; the container
+        itself if they are the same objects as before. Raises `ContainerError` if it cannot be
+        rebuilt."""
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
-        """Raises `ContainerError` if the container cannot be rebuilt when the leaves with these
-        `id`s are replaced."""
+        """Raises `ContainerError` if the container cannot be rebuilt when the leaves whose
+        `id`s are in `touched` are replaced."""
         rebuild(self.walk, self.leaves, touched)
 
     def unknown(self) -> list[int]:
@@ -360,8 +361,8 @@ def written(keys: Iterable[Any]) -> str:
 
 
 def have_same_keys(one: Walked, other: Walked) -> bool:
-    """Whether two containers have the same keys in the same order at all levels, so the paths
-    to their leaves are equal."""
+    """Whether the walked containers `one` and `other` have the same keys in the same order at
+    all levels, so the paths to their leaves are equal."""
     nodes = [(one[0], other[0])]
     # the list grows while it is iterated over
     for node, twin in nodes:
@@ -524,7 +525,8 @@ def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
-    """Returns an `OrderedDict` with other values, and with the attributes of `x`."""
+    """Returns an `OrderedDict` with the values `new`, and with the keys and attributes of
+    `x`."""
     # a PyTorch state_dict, for example, has the versions of its layers in the attribute
     # `_metadata`
     return write_keyed(x, keys, new) if x.__dict__ else OrderedDict(zip(x, new, strict=False))
@@ -568,8 +570,8 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None,
     move: Callable[[Any, Device], Any] | None,
 ) -> None:
-    """Registers how objects of a type are walked or moved, with the arguments of
-    `register_container`. Raises `ContainerError` for wrong arguments."""
+    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`),
+    with the arguments of `register_container`. Raises `ContainerError` for wrong arguments."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()

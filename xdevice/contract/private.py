@@ -176,7 +176,8 @@ class Names:
         ]
 
     def error(self, capability: str, lacking: list[str]) -> AbsentNameError:
-        """Returns the error for a capability that needs these names."""
+        """Returns the error for a capability that needs the names `lacking`, which the
+        installed framework does not have."""
         # "streams need", "blocking and compile need", "nn needs"
         verb_form = "need" if capability.endswith("s") or " and " in capability else "needs"
         return AbsentNameError(
@@ -304,7 +305,8 @@ def words(row: Private) -> list[str]:
 
 
 def is_taken_away(dotted: str) -> bool:
-    """Whether a test has declared a name, or a module or class around it, as absent."""
+    """Whether a test has declared the name `dotted`, or a module or class around it, as absent
+    (see `taken_away`)."""
     # with dots at the ends, so that "a.b" does not stand for "a.bc"
     return any(f"{dotted}.".startswith(f"{taken}.") for taken in taken_away)
 

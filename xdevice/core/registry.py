@@ -178,7 +178,8 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
 
 
 def _distribution(point: EntryPoint) -> str:
-    """Returns the name and version of the package that an adapter comes from, for errors."""
+    """Returns the name and version of the package that an adapter (the entry point `point`)
+    comes from, for errors."""
     # an entry point that was not read from an installed package has no `dist`
     return (
         f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
@@ -424,9 +425,9 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
-    """Decorates a function that takes a type: its result is cached for as long as the type
-    lives. `functools.cache` would keep the types alive, and cannot take types whose metaclass
-    makes them unhashable."""
+    """Decorates a function that takes a type, `learn`: its result is cached for as long as the
+    type lives. `functools.cache` would keep the types alive, and cannot take types whose
+    metaclass makes them unhashable."""
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
@@ -522,8 +523,8 @@ def _classify(cls: type) -> Owned | None:
 
 
 def _owner_of_module(root: str) -> Backend | None:
-    """Returns the backend to which a top-level module belongs, and loads it if necessary; None
-    if the module belongs to none."""
+    """Returns the backend to which the top-level module `root` belongs, and loads it if
+    necessary; None if the module belongs to none or is not imported."""
     # a class may name a module that does not exist; nothing is imported because of that
     if root == "builtins" or not _is_imported(root):
         return None

@@ -341,7 +341,8 @@ def _is_tensor(x: object) -> bool:
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
-    """Raises `UnsupportedError` if two streams or events belong to different backends."""
+    """Raises `UnsupportedError` if `one` and `other`, which are streams or events, belong to
+    different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
             f"{one} cannot wait for {other}, which belongs to another backend; let the host wait: xdevice.sync(...)"

@@ -772,10 +772,10 @@ class _Layers(Functions):
         n: int | None,
         operands: tuple[Any, ...],
     ) -> Any:
-        """Returns the result of a kernel. If the adapter does not guard the indices among its
-        operands, they are checked before, which reads them and waits for the device. Otherwise
-        they are checked only after the kernel has raised, so that the error, an `IndexError`,
-        is the same on every backend."""
+        """Returns `kernel(*operands)`, one of whose operands is `indices`, from 0 to n - 1. If
+        the adapter does not guard the indices, they are checked before, which reads them and
+        waits for the device. Otherwise they are checked only after the kernel has raised, so
+        that the error, an `IndexError`, is the same on every backend."""
         if not self.is_guarded(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)
@@ -831,7 +831,7 @@ class _Layers(Functions):
             self.backend.eagerly(check)
 
     def _require_range(self, indices: Any, n: int, function: str) -> None:
-        """Reads the indices, and raises `IndexError` for one that is out of range."""
+        """Reads the indices, and raises `IndexError` for one below 0 or above n - 1."""
         if 0 in indices.shape:
             return
         # reading two numbers is faster than reading all
@@ -920,7 +920,8 @@ def _reduction(reduction: str, function: str) -> str:
 
 
 def _reduced(losses: Any, reduction: Reduction) -> Any:
-    """Returns the mean or the sum of all losses, or the losses themselves for "none"."""
+    """Returns the mean or the sum of all losses, or the losses themselves if `reduction` is
+    "none"."""
     return (
         losses if reduction == "none" else getattr(array_namespace(losses), reduction)(losses)
     )
@@ -930,8 +931,8 @@ def _checked_pair(
     x: Any, y: Any, reduction: Reduction, function: str
 ) -> tuple[_Layers, Any, Any]:
     """Checks the arguments of a loss of two tensors. Returns the `_Layers` and both tensors.
-    Raises `ShapeError`, `ArgumentError`, `DTypeError` or `DeviceMismatchError` if they do not
-    fit."""
+    Raises `ShapeError`, `ArgumentError` (for `reduction`), `DTypeError` or
+    `DeviceMismatchError` if they do not fit."""
     layers, x = _begin(x, function)
     y = layers.checks.require(y, REAL_FLOATING, function)
     # the tensors are not broadcast, which would hide a mistake such as (n,) and (n, 1)

@@ -248,8 +248,9 @@ def _adam(
 
     @_once_for_each_place
     def numbers(p: Any) -> tuple[Any, ...]:
-        """Returns the rate and eps, multiplied with the bias corrections of both averages. So
-        the averages themselves, which have many elements, need not be corrected."""
+        """Returns the rate and eps for the parameter `p`, multiplied with the bias corrections
+        of both averages. So the averages themselves, which have many elements, need not be
+        corrected."""
         xp = array_namespace(p)
         steps = _number_for(state["step"])(p) + 1.0
         # 1 - beta ** steps for both betas; in float32, computing it that way would lose half of
@@ -290,10 +291,10 @@ def _step(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the new parameters and state. `stepped` takes the rows (each is a parameter, its
-    gradient and its parts of the state), and returns for each the new parameter and the new
-    parts. Raises `ArgumentError` for the state of another optimizer, and the errors of
-    `update`."""
+    """Returns the new parameters and state after a step of `optimizer`. `params`, `grads` and
+    `state` are its arguments. `stepped` takes the rows (each is a parameter, its gradient and
+    its parts of the state), and returns for each the new parameter and the new parts. Raises
+    `ArgumentError` for the state of another optimizer, and the errors of `update`."""
     _require_state(optimizer, state)
     return registry.eagerly(lambda: _stepped(optimizer, params, grads, state, stepped))  # type: ignore[no-any-return]
 
@@ -305,8 +306,8 @@ def _stepped(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`. It is called outside a compiler such as torch.compile,
-    which could not compile the walk over containers."""
+    """Returns the result of `_step`, which has the same arguments. It is called outside a
+    compiler such as torch.compile, which could not compile the walk over containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
@@ -328,7 +329,8 @@ def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
 
 
 def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
-    """Returns the gradient `g` of the parameter `p` with the decay added."""
+    """Returns the gradient `g` of the parameter `p` with the decay, `weight_decay * p`,
+    added."""
     return g + weight_decay * p if weight_decay else g
 
 

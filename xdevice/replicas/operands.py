@@ -230,7 +230,8 @@ def check_sum(operand: Operand, op: str) -> None:
 
 
 def refuse_overlaps(operands: list[Operand]) -> None:
-    """Raises `ContainerError` if two of the tensors share memory, so that writing one would change the other."""
+    """Raises `ContainerError` if two tensors among the operands share memory, so that writing
+    one would change the other."""
     twins = first_overlap(operands)
     if twins is not None:
         raise ContainerError(

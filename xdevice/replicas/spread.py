@@ -321,9 +321,9 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
 
 
 def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
-    """Returns the devices under their plain names, `gpu:1` for `cuda:1`. Raises an error if a
-    backend of the operands lacks one of the devices, or if a device lacks the dtype of an
-    operand."""
+    """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises an
+    error if a backend of the operands lacks one of the devices, or if a device lacks the dtype
+    of an operand."""
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
@@ -427,7 +427,8 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
     """Raises `ContainerError` if one tensor is at two paths of a replica, but at these paths
-    another replica has two tensors: the sums there would have to be equal."""
+    another replica has two tensors: the sums there would have to be equal. Each of `columns`
+    has the operands at one path."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -512,8 +513,8 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean of a column of operands, once for each operand: a variable into
-    which it was written, or a tensor."""
+    """Returns the sum or mean (`op`) of a column of operands, once for each operand: a variable
+    into which it was written, or a tensor."""
     tensors = [read(operand) for operand in column]
     # `_check_alike` has checked that all have the same backend
     results = column[0].backend.all_reduce(tensors, op == "mean")

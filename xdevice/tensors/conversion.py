@@ -152,8 +152,8 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
 def _require_there(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> None:
-    """Raises `DTypeError` if the target cannot hold the tensor on the device `place`, and
-    `SharingError` if `copy` is False and the tensor is on another device."""
+    """Raises `DTypeError` if the target cannot hold `x`, a tensor of `source`, on the device
+    `place`, and `SharingError` if `copy` is False and the tensor is on another device."""
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
@@ -189,8 +189,9 @@ def _convert_one(
 def _elsewhere(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
-    """Returns `x` as a tensor of the target on another device. It is converted on its own
-    device, if the target has that too, or else on the host, and then moved by the target."""
+    """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`.
+    It is converted on its own device, if the target has that too, or else on the host, and then
+    moved by the target. Raises the errors of `_require_there`."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)
@@ -242,7 +243,8 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
 
 
 def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
-    """Raises `NotATensorError` for a model, and `UnsupportedError` for a symbol."""
+    """Raises `NotATensorError` for a model of the backend `source`, and `UnsupportedError` for
+    a symbol; does nothing for a tensor."""
     if kind == "model":
         raise NotATensorError(
             f"convert takes tensors, but a {type(x).__qualname__} is a {source.name} model: convert its weights with "
@@ -289,9 +291,9 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """Returns a tensor of the target in the memory of `x`. Raises `BufferError` if the target
-    could not compute in that memory, and `UnsupportedError` if one of the frameworks cannot
-    share it."""
+    """Returns a tensor of the target in the memory of `x`, a tensor of `source`. Raises
+    `BufferError` if the target could not compute in that memory, and `UnsupportedError` if one
+    of the frameworks cannot share it."""
     takes = target.takes()
     if takes is None:
         raise BufferError(
@@ -315,8 +317,9 @@ def _taken_over(
     device: Device,
     dtype: str,
 ) -> Any:
-    """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could
-    not compute in it, or regards it as memory of another device."""
+    """Returns a tensor of the target in memory that `source` has lent. `takes` describes the
+    memory in which the target can compute. Raises `BufferError` if it could not compute in this
+    memory, or regards it as memory of another device."""
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
         raise BufferError(f"{hindrance}, and {target.name} cannot compute in such memory")
@@ -337,8 +340,8 @@ def _taken_over(
 
 
 def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """Returns why the target cannot compute in the lent memory as it is, for an error; None if
-    it can."""
+    """Returns why a framework that computes in the memory that `takes` describes cannot compute
+    in the lent memory as it is, for an error; None if it can."""
     if not _is_on(lent, device):
         return f"its memory is on DLPack's device {lent.device}, not on {device}"
     # numbers at an address that is not a multiple of their size crash some kernels, although
@@ -363,7 +366,8 @@ def _is_on(lent: dlpack.Lent, device: Device) -> bool:
 
 
 def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
-    """Returns the error for copy=False if sharing has failed with `error`."""
+    """Returns the error for copy=False if sharing the memory of `source` with the target has
+    failed with `error`."""
     return SharingError(
         f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; copy=None makes a copy"
     )

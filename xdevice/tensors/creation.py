@@ -597,5 +597,6 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
 
 
 def _bits(limits: np.iinfo[Any]) -> int:
-    """Returns the number of bits of the largest int: 63 for int64, 64 for uint64."""
+    """Returns the number of bits of the largest int within `limits`: 63 for int64, 64 for
+    uint64."""
     return int(limits.max).bit_length()

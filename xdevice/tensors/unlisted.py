@@ -357,9 +357,9 @@ def _is_flat(value: Any) -> bool:
 
 
 def _readable(part: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of a model. Raises `ContainerError` if one of its slots holds
-    tensors, because frameworks read only the `__dict__`: a copy by PyTorch or Paddle would lack
-    these tensors."""
+    """Returns the `__dict__` of `part`, a model or a submodel. Raises `ContainerError` if one
+    of its slots holds tensors, because frameworks read only the `__dict__`: a copy by PyTorch
+    or Paddle would lack these tensors."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
         if _holds(_Attribute(key, {}, key, value)):
@@ -401,7 +401,8 @@ def _holds(attribute: _Attribute) -> bool:
 
 
 def _moves(owned: Owned, value: Any) -> bool:
-    """Whether a value is a tensor that can leave the host."""
+    """Whether a value, whose type belongs to a backend as `owned` says, is a tensor that can
+    leave the host."""
     return (
         owned.kind == "tensor"
         and not owned.backend.is_host_only

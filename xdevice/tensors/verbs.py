@@ -357,7 +357,8 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
-    """Does what `same_device` does if some arguments are not tensors of known types."""
+    """Does what `same_device` does if some of the arguments `xs` are not tensors of known
+    types."""
     places = _where(xs)
     # the second way leaves out string tensors, which `_where` counts
     if places is None or len(places) > 1:
@@ -400,8 +401,9 @@ def _where(xs: tuple[object, ...]) -> set[Device] | None:
 
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
-    """Yields a `Location` for each tensor in the arguments of a verb, with the name that an
-    error calls it. Raises `NotATensorError` for an argument that cannot have a device."""
+    """Yields a `Location` for each tensor in the arguments `xs` and `named` of a verb, with the
+    name that an error calls it. Raises `NotATensorError` for an argument that cannot have a
+    device."""
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))
@@ -413,8 +415,8 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
 
 
 def _common(places: Iterable[Location]) -> Device | None:
-    """Returns the device that all these tensors share; None if there are none. Raises
-    `DeviceMismatchError` if two differ."""
+    """Returns the device that the tensors at these places share (a `Location` for each); None
+    if there are none. Raises `DeviceMismatchError` if two differ."""
     first: Location | None = None
     for location in places:
         if first is None:
@@ -425,7 +427,8 @@ def _common(places: Iterable[Location]) -> Device | None:
 
 
 def _mismatch(location: Location, first: Location) -> DeviceMismatchError:
-    """Returns the error for a tensor that is not on the device of the first one."""
+    """Returns the error for a tensor at `location` that is not on the device of the first
+    one."""
     hint = location[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(
         f"{location[0]()} is on {location[1]}, expected {first[1]} where {first[0]()} is; {hint}"

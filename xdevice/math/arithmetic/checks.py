@@ -56,9 +56,9 @@ def _completed(kernels: Any) -> Any:
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """Returns the kernel `function`, wrapped: tensors of a dtype that is a key of `wider` are
-    computed in the dtype that is the value, or on the host if the value is `HOST`. The result
-    has the narrow dtype again."""
+    """Returns the kernel `function` of an adapter's `kernels`, wrapped: tensors of a dtype that
+    is a key of `wider` are computed in the dtype that is the value, or on the host if the value
+    is `HOST`. The result has the narrow dtype again, unless it is indices or bool."""
     kernel = getattr(kernels, function)
     # the index of the first operand, whose dtype counts: 1 for `where`, which has its condition
     # before the operands
@@ -89,8 +89,9 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
 
 
 def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
-    """Returns the result of NumPy's kernel `function`, as a tensor on the device of the first
-    argument."""
+    """Returns the result of NumPy's kernel `function` for `arguments`, which are tensors of the
+    adapter with these `kernels`, numbers and axes. The result is a tensor on the device of the
+    first argument."""
     import numpy as np
 
     host = registry.load(HOST).namespace()
@@ -294,9 +295,10 @@ class Checks:
         ]
 
     def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
-        """Does the same as `operands`, and also raises `DeviceMismatchError` for tensors on two
-        devices. It is for functions whose kernel might not raise for these: on backends with
-        `ONE_DEVICE`, `operands` leaves this check to the kernel."""
+        """Does the same as `operands` with these `kinds` of dtypes, and also raises
+        `DeviceMismatchError` for tensors on two devices. It is for functions whose kernel might
+        not raise for these: on backends with `ONE_DEVICE`, `operands` leaves this check to the
+        kernel."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
@@ -469,9 +471,9 @@ class Checks:
         return whole % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
-        """Returns the axes, counted from the front, as a tuple in ascending order; all axes if
-        `axis` is None. Raises `ShapeError` if an axis is named twice, and the errors of
-        `axis`."""
+        """Returns the axes of a tensor of `ndim` dimensions, counted from the front, as a tuple
+        in ascending order; all axes if `axis` is None. Raises `ShapeError` if an axis is named
+        twice, and the errors of `axis`."""
         if axis is None:
             return tuple(range(ndim))
         if type(axis) is int:

@@ -36,9 +36,9 @@ def asarray(
     device: object = None,
     copy: bool | None = None,
 ) -> Any:
-    """Returns a tensor of lists, numbers or another framework's tensor; a tensor of this
-    backend is returned itself, unless the dtype, the device or `copy=True` asks for another
-    one."""
+    """Returns `obj` (numbers, nested lists, or a tensor of another framework) as a tensor; a
+    tensor of this backend is returned itself, unless the dtype, the device or `copy=True` asks
+    for another one. Raises `SharingError` if `copy=False` and a copy is needed."""
     # data such as lists, or a tensor of another framework: always copied
     if not _is_mine(checks, obj):
         if copy is False:
@@ -89,8 +89,9 @@ def full(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a tensor of a shape with one value. Without `dtype`, the kind of the value
-    decides."""
+    """Returns a tensor of a shape with the number `fill_value` everywhere. Without `dtype`, the
+    kind of the number decides. Raises `DTypeError` if the number does not fit into the
+    dtype."""
     # a NumPy scalar, or a tensor with one number
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -148,8 +149,9 @@ def _place(checks: Checks, dtype: str, device: object) -> Device:
 def full_like(
     checks: Checks, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns a tensor with one value, of the shape, dtype and device of `x` unless others are
-    given."""
+    """Returns a tensor with the number `fill_value` everywhere, of the shape, dtype and device
+    of `x` unless others are given. Raises `DTypeError` if the number does not fit into the
+    dtype."""
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -190,8 +192,9 @@ def arange(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns the numbers from `start` to below `stop` in steps; from 0 to below `start`
-    without `stop`."""
+    """Returns a vector of the numbers from `start` to below `stop` in steps of `step`; from 0
+    to below `start` without `stop`. Raises `ShapeError` if `step` is 0, and `DTypeError` for
+    integers that do not fit into the dtype."""
     import numpy
 
     if step == 0:
@@ -248,7 +251,9 @@ def eye(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a matrix with ones on the diagonal `k` and zeros elsewhere."""
+    """Returns a matrix with `n_rows` rows and `n_cols` columns (None: as many), with ones on
+    the diagonal `k` and zeros elsewhere. `k` is above 0 for the diagonals above the main
+    one."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)

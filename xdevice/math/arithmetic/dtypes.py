@@ -46,9 +46,9 @@ def kind_of(name: str) -> str:
 
 
 def promoted(first: str, second: str) -> str:
-    """Returns the dtype of a result computed from tensors of two dtypes: that of the standard,
-    or if it has none, the dtype of the higher kind (bool, integer, float, complex). Raises
-    `DTypeError` for uint64 and a signed integer."""
+    """Returns the dtype of a result computed from tensors of the dtypes `first` and `second`:
+    that of the standard, or if it has none, the dtype of the higher kind (bool, integer, float,
+    complex). Raises `DTypeError` for uint64 and a signed integer."""
     if first == second:
         return first
     kinds = kind_of(first), kind_of(second)
@@ -171,9 +171,9 @@ def integers(name: str, dtype: object = None) -> IInfo:
 
 
 def _of_integers(low: str, high: str) -> str:
-    """Returns the common dtype of two integer dtypes, of which `high` has at least as many
-    bits: `high` itself, or if only one is signed, a signed dtype that holds both. Raises
-    `DTypeError` if there is none."""
+    """Returns the common dtype of the integer dtypes `low` and `high`, of which `high` has at
+    least as many bits: `high` itself, or if only one is signed, a signed dtype that holds both.
+    Raises `DTypeError` if there is none."""
     if kind_of(low) == kind_of(high):
         return high
     # the bits of the unsigned and of the signed one; a signed dtype needs twice the bits of an

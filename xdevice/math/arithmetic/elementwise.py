@@ -81,7 +81,8 @@ def _itself(x: Any) -> Any:
 
 
 def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
-    """Returns a bool tensor of the shape of `x` with one value for all elements."""
+    """Returns a bool tensor of the shape of `x` with `value` for all elements, made with the
+    adapter's `kernels`."""
     return kernels.full_like(x, value, "bool")
 
 

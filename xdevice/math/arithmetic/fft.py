@@ -99,9 +99,9 @@ def _transform(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns the transform `function` of `x` along the axes, each with its length. None means
-    the length that follows from that of `x`. Raises `ArgumentError` for `norm`, and
-    `ShapeError` for a length."""
+    """Returns the transform `function` of `x` along the axes, each with its length in
+    `lengths`. None there means the length that follows from that of `x`. Raises `ArgumentError`
+    for `norm`, and `ShapeError` for a length."""
     checked = _check_lengths(checks, function, shape_of(x), lengths, axes, norm)
     return checks.fused(_apply, (x,), function, checked, axes, norm)
 
@@ -154,7 +154,8 @@ def _apply(
     norm: str,
 ) -> Any:
     """Returns the transform `function` of `x`: from the adapter's kernel of this name, or
-    computed with other transforms."""
+    computed with other transforms. `lengths`, `axes` and `norm` are those of `_transform`,
+    checked."""
     # `hfft` and `ihfft` are defined with `irfft` and `rfft`, so adapters need no kernels for
     # them
     if function == "hfft":
@@ -183,9 +184,9 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns a transform along several axes, computed along one axis after the other. The last
-    axis comes first, because `rfft` takes real numbers; but it comes last for `irfft`, which
-    returns real numbers."""
+    """Returns a transform along several axes (with the arguments of `_apply`), computed along
+    one axis after the other. The last axis comes first, because `rfft` takes real numbers; but
+    it comes last for `irfft`, which returns real numbers."""
     last, others = _STEPS[function]
     *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
     steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))

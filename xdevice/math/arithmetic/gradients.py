@@ -171,8 +171,9 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Returns the value of `f` and its gradients, while the open scopes of devices are removed
-    from PyTorch. Inside `f` they are open."""
+    """Returns the value of `f` and its gradients with respect to the container `params`, while
+    the open scopes of devices are removed from PyTorch. Inside `f` they are open. With
+    `has_aux`, the value is a pair, as in `value_and_grad`."""
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
         return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
@@ -233,10 +234,11 @@ def no_function(name: str, f: object) -> ArgumentError:
 
 
 def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
-    """Returns the backend of a walked container of parameters or gradients, and its tensors.
-    Raises `NotATensorError` for another leaf and for a container without leaves, and
+    """Returns the backend of `walk`, a walked container of parameters or gradients, and its
+    tensors. Raises `NotATensorError` for another leaf and for a container without leaves, and
     `ArgumentError` for tensors of several backends. With `has_floats`, also raises `DTypeError`
-    for a tensor that is not of floats, and `UnsupportedError` for one that is not dense."""
+    for a tensor that is not of floats, and `UnsupportedError` for one that is not dense. `name`
+    is what errors call the container."""
     backend, leaves = backend_of(walk), walk[1]
     if backend is None:
         return _parameters_one_by_one(walk, name, has_floats)
@@ -382,8 +384,9 @@ def _rank(x: Any) -> int | None:
 
 
 def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """Returns the gradients with zeros in place of each None. Raises `ArgumentError` if all are
-    None: then the loss depends on no parameter."""
+    """Returns the gradients with zeros in place of each None; `leaves` are the parameters in
+    the same order. Raises `ArgumentError` if all are None: then the loss depends on no
+    parameter."""
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "

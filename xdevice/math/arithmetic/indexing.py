@@ -176,7 +176,7 @@ def _read(part: Any) -> Any:
 
 
 def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
-    """Returns each position once, and the last of its values."""
+    """Returns each position in `places` once, and the last of its values in `chosen`."""
     import numpy as np
 
     # for each position the index of its last occurrence in `places`: NumPy writes in order, so
@@ -188,9 +188,9 @@ def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
 
 
 def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
-    """Returns each position once, and the sum of its values. In each round, neighboring values
-    of the same position are added in pairs, until no two are left. So the rounding error grows
-    with the logarithm of their number."""
+    """Returns each position in `places` once, and the sum of its `values`. In each round,
+    neighboring values of the same position are added in pairs, until no two are left. So the
+    rounding error grows with the logarithm of their number."""
     import numpy as np
 
     # sorted, so that equal positions are neighbors
@@ -218,7 +218,8 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
 
 
 def _taken(checks: Checks, x: Any, places: Places) -> Any:
-    """Returns the elements of the vector `x` at these positions."""
+    """Returns the elements of the vector `x` at the positions `places`; `x` itself if these are
+    all its positions in order."""
     # all elements in their order
     if places.size == x.shape[0] and (places[1:] > places[:-1]).all():
         return x
@@ -226,7 +227,7 @@ def _taken(checks: Checks, x: Any, places: Places) -> Any:
 
 
 def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
-    """Returns the vector `x` with other values at some positions, none of which occurs
+    """Returns the vector `x` with `values` at the positions `places`, none of which occurs
     twice."""
     if checks.kernels.put is not None:
         return checks.kernels.put(x, checks.constant(places, x), values)

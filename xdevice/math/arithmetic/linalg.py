@@ -95,7 +95,8 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
-    """Returns the factors Q and R of matrices, reduced or complete."""
+    """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy.
+    Raises `ArgumentError` for another `mode`."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -130,8 +131,9 @@ def _stacked(checks: Checks, x: Any, batch: tuple[Any, ...]) -> Any:
 
 
 def svd(checks: Checks, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
-    """Returns the singular value decomposition of matrices: U, the singular values, and V
-    transposed."""
+    """Returns the singular value decomposition of matrices: U, the singular values, and the
+    conjugate transpose of V. Without `full_matrices`, U and V have only as many vectors as
+    there are singular values."""
     return SVDResult(*_factor(checks, "svd", x, False, bool(full_matrices)))
 
 
@@ -142,7 +144,8 @@ def svdvals(checks: Checks, x: Any, /) -> Any:
 
 def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: Any) -> Any:
     """Returns the result of the adapter's kernel `function` for a matrix or a stack of
-    matrices. Raises `UnsupportedError` if it has no such kernel, and the errors of
+    matrices, which have to be square if `is_square`; `settings` are further arguments of the
+    kernel. Raises `UnsupportedError` if the adapter has no such kernel, and the errors of
     `_matrix`."""
     kernel = _kernel(checks, function)
     return kernel(_matrix(checks, x, function, is_square), *settings)
@@ -211,7 +214,8 @@ def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
 
 
 def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
-    """Returns the number of singular values that count as nonzero."""
+    """Returns the number of singular values that count as nonzero with this `rtol`, as in
+    `matrix_rank`."""
     return checks.xp.count_nonzero(_counts(checks, svdvals(checks, x), x, rtol), axis=-1)
 
 
@@ -223,7 +227,7 @@ def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
     """Returns the pseudo-inverse, computed from the singular values: those that count as
-    nonzero are inverted."""
+    nonzero with this `rtol` are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     counts = _counts(checks, values, x, rtol)
@@ -308,7 +312,8 @@ def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
 
 
 def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """Returns the sums of the diagonals of the matrices in the last two axes."""
+    """Returns the sums of the diagonals of the matrices in the last two axes; `offset` is that
+    of `diagonal`, `dtype` that of `sum`."""
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 
@@ -316,8 +321,8 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """Returns a norm of matrices: 'fro', 'nuc', or an order of 1, 2 or infinity of either
-    sign."""
+    """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of
+    either sign. Raises `ArgumentError` for another `ord`."""
     xp, x = checks.xp, _matrix(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")

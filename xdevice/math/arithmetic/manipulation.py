@@ -209,8 +209,9 @@ def roll(
     axis: int | Sequence[int] | None = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Returns `x` with its elements shifted along the axes; those shifted beyond the end come
-    first."""
+    """Returns `x` with its elements shifted by `shift`, an int or one for each axis; those
+    shifted beyond the end come first. Without `axis`, the flattened tensor is shifted. Raises
+    `ShapeError` if there are not as many shifts as axes."""
     if spelling:
         spellings.refuse("xp.roll", spelling, "shift=, axis=")
     x = checks.tensor(x, "roll")
@@ -238,8 +239,8 @@ def roll(
 
 
 def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
-    """Returns the tensor rolled along each of the axes by its shift, an int of any size and
-    sign."""
+    """Returns the tensor rolled along each of the axes by its shift in `shifts`, an int of any
+    size and sign."""
     lengths = [shape_of(x)[axis] for axis in axes]
     # the contract promises kernels shifts that are less than the length; an axis without
     # elements has the shift 0
@@ -284,7 +285,8 @@ def unstack(
 
 
 def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
-    """Returns `x` repeated as a whole, this many times along each axis."""
+    """Returns `x` repeated as a whole, `repetitions[i]` times along axis i. If the numbers of
+    axes and of repetitions differ, the shorter ones are completed with 1 in front."""
     x = checks.tensor(x, "tile")
     times = _sizes(repetitions, "tile")
     shape = checks.full_shape(x, "tile")
@@ -308,7 +310,9 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
 def concat(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
 ) -> Any:
-    """Returns the tensors joined along an axis, or flattened and joined for None."""
+    """Returns the tensors `arrays` joined along an axis, or flattened and joined if `axis` is
+    None. Raises `ShapeError` if there are none, or if their shapes differ along another
+    axis."""
     if spelling:
         spellings.refuse("xp.concat", spelling, "axis=")
     tensors = _together(checks, arrays, "concat")
@@ -332,7 +336,8 @@ def concat(
 def stack(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn
 ) -> Any:
-    """Returns the tensors, which have one shape, joined along a new axis."""
+    """Returns the tensors `arrays`, which have one shape, joined along a new axis. Raises
+    `ShapeError` if there are none, or if their shapes differ."""
     if spelling:
         spellings.refuse("xp.stack", spelling, "axis=")
     tensors = _together(checks, arrays, "stack")
@@ -343,8 +348,8 @@ def stack(
 
 
 def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
-    """Returns the tensors to be joined, cast to their common dtype. Raises `ShapeError` if
-    there are none, and `DeviceMismatchError` if they are on several devices."""
+    """Returns the tensors `arrays`, to be joined, cast to their common dtype. Raises
+    `ShapeError` if there are none, and `DeviceMismatchError` if they are on several devices."""
     tensors = [checks.tensor(x, function) for x in arrays]
     if not tensors:
         raise ShapeError(f"{function} takes one tensor or more")
@@ -386,9 +391,9 @@ def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int,
 def _contracted(
     checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
 ) -> tuple[list[int], list[int]]:
-    """Returns the axes of the first and of the second tensor that `tensordot` sums over. `axes`
-    is the caller's argument: a number of axes, or two sequences. Raises `ShapeError` if there
-    are no such axes, or if their lengths differ."""
+    """Returns the axes of the first and of the second tensor, whose `shapes` are given, that
+    `tensordot` sums over. `axes` is the caller's argument: a number of axes, or two sequences.
+    Raises `ShapeError` if there are no such axes, or if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
     if not isinstance(axes, tuple | list):
         # a number means that many axes at the end of the first tensor and at the beginning of

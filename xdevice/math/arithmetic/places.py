@@ -203,7 +203,8 @@ def _ordering(
 
 
 def _sorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
-    """Returns `x` sorted along the axis `place`."""
+    """Returns `x` sorted along the axis `place`, in ascending order, or the reverse if
+    `descending`."""
     # the contract promises kernels an axis and elements
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.copy(x)
@@ -211,7 +212,8 @@ def _sorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
 
 
 def _argsorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
-    """Returns the indices that sort `x` along the axis `place`, as int64."""
+    """Returns the indices that sort `x` along the axis `place`, in ascending order, or the
+    reverse if `descending`, as int64."""
     name = checks.supported("int64")
     # a tensor without dimensions has the index 0; one without elements has none
     if not len(x.shape) or 0 in shape_of(x):
@@ -248,8 +250,9 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
 def searchsorted(
     checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
 ) -> Any:
-    """Returns for each element of `x2` where it belongs in the sorted vector `x1`; `side`
-    decides about equals."""
+    """Returns for each element of `x2` the index at which it belongs in the sorted vector `x1`.
+    Among equal elements that is the first index (`side="left"`) or the one after the last
+    ("right"). `sorter` has the indices that sort `x1`, if it is not sorted."""
     x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")

@@ -111,9 +111,9 @@ class Rows:
         return Tree(None, walk=self.walk)
 
     def _beside(self, name: str, walk: Walked) -> list[Any]:
-        """Returns the leaves of another container in the order of the parameters. Raises
-        `ContainerError` if the two differ in structure, and `ArgumentError` if they are of two
-        backends."""
+        """Returns the leaves of another walked container (`walk`, called `name` in errors) in
+        the order of the parameters. Raises `ContainerError` if the two differ in structure, and
+        `ArgumentError` if they are of two backends."""
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)

@@ -327,8 +327,8 @@ def _behind(value: Any) -> tuple[Any, ...]:
 
 
 def _in_cell(cell: Any) -> Any:
-    """Returns the value of a variable of an enclosing function, or `_GONE` if it has none
-    yet."""
+    """Returns the value of a variable of an enclosing function, which is in `cell`, or `_GONE`
+    if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:  # a variable that is not assigned yet
@@ -342,9 +342,9 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
-    """Returns the names of the modules that a function imports, as its source shows. Without a
-    source, as after `exec`, returns those of its `names` that could be imported. A relative
-    import begins with dots."""
+    """Returns the names of the modules that the function with this `code` imports, as its
+    source shows. Without a source, as after `exec`, returns those of its `names` that could be
+    imported. A relative import begins with dots."""
     if code.co_name == "<lambda>":  # which cannot import
         return set()
     try:

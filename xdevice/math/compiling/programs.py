@@ -544,7 +544,8 @@ def _nodes(root: Any) -> list[Any]:
 
 def _besides_items(node: Any) -> dict[str, Any]:
     """Returns the parts of a container besides the items that were walked, by name: attributes
-    of a subclass of list, the factory of a defaultdict, the `maxlen` of a deque."""
+    of a subclass of list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the
+    container's node; see `_Node` in `containers/trees.py`."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
