@@ -53,7 +53,8 @@ class Walk(NamedTuple):
 
 def _extra_attributes(x: Any) -> dict[str, Any]:
     """Returns those attributes of a container with items that hold tensors or models, by their
-    names. Attributes whose values are also items of the container are left out."""
+    names. Attributes whose values are also items of the container are left out. Raises
+    `ContainerError` if the name of one is not a string."""
     # the attributes of a framework's own container are for the framework's internal use
     if registry.owner_of(type(x)) is not None:
         return {}

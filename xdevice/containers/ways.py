@@ -128,7 +128,7 @@ def _walk_inside(x: Any) -> Walk | None:
 def _by_functions(way: Way) -> Walk:
     """Returns the `Walk` of a type that was registered as `way`, with two functions: `flatten`
     returns the children as a mapping, a list or a tuple, and `rebuild` gets the new ones as a
-    dict or a list."""
+    dict or a list. Reading raises `ContainerError` if `flatten` returns anything else."""
     flatten, rebuild = way.flatten, way.rebuild
     assert flatten is not None
     assert rebuild is not None

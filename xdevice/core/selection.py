@@ -42,8 +42,10 @@ _VIRTUAL_KEY: Any = _encoded("XDEVICE_VIRTUAL_GPUS")
 
 
 def current() -> Backend:
-    """Returns the selected backend: that of `use_backend`, else of `set_backend`, else of XDEVICE_BACKEND, else the
-    only one whose framework is imported, else the first one that is installed."""
+    """Returns the selected backend: that of `use_backend`, else of `set_backend`, else of
+    XDEVICE_BACKEND, else the only one whose framework is imported, else the first one that is
+    installed. Raises `UnsupportedError` if that backend cannot work in this forked child, and
+    the errors of `registry.load` if it is loaded now."""
     backend = _scope.get() or _default
     if backend is None:
         # a variable that has changed since gives a warning in `_resolve`

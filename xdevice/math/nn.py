@@ -713,7 +713,8 @@ def _pool(
     function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths
 ) -> Any:
     """Checks the arguments of `function`, which is `max_pool2d` or `avg_pool2d`, and returns
-    the result of its kernel."""
+    the result of its kernel. Raises `ArgumentError` or `ShapeError` for arguments that do not
+    fit."""
     layers, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)

@@ -173,7 +173,8 @@ def _convert_one(
     """Converts one leaf `x`, of the backend `source` and of this kind, to the target and the
     device `place` (None: the tensor's own). `array` is `x` itself, or the array that was made
     from a NumPy scalar `x`. A scalar is returned as it is if NumPy is the target, because
-    nobody can write into it, and is copied otherwise."""
+    nobody can write into it, and is copied otherwise. Raises `SharingError` if `copy` is False
+    and the memory cannot be shared."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
             f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; copy=None copies it"

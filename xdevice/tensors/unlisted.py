@@ -373,7 +373,9 @@ def _readable(part: Any) -> dict[str, Any]:
 
 
 def _holds(attribute: _Attribute) -> bool:
-    """Whether an attribute is a tensor or model, or a container with one in it."""
+    """Whether an attribute is a tensor or model, or a container with one in it. Raises
+    `ContainerError` if tensors are in a container that cannot be walked, such as a list that
+    contains itself."""
     value = attribute.value
     if registry.kind_of(type(value)) is not None:
         return True

@@ -293,7 +293,8 @@ def device_of(x: object) -> Device:
 
 
 def _device_of(x: object) -> Device:
-    """Does what `device_of` does for objects whose type is not in `_probes`."""
+    """Does what `device_of` does for objects whose type is not in `_probes`. Raises the errors
+    of `device_of`."""
     owned = None
     # not a container of a known type
     if trees.walks.get(id(type(x))) is None:

@@ -67,7 +67,8 @@ def from_dlpack(
     checks: Checks, x: Any, /, *, device: object = None, copy: bool | None = None
 ) -> Any:
     """Returns the tensor of another framework, or any object with `__dlpack__`, as a tensor of
-    this backend."""
+    this backend. Raises `SharingError` if `copy=False` and its memory cannot be shared on the
+    device."""
     result = conversion.convert(x, checks.backend.name, copy=copy)
     if device is None:
         return result
@@ -230,7 +231,8 @@ def linspace(
     endpoint: bool = True,
 ) -> Any:
     """Returns `num` evenly spaced floats from `start` to `stop`, which is left out with
-    `endpoint=False`."""
+    `endpoint=False`. Raises `DTypeError` for another dtype than of floats or complex
+    numbers."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)

@@ -58,7 +58,8 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 
 
 def _along_axes(function: str) -> Callable[..., Any]:
-    """Returns the transform of this name along several axes."""
+    """Returns the transform of this name along several axes. It raises `ShapeError` unless `s`
+    has one length for each of `axes`, which are one axis or more."""
 
     def transform(
         checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"

@@ -105,7 +105,8 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the solution y of `x1 @ y = x2`; `x2` is a vector or a stack of matrices."""
+    """Returns the solution y of `x1 @ y = x2`; `x2` is a vector or a stack of matrices. Raises
+    `ShapeError` if the shapes do not fit."""
     x1, x2 = checks.operands_together("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = _kernel(checks, "solve"), _matrix(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
@@ -275,7 +276,7 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the cross product of vectors of 3 elements along the axis; other axes are
-    broadcast."""
+    broadcast. Raises `ShapeError` for axes of another length."""
     x1, x2 = checks.operands_together("linalg.cross", NUMERIC, x1, x2)
     # an axis below 0 has to exist in the tensor with fewer dimensions; it stays counted from
     # the end, because the numbers of dimensions may differ
@@ -302,7 +303,8 @@ def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
 
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the matrix of the products of all elements of two vectors."""
+    """Returns the matrix of the products of all elements of two vectors. Raises `ShapeError`
+    for tensors that are not vectors."""
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(

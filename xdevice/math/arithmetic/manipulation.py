@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
-    """Returns `x` broadcast to a shape."""
+    """Returns `x` broadcast to a shape. Raises `ShapeError` if it does not broadcast to that
+    shape."""
     x = checks.tensor(x, "broadcast_to")
     wanted = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
@@ -52,7 +53,8 @@ def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
 def expand_dims(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
 ) -> Any:
-    """Returns `x` with new axes of length 1, at these places of the result."""
+    """Returns `x` with new axes of length 1, at these places of the result. Raises `ShapeError`
+    if an axis is named twice or does not exist in the result."""
     if spelling:
         spellings.refuse("xp.expand_dims", spelling, "axis=")
     x = checks.tensor(x, "expand_dims")
@@ -87,7 +89,8 @@ def flip(
 
 
 def matrix_transpose(checks: Checks, x: Any, /) -> Any:
-    """Returns `x` with its last two axes exchanged."""
+    """Returns `x` with its last two axes exchanged. Raises `ShapeError` for fewer than two
+    dimensions."""
     x = checks.tensor(x, "matrix_transpose")
     ndim = len(x.shape)
     if ndim < 2:
@@ -101,7 +104,8 @@ def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
     """Returns `x` with the axes `source` moved to the places `destination`; the others keep
-    their order."""
+    their order. Raises `ShapeError` if an axis or a place is named twice, or if they differ in
+    number."""
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
@@ -122,7 +126,8 @@ def moveaxis(
 
 
 def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
-    """Returns `x` with its axes in the order `axes`."""
+    """Returns `x` with its axes in the order `axes`. Raises `ShapeError` unless each axis is
+    named once."""
     x = checks.tensor(x, "permute_dims")
     ndim = len(x.shape)
     order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
@@ -135,7 +140,8 @@ def repeat(
     checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
     """Returns `x` with each element repeated: `repeats` is an int, or an int for each element
-    along the axis."""
+    along the axis. Raises `ShapeError` for a number below 0, or another number of ints than
+    elements."""
     if spelling:
         spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
@@ -187,7 +193,8 @@ def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
     """Returns the elements of `x` in another shape; one length may be -1. With `copy=False`,
-    never a copy."""
+    never a copy: raises `ValueError` if one is needed, and `UnsupportedError` on a backend that
+    does not tell. Raises `ShapeError` if the numbers of elements differ."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _filled(old, _ints(shape, "reshape"))
@@ -257,7 +264,8 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
 def squeeze(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn
 ) -> Any:
-    """Returns `x` without these axes, which have the length 1."""
+    """Returns `x` without these axes, which have the length 1. Raises `ShapeError` for an axis
+    of another length."""
     if spelling:
         spellings.refuse("xp.squeeze", spelling, "axis=")
     x = checks.tensor(x, "squeeze")
@@ -416,7 +424,8 @@ def _contracted(
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the products of vectors along an axis, which the result does not have; `x1` is
-    conjugated."""
+    conjugated. Raises `ShapeError` if the axes differ in length, or if `axis` is counted from
+    the front and the tensors have different numbers of axes."""
     x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))

@@ -91,7 +91,9 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
 def take(
     checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
-    """Returns the elements of `x` at a vector of indices along an axis."""
+    """Returns the elements of `x` at a vector of indices along an axis. Without `axis`, `x` has
+    to be a vector. Raises `ShapeError` for another shape of `x` or of the indices, and
+    `IndexError` for an index out of range."""
     if spelling:
         spellings.refuse("xp.take", spelling, "axis=")
     x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
@@ -108,7 +110,8 @@ def take(
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
     """Returns the elements of `x` at the indices along an axis, which differ for each other
-    position."""
+    position. Raises `ShapeError` if the two shapes do not fit, and `IndexError` for an index
+    out of range."""
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),
@@ -252,7 +255,8 @@ def searchsorted(
 ) -> Any:
     """Returns for each element of `x2` the index at which it belongs in the sorted vector `x1`.
     Among equal elements that is the first index (`side="left"`) or the one after the last
-    ("right"). `sorter` has the indices that sort `x1`, if it is not sorted."""
+    ("right"). `sorter` has the indices that sort `x1`, if it is not sorted. Raises `ShapeError`
+    unless `x1` is a vector, and `ArgumentError` for another `side`."""
     x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")

@@ -171,7 +171,8 @@ def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -
 
 def _cumulation(function: str, initial: int) -> Callable[..., Any]:
     """Returns the function `cumulative_sum` or `cumulative_prod`. With `include_initial`, its
-    result begins with `initial`, the sum or the product of no elements."""
+    result begins with `initial`, the sum or the product of no elements. The function raises
+    `ShapeError` if the axis is left out for a tensor that is not a vector."""
 
     def cumulation(
         checks: Checks,
@@ -223,7 +224,7 @@ def diff(
     append: Any = None,
 ) -> Any:
     """Returns the differences of neighbors along an axis, taken `n` times, after joining
-    `prepend` and `append`."""
+    `prepend` and `append`. Raises `ArgumentError` if `n` is below 0."""
     kernels = checks.kernels
     x = checks.require(x, NUMERIC, "diff")
     place = checks.axis(axis, len(x.shape), "diff")

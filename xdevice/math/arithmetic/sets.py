@@ -29,7 +29,8 @@ class UniqueInverseResult(NamedTuple):
 
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
-    """Returns a vector of indices for each axis: those of the elements that are not 0."""
+    """Returns a vector of indices for each axis: those of the elements that are not 0. Raises
+    `ShapeError` for a tensor without dimensions, and `UnsupportedError` for a symbol."""
     x = checks.tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the tensor of nonzero")

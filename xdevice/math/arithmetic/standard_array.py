@@ -180,7 +180,8 @@ class Array:
 
     @property
     def T(self) -> Array:  # noqa: N802
-        """The transposed matrix; only for two dimensions."""
+        """The transposed matrix; only for two dimensions. Raises `ShapeError` for another
+        number of dimensions."""
         # the standard defines it for matrices only
         if self.ndim != 2:
             raise ShapeError(
@@ -191,7 +192,8 @@ class Array:
     # how other libraries use an array: its namespace, its device, DLPack
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """Returns the namespace whose functions take and return such arrays."""
+        """Returns the namespace whose functions take and return such arrays. Raises
+        `ArgumentError` for an unknown version of the standard."""
         # an unknown version is refused, because the library relies on its rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
@@ -206,7 +208,8 @@ class Array:
         return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
-        """Returns the array on another device, given in any spelling."""
+        """Returns the array on another device, given in any spelling. Raises `UnsupportedError`
+        if a stream is given."""
         if stream is not None:
             raise UnsupportedError(
                 "to_device takes no stream here; use xdevice.accelerator.Stream"
@@ -255,7 +258,8 @@ class Array:
             return backend.export(x)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Returns a copy as a NumPy array; only for arrays on a CPU."""
+        """Returns a copy as a NumPy array; only for arrays on a CPU. Raises `DTypeError` for
+        another device, and `SharingError` for `copy=False`."""
         import numpy
 
         # refused, so that no copy from a GPU happens unnoticed
