@@ -2,8 +2,8 @@
 (`register`).
 
 This module knows Python's own containers (the module `batches` takes those with nothing but
-tensors, numbers and strings); `ways` determines how other types are walked. It is asked once
-for each type, and the answer is kept until the type is deleted, a backend is loaded, or a type
+tensors, numbers and strings); `ways` determines how other types are walked. It does so once
+for each type, and the result is kept until the type is deleted, a backend is loaded, or a type
 is registered.
 """
 

@@ -175,8 +175,8 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Gives a forked child numbers of its own. Otherwise it would draw the same numbers as its parent and the parent's
-    other children."""
+    """Gives a forked child its own random numbers. Otherwise it would draw the same numbers as
+    its parent and the parent's other children."""
     for place in _reachable():
         place.numbers = place.numbers.for_fork()
 

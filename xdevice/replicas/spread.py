@@ -492,8 +492,8 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
     """Returns a copy of `x` on a device. `models` are the operands to copy as models. They are
-    copied first; if a parameter of theirs is also in `x` by itself, the copy of `x` has the
-    parameter of the copied model there."""
+    copied first; if one of their parameters is also in `x` outside the model, the copy of `x`
+    has the parameter of the copied model there."""
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:

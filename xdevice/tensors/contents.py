@@ -365,8 +365,8 @@ class _Sorted:
         """Moves or copies, by the function `one`, all leaves in `owned` that must come before
         the tensors, and returns the results by the `id`s of the old leaves: models, then
         symbolic tensors, and data, which goes to the host. With models first, a parameter that
-        is also in the container by itself stays the parameter of the new model. Adds to `undo`
-        a function for each model that has moved."""
+        is also in the container outside its model stays the parameter of the new model. Adds to
+        `undo` a function for each model that has moved."""
         done: dict[int, Any] = {}
         others = (leaf for leaf in self.owned if leaf[3] != "model")
         for _, value, backend, kind in (*self._models, *others):
@@ -524,10 +524,10 @@ def _move(
 
 
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """Puts the parts of `twin`, the moved or copied model, into `done`, so that they replace
-    the parts of the original (`own`) wherever these are in the container. If a part has a
-    replacement already, because another model shares it, the new model gets that one instead of
-    its own."""
+    """Puts the parts of `twin`, the moved or copied model, into `done`, so they replace the
+    parts of the original (`own`) wherever these are in the container. If a part has a
+    replacement already, because another model shares the part, the new model gets that
+    replacement instead of its own part."""
     new = WholeModel(backend, twin).parts()
     # the new model has another form, so its parts cannot be paired with the old ones
     if len(own) != len(new):

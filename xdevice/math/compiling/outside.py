@@ -266,9 +266,9 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
 
 @cache
 def _is_installed(file: str) -> bool:
-    """Whether `file`, the `__init__` of a package or a module by itself, is in a folder into
-    which pip installs. Such a folder has `*.dist-info` folders; "dist-packages" is that of
-    Debian."""
+    """Whether `file`, the `__init__` of a package or a module that is a single file, is in a
+    folder into which pip installs. Such a folder has `*.dist-info` folders; "dist-packages" is
+    that of Debian."""
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
     return "dist-packages" in file or any(folder.glob("*.dist-info"))
@@ -306,8 +306,8 @@ def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
 
 
 def _parts_of_a_class(cls: type) -> list[Any]:
-    """Returns the names and values in a class, in one list; the functions of a property or the
-    like in place of it."""
+    """Returns the names and values in a class, in one list. In place of a property, a class
+    method, a static method or a cached property, it has the functions behind that."""
     parts: list[Any] = []
     for name, value in vars(cls).items():
         # Python sets these itself, at any time
@@ -317,8 +317,8 @@ def _parts_of_a_class(cls: type) -> list[Any]:
 
 
 def _behind(value: Any) -> tuple[Any, ...]:
-    """Returns the functions in a property, a class method or the like; for any other value, the
-    value itself."""
+    """Returns the functions in a property, a class method, a static method or a cached
+    property; for any other value, the value itself."""
     if isinstance(value, property | DynamicClassAttribute):
         return tuple(_PARTS_OF_A_PROPERTY(value))
     if isinstance(value, cached_property):

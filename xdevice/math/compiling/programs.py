@@ -458,9 +458,9 @@ class _Program:
         return self._parted(result)
 
     def _parted(self, result: Any) -> tuple[Build, list[Any]]:
-        """Returns a function that builds such a result around other tensors, and the tensors in
-        this result. Raises `UnsupportedError` if the result contains something that a program
-        cannot return."""
+        """Returns a function that builds a result like this one around other tensors, and the
+        tensors in this result. Raises `UnsupportedError` if the result contains something that
+        a program cannot return."""
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
