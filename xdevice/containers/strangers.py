@@ -296,6 +296,7 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
         return Stranger(x, way, parts) if parts or way.move is not None else None
+    # looked for anywhere in a path, because these attributes count at any depth
     stays = [f".{name}" for name in way.stays] if way is not None else []
     parts = [
         one

@@ -150,6 +150,7 @@ def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
     the same objects."""
     # by `id`, because `x` may contain a tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
+    # `x` itself is the tensor or model
     if id(x) in by_id:
         return by_id[id(x)]
     return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])

@@ -562,7 +562,8 @@ def _besides_items(node: Any) -> dict[str, Any]:
 
 def _structure(node: Any) -> Any:
     """Returns a hashable key with the types and keys of a container and of all containers in
-    it; None without one."""
+    it. `node` is the container's node (see `_Node` in `containers/trees.py`); None, for a leaf,
+    gives None."""
     if node is None:
         return None
     # `inner` has the nodes of those children that are containers, by their indices
