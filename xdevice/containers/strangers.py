@@ -133,7 +133,8 @@ class Stranger:
         # a gradient scaler of PyTorch, for example
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
             return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
-        # types that a user cannot register, or should not
+        # types that a user cannot register: built-in ones, and xdevice's own for the keys of a
+        # mapping, which are never replaced; and those of a framework, which a user should not
         if (
             cls.__module__ == "builtins"
             or cls is looks.MappingKeys

@@ -657,7 +657,8 @@ def _around_zero(
 
 def _probabilities(p: Any) -> np.ndarray[Any, Any]:
     """Returns the argument `p` of `choice` as a NumPy vector of float64. Raises `ArgumentError`
-    unless it is one or more probabilities along one axis with the sum 1."""
+    unless it is one or more numbers of 0 or more along one axis, whose sum differs from 1 by
+    `_FARTHEST_SUM` at most."""
     import numpy
 
     try:

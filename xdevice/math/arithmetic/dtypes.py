@@ -82,6 +82,7 @@ def with_number(name: str, value: complex) -> str:
     # `usual` is float32, or float64 in a run with `--float64`
     if isinstance(value, float):
         return float_dtypes.usual()
+    # a complex number: its parts get the precision of the tensor, if that is double
     return (
         "complex128" if name in ("float64", "complex128") else float_dtypes.usual("complex64")
     )

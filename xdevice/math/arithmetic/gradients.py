@@ -239,6 +239,8 @@ def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backe
     `ArgumentError` for tensors of several backends. With `has_floats`, also raises `DTypeError`
     for a tensor that is not of floats, and `UnsupportedError` for one that is not dense. `name`
     is what errors call the container."""
+    # the quick way, for tensors of one type that has been a parameter before; if something is
+    # wrong, `_parameters_one_by_one` finds it and raises the error
     backend, leaves = backend_of(walk), walk[1]
     if backend is None:
         return _parameters_one_by_one(walk, name, has_floats)

@@ -371,7 +371,9 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
-    """Returns the sums of products of `x1` and `x2` over the given axes of both."""
+    """Returns the sums of products of `x1` and `x2` over some axes of both. `axes` names them
+    in two sequences, or is a number: then they are the last axes of `x1` and the first ones of
+    `x2`. Raises `ShapeError` if there are no such axes, or if they differ in length."""
     x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),

@@ -109,9 +109,9 @@ def take(
 
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
-    """Returns the elements of `x` at the indices along an axis, which differ for each other
-    position. Raises `ShapeError` if the two shapes do not fit, and `IndexError` for an index
-    out of range."""
+    """Returns the elements of `x` at the indices along an axis; the indices may differ at each
+    position of the other axes. Raises `ShapeError` if the two shapes do not fit, and
+    `IndexError` for an index out of range."""
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),

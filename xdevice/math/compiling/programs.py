@@ -554,6 +554,7 @@ def _besides_items(node: Any) -> dict[str, Any]:
         for name, value in attributes(x).items()
         if id(value) not in walked
     }
+    # a defaultdict has the first one, a deque the second
     for name in ("default_factory", "maxlen"):
         if isinstance(x, defaultdict | deque) and hasattr(x, name):
             beside[name] = getattr(x, name)
