@@ -337,6 +337,7 @@ def refuse(
         if not only_trained or list(owner.gradients(one))
     ]
     parameters = [(name, x) for name, x, owner in whole.tensors() if owner.is_parameter(x)]
+    # refuses the first of them, if there is any
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
             f"{verb} {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "

@@ -214,7 +214,8 @@ def _evaluated(
         value, gradients, rest = backend.value_and_grad(leaves, call, nested)
     finally:
         inside.reset(token)
-    # None in place of the gradient of a parameter that the loss does not depend on
+    # None in place of the gradient of a parameter that the loss does not depend on. A loop,
+    # because `None in gradients` would call the `==` of tensors
     for g in gradients:
         if g is None:
             gradients = _completed(gradients, leaves, backend)

@@ -182,7 +182,7 @@ class Outside:
         codes = _codes(function.__code__)
         # sorted, because a set has another order in each process
         names = sorted({used for code in codes for used in code.co_names})
-        # such an attribute leads to variables that cannot be watched
+        # each of these attributes leads to variables that cannot be watched; one is refused
         for unseen in _ELSEWHERE.intersection(names):
             raise _unseen(f"{name} reads {unseen}, which", function)
         # an import inside the function reads a module, which must be a library
