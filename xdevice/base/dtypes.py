@@ -53,7 +53,7 @@ _stated: dict[type, dict[object, str]] = {}
 """The names of the frameworks' own dtype objects, in one dict for each type of such objects:
 torch.compile cannot look an object up in a dict that also has TensorFlow's, whose hash is in
 C++."""
-# for a type that has no dict yet
+# read in place of the dict of a type that has none in `_stated` yet
 _NONE: Final[dict[object, str]] = {}
 # two caches: dtypes by their names, and names by their dtypes
 _host_dtypes: dict[str, np.dtype[Any]] = {}

@@ -31,7 +31,6 @@ def read(face: str, package: str, module: str, name: str) -> Any:
     from importlib import import_module
 
     # `from . import math` imports a module, every other line a value of a module
-
     value = (
         import_module(f".{name}", package)
         if module == "."
@@ -46,7 +45,8 @@ def read(face: str, package: str, module: str, name: str) -> Any:
 
 def lazy(face: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the functions `__getattr__` and `__dir__` of a face below `xdevice`, whose module
-    contains only `__getattr__, __dir__ = lazy(__name__, __file__)`."""
+    is `file` and contains only `__getattr__, __dir__ = lazy(__name__, __file__)`. `__getattr__`
+    raises `AttributeError` for a name that the stub does not have."""
     names = names_in(file)
     # relative imports in the stub start at the package
     package = face if os.path.basename(file) == "__init__.py" else face.rpartition(".")[0]

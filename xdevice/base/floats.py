@@ -110,10 +110,10 @@ def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     numbers = numpy.random.Generator(
         numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(jittered.data)])
     )
-    ways = numpy.where(
+    directions = numpy.where(
         numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf
     ).astype(parts.dtype)
     # zeros, ones, masks and labels must stay exact
     is_moved = numpy.isfinite(parts) & (parts != numpy.trunc(parts))
-    parts[is_moved] = numpy.nextafter(parts, ways)[is_moved]
+    parts[is_moved] = numpy.nextafter(parts, directions)[is_moved]
     return jittered

@@ -29,10 +29,10 @@ _movable: Final = registry.movable
 
 def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> Batch | None:
     """Returns the tensors in a dict, list or tuple that contains only tensors, numbers,
-    strings, and further containers of this kind. Returns None if it contains anything else, if
-    it contains the same container twice, or if one of its tensor types has not been looked up
-    yet. In the call for a nested container, `batch` has the result so far, which the call adds
-    to, and `depth` is how many more levels are allowed.
+    strings, None, and further containers of this kind. Returns None if it contains anything
+    else, if it contains the same container twice, or if one of its tensor types has not been
+    looked up yet. In the call for a nested container, `batch` has the result so far, which the
+    call adds to, and `depth` is how many more levels are allowed.
 
     For three tensors that are on the device already, `to_device` takes 1.8 us with this
     function and 2.9 us with `trees.flatten`; for 1,000 tensors in lists of ten, 0.24 and 0.5

@@ -53,7 +53,8 @@ class Walk(NamedTuple):
 
 def _extra_attributes(x: Any) -> dict[str, Any]:
     """Returns those attributes of a container with items that hold tensors or models, by their
-    names. Attributes whose values are also items of the container are left out."""
+    names. Attributes whose values are also items of the container are left out. Raises
+    `ContainerError` if the name of one is not a string."""
     # the attributes of a framework's own container are for the framework's internal use
     if registry.owner_of(type(x)) is not None:
         return {}
@@ -113,8 +114,9 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
     # what the dict really stores, past the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
-        # a multi-dict stores lists and returns the first item of each; how to put another one there is unknown
-        # `looks` is only the default for a missing key: no container has this module as a value
+        # a multi-dict stores lists and returns the first item of each, and it is unknown how to
+        # put another item there. `looks` is only the default for a missing key: no container
+        # has this module as a value
         if (
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)
@@ -301,6 +303,8 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
     """Returns the function and the stored arguments of a `functools.partial`, and its other
     attributes."""
     more = attributes(x)
+    # None in place of an empty dict, which would be a container to walk; `__setstate__` takes
+    # None for one
     return [*_PARTIAL, *map(Attribute, more)], [
         x.func,
         x.args,

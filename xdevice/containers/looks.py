@@ -125,6 +125,8 @@ def answers(x: Any) -> bool:
         # a name that no class has: the metaclass may have a `__getattr__` that raises another
         # error
         getattr(type(x), "__xdevice_lacks_it__", None)
+        # both comparisons are True for any ordinary object: they only read the two attributes,
+        # which may raise
         return x.__class__ is not None and getattr(x, "__dict__", None) is not ...
     except Exception:
         return False
@@ -319,7 +321,8 @@ def is_plain(values: list[Any]) -> bool:
 def _objects(x: Any, owned: Owned | None) -> Any:
     """Returns the elements of a NumPy array of Python objects; None for an array of numbers,
     and for anything else. `owned` is the backend and kind of its type."""
-    # such an adapter's `container_way` returns a way only for an array of objects
+    # the `container_way` of an adapter that has only host memory is called for tensors, too, and
+    # returns a way only for an array of Python objects
     if owned is None or not owned.backend.is_host_only:
         return None
     way = owned.backend.container_way(x)

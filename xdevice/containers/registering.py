@@ -115,9 +115,9 @@ def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
         if any(_is_tensor(leaf.value) for leaf in trees.leaves(value))
     }
     children = tuple(value for name, value in pairs if name in holding)
-    names_held = tuple(name for name, _ in pairs if name in holding)
+    tensor_names = tuple(name for name, _ in pairs if name in holding)
     return children, Static(
-        type(x), names_held, tuple(pair for pair in pairs if pair[0] not in holding)
+        type(x), tensor_names, tuple(pair for pair in pairs if pair[0] not in holding)
     )
 
 

@@ -77,7 +77,8 @@ class Stranger:
         return places
 
     def is_on(self, target: Device) -> bool:
-        """Whether all tensors in the object are on a device."""
+        """Whether all tensors in the object, and all variables of its models, are on a device;
+        True if it has none."""
         try:
             return all(place is target for _, place in self.places())
         except UnsupportedError:
@@ -132,7 +133,8 @@ class Stranger:
         # a gradient scaler of PyTorch, for example
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
             return "make a new one there, and give it the state of the old one: new.load_state_dict(old.state_dict())"
-        # types that a user cannot register, or should not
+        # types that a user cannot register: built-in ones, and xdevice's own for the keys of a
+        # mapping, which are never replaced; and those of a framework, which a user should not
         if (
             cls.__module__ == "builtins"
             or cls is looks.MappingKeys
@@ -146,7 +148,8 @@ class Stranger:
 
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or by the registered
-        function; the object itself if it is on the device already."""
+        function, which may move it in place; the object itself if it is on the device already.
+        Raises `ContainerError` if the move fails or leaves tensors behind."""
         # an object in which no tensors are found is always moved, because nothing says where it
         # is
         if self.is_on(target) and self.parts:
@@ -156,6 +159,7 @@ class Stranger:
     def copy_to(self, target: Device) -> Any:
         """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be
         copied or moved."""
+        # a copy function of the type comes first; other objects are copied and then moved
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:
@@ -299,6 +303,7 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
         return Stranger(x, way, parts) if parts or way.move is not None else None
+    # looked for anywhere in a path, because these attributes count at any depth
     stays = [f".{name}" for name in way.stays] if way is not None else []
     parts = [
         one
@@ -319,8 +324,9 @@ def _is_variable(backend: Backend, model: Any) -> bool:
 
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
-    """Returns the backend of all tensors and models in an object, if the object has the method
-    with which objects of libraries around that framework move themselves; otherwise None."""
+    """Returns the backend of all tensors and models in `x` (`parts`), if `x` has the method
+    with which objects of libraries around that framework move themselves. Returns None if it
+    has no such method, if the parts belong to several backends, or if there are none."""
     first = parts[0].backend if parts else None
     if (
         first is None

@@ -2,8 +2,8 @@
 (`register`).
 
 This module knows Python's own containers (the module `batches` takes those with nothing but
-tensors, numbers and strings); `ways` determines how other types are walked. It is asked once
-for each type, and the answer is kept until the type is deleted, a backend is loaded, or a type
+tensors, numbers and strings); `ways` determines how other types are walked. It does so once
+for each type, and the result is kept until the type is deleted, a backend is loaded, or a type
 is registered.
 """
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 # a type that was not looked up yet, because None means a leaf
 _UNSEEN: Final = object()
-# see `_walk`
+# the mark, during a walk, of a container to which something in it refers back (see `_walk`)
 _REFERRED_TO: Final[Any] = object()
 # shared by all nodes without containers in them, to make no new dict for each
 _NO_CONTAINERS: Final[dict[int, Any]] = {}
@@ -161,7 +161,7 @@ def _walk(
                 once[id(child)] = _REFERRED_TO
                 node = child, KNOWING_ITSELF, (), (), _NO_CONTAINERS
             inner[i] = node
-    # found while its children were walked
+    # while the children were walked, one of them has turned out to refer back to `x`
     if once is not None and once[id(x)] is _REFERRED_TO:
         way = KNOWING_ITSELF
     return x, way, keys, children, inner
@@ -185,7 +185,7 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
         if not touched and holds_only_leaves:
             # what `way.write` does for a dict, but faster
             if type(container) is dict:
-                return dict(zip(container, changed))  # noqa: B905
+                return dict(zip(container, changed))  # noqa: B905  # of one length
             return _write(root, list(changed))
         # an iterator, because the leaves come in the order of the walk
         return _rebuild(root, iter(changed), touched, {})
@@ -234,13 +234,14 @@ class Tree:
         ]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
-        """Returns the container with other leaves; the container itself if they are the same
-        objects as before."""
+        """Returns the container with the leaves `changed` in place of its own; the container
+        itself if they are the same objects as before. Raises `ContainerError` if it cannot be
+        rebuilt."""
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
-        """Raises `ContainerError` if the container cannot be rebuilt when the leaves with these
-        `id`s are replaced."""
+        """Raises `ContainerError` if the container cannot be rebuilt when the leaves whose
+        `id`s are in `touched` are replaced."""
         rebuild(self.walk, self.leaves, touched)
 
     def unknown(self) -> list[int]:
@@ -360,8 +361,8 @@ def written(keys: Iterable[Any]) -> str:
 
 
 def have_same_keys(one: Walked, other: Walked) -> bool:
-    """Whether two containers have the same keys in the same order at all levels, so the paths
-    to their leaves are equal."""
+    """Whether the walked containers `one` and `other` have the same keys in the same order at
+    all levels, so the paths to their leaves are equal."""
     nodes = [(one[0], other[0])]
     # the list grows while it is iterated over
     for node, twin in nodes:
@@ -412,7 +413,8 @@ def way_of(x: Any, whole: bool) -> Walk | None:
 
 def mover(x: Any) -> strangers.Stranger | None:
     """Returns the `Stranger` for an object whose type is registered with a function that moves
-    it, by a user or a framework; None for any other object."""
+    it, by a user or a framework. Returns None for any other object, and for one whose type no
+    walk has met yet."""
     way = walks.get(id(type(x)))
     if type(way) is not Whole or way.way is None:
         return None
@@ -508,7 +510,7 @@ def _write(node: _Node, new: list[Any]) -> Any:
         ) from error
 
 
-# Python's own
+# Python's own containers
 
 
 def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
@@ -523,7 +525,8 @@ def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
-    """Returns an `OrderedDict` with other values, and with the attributes of `x`."""
+    """Returns an `OrderedDict` with the values `new`, and with the keys and attributes of
+    `x`."""
     # a PyTorch state_dict, for example, has the versions of its layers in the attribute
     # `_metadata`
     return write_keyed(x, keys, new) if x.__dict__ else OrderedDict(zip(x, new, strict=False))
@@ -558,7 +561,7 @@ OWN: Final[dict[type, Walk]] = {
 }
 
 
-# the user's types
+# registering the user's types
 
 
 def register(
@@ -567,8 +570,8 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None,
     move: Callable[[Any, Device], Any] | None,
 ) -> None:
-    """Registers how objects of a type are walked or moved, with the arguments of
-    `register_container`. Raises `ContainerError` for wrong arguments."""
+    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`),
+    with the arguments of `register_container`. Raises `ContainerError` for wrong arguments."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()

@@ -107,8 +107,8 @@ def _ask_frameworks(x: Any) -> Way | None:
 
 
 def _walk_of(way: Way) -> Walk:
-    """Returns how an object is walked whose type was registered: by its functions, or else by
-    its attributes."""
+    """Returns how an object is walked whose type was registered as `way`: by the functions in
+    it, or else by its attributes."""
     return _by_functions(way) if way.flatten is not None else ATTRIBUTES
 
 
@@ -126,9 +126,9 @@ def _walk_inside(x: Any) -> Walk | None:
 
 
 def _by_functions(way: Way) -> Walk:
-    """Returns the `Walk` of a type that was registered with two functions: `flatten` returns
-    the children as a mapping, a list or a tuple, and `rebuild` gets the new ones as a dict or a
-    list."""
+    """Returns the `Walk` of a type that was registered as `way`, with two functions: `flatten`
+    returns the children as a mapping, a list or a tuple, and `rebuild` gets the new ones as a
+    dict or a list. Reading raises `ContainerError` if `flatten` returns anything else."""
     flatten, rebuild = way.flatten, way.rebuild
     assert flatten is not None
     assert rebuild is not None

@@ -40,8 +40,8 @@ def choose(
         word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()
     ]
     present = ", ".join(names)
-    # the variable lists words for several frameworks, each of which uses the first that it
-    # knows
+    # the variable lists words for several frameworks, in any order: the first of the
+    # framework's own accelerators that one of them means is used
     if wanted:
         for name in names:
             if name.lower() in wanted or any(word in wanted for word in words(name)):

@@ -257,9 +257,9 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
-    """Returns a text for each method of these capabilities that a class defines with other
-    required arguments than the contract, and for each capability of which it has only a
-    part."""
+    """Returns a text for each method of the capabilities `parts` that a class defines with
+    other required arguments than the contract, and for each capability of which it has only a
+    part; an empty list if there is nothing wrong."""
     import inspect
 
     own, hooks = _own(cls), methods_of(*parts)
@@ -295,8 +295,9 @@ def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) ->
 
 
 def _signature(name: str, hooks: dict[str, Any]) -> str:
-    """Returns a method with its arguments as the contract has it, for errors: "wait(self,
-    x)"."""
+    """Returns a method with its arguments as the contract has it, for errors: "wait(self, x)".
+    It is looked up in `hooks`, the methods of the capabilities that are checked, and then in
+    those of the device layer."""
     import inspect
 
     # a method of the device layer is not in `hooks` while a product is checked

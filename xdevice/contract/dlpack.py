@@ -107,8 +107,8 @@ class Lent:
         return True
 
     def relabel(self, label: Label) -> None:
-        """Writes a code and number of bits for the dtype into the capsule: those that the
-        framework that is going to consume it uses."""
+        """Writes `label`, a code and a number of bits for the dtype, into the capsule: those
+        that the framework that is going to consume it uses."""
         self._tensor.code, self._tensor.bits = label
 
     def straighten(self) -> None:

@@ -84,7 +84,8 @@ class Models(Primitives):
         return ()
 
     def parameters_of(self, model: Any) -> Iterable[Any]:
-        """Yields the variables of other models that an optimizer updates: they do not move with it."""
+        """Yields the variables of other models that an optimizer updates, which do not move
+        with it; nothing for a model that is not an optimizer, and by default."""
         return ()
 
     def move_held(self, x: Any, device: Device) -> Any:

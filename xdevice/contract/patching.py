@@ -45,7 +45,8 @@ _set: dict[tuple[int, str], _Hook] = {}
 
 class _Hook:
     """A replaced attribute: its owner, its value before, the replacement, which `make` returns
-    for that value, and the number of open blocks that need it."""
+    for that value, and the number of open blocks that need it. For a property of a class, the
+    value is the property itself."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner = owner
@@ -53,10 +54,7 @@ class _Hook:
         self.blocks = 0
         # from `vars`, so that an inherited attribute is deleted afterwards and not copied into the class
         self.before = vars(owner).get(name, _ABSENT)
-        # a property itself, not the value that it has for the owner
-        self.replacement = make(
-            self.before if isinstance(self.before, property) else getattr(owner, name)
-        )
+        self.replacement = make(getattr(owner, name))
         setattr(owner, name, self.replacement)
 
     def undo(self) -> None:

@@ -161,7 +161,7 @@ class Primitives(ABC):
     most_virtual_gpus: int | None = None
     """How many virtual GPUs the framework can have at most, if there is a limit; the core does not ask for more."""
 
-    # the framework
+    # hooks: the framework itself
 
     @property
     @abstractmethod
@@ -178,7 +178,7 @@ class Primitives(ABC):
         """Returns what objects of this type are: tensors, symbols or models; None if they are none of these. Called
         once per type."""
 
-    # devices
+    # hooks: devices
 
     @abstractmethod
     def count(self, kind: str) -> int:
@@ -232,7 +232,7 @@ class Primitives(ABC):
         """Returns a context manager that makes the framework's own creation functions place tensors on `device`, and
         restores the previous device at its end."""
 
-    # tensors
+    # hooks: tensors
 
     @abstractmethod
     def device_of(self, x: Any) -> Device:
@@ -280,7 +280,7 @@ class Primitives(ABC):
     def wait(self, x: Any) -> None:
         """Waits until `x` is computed, and raises the error of its computation."""
 
-    # values
+    # hooks: values on the host, and compilers that trace
 
     @abstractmethod
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
@@ -307,7 +307,7 @@ class Primitives(ABC):
         would replace the NumPy functions that it calls by the framework's own operations."""
         return function()
 
-    # containers
+    # hooks: containers
 
     def container_way(self, x: Any) -> Way | None:
         """Returns how to walk or move an object that is neither a tensor nor a model, but whose
@@ -317,7 +317,7 @@ class Primitives(ABC):
         objects, and None for an array of numbers."""
         return None
 
-    # what a tensor is made of
+    # hooks: the form of a tensor
 
     def is_dense(self, x: Any) -> bool:
         """Whether a tensor is one block of numbers in memory. False for sparse, ragged and masked tensors, and for a
@@ -329,7 +329,7 @@ class Primitives(ABC):
         tensor stays on the host."""
         return False
 
-    # the framework's trees
+    # hooks: the framework's trees
 
     def register_tree_node(  # noqa: B027  # most frameworks have no trees
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
@@ -338,7 +338,7 @@ class Primitives(ABC):
         is not registered yet. `flatten(x)` returns the children and the static part of an
         object; `unflatten(static, children)` makes an object from these."""
 
-    # memory
+    # hooks: memory
 
     def memory(self, device: Device) -> Memory:
         """Returns the total, free, allocated and peak bytes of a device; each is None if the
@@ -359,13 +359,13 @@ class Primitives(ABC):
             "resetting the peak memory", "read xdevice.memory(device).allocated instead"
         )
 
-    # for messages to users
+    # hooks: texts for users
 
     def why_no_gpu(self) -> str:
         """Returns why `count("gpu")` is 0 here, in a few words, for `xdevice info`."""
         return "no GPU is visible"
 
-    # the process
+    # hooks: the process
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
         """Called when the program chooses this backend with `use_backend`, `set_backend` or
@@ -382,7 +382,7 @@ class Primitives(ABC):
             "runs in float64", "exclude this backend when you run xdevice parity --float64"
         )
 
-    # the same for every backend
+    # not hooks: the same for every backend
 
     @property
     def is_host_only(self) -> bool:
@@ -404,8 +404,10 @@ class Primitives(ABC):
         return type(device) is Device or self.answers_to(device)
 
     def require(self, device: Device) -> Device:
-        """Returns the device under its plain name: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` if it does not
-        exist, or if it is not the hardware that its name says."""
+        """Returns the device under its plain name: `gpu:1` for `cuda:1`. Raises
+        `DeviceNotFoundError` if it does not exist, or if it is not the hardware that its name
+        says; `SettingError` instead if XDEVICE_VIRTUAL_GPUS, which was set after the backend
+        was loaded, requests GPUs that it does not have."""
         if self.has(device):
             return device if type(device) is Device else devices.plain(device)
         # the program may expect a virtual GPU, because it has set the variable too late

@@ -98,7 +98,7 @@ class Names:
         self._of = {dotted: row for row in reversed(self.rows) for dotted in spelled(row)}
         # the names that each required capability lacks, once they were looked up
         self._lacking: dict[str, list[str]] = {}
-        # nobody calls `require` for a misspelt capability
+        # `require` is never called for a misspelt capability, so its names would not be checked
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
@@ -176,7 +176,8 @@ class Names:
         ]
 
     def error(self, capability: str, lacking: list[str]) -> AbsentNameError:
-        """Returns the error for a capability that needs these names."""
+        """Returns the error for a capability that needs the names `lacking`, which the
+        installed framework does not have."""
         # "streams need", "blocking and compile need", "nn needs"
         verb_form = "need" if capability.endswith("s") or " and " in capability else "needs"
         return AbsentNameError(
@@ -185,7 +186,9 @@ class Names:
         )
 
     def _is_promised(self, row: Private) -> bool:
-        """Whether the installed framework should have the names of a row in every build."""
+        """Whether the installed framework should have the names of a row in every build: those
+        without a condition (`only`), and "newer" ones if its version is the tested one or
+        later."""
         if row.only == "newer":
             # if the framework is not imported, it counts as the tested version
             installed = getattr(sys.modules.get(self.framework), "__version__", self.tested)
@@ -218,7 +221,7 @@ class Absent:
             raise AttributeError(name)
         return self
 
-    # in a union of types, for `isinstance`
+    # so that an adapter can name a missing class in a union of types, such as `A | private["B"]`
     def __or__(self, other: object) -> Any:
         return self
 
@@ -290,8 +293,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def spelled(row: Private) -> Iterator[str]:
-    """Yields the dotted names of a row. For "*" (all functions) that is the name of the
-    owner."""
+    """Returns an iterator over the dotted names of a row. For "*" (all functions) that is the
+    name of the owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
@@ -302,7 +305,8 @@ def words(row: Private) -> list[str]:
 
 
 def is_taken_away(dotted: str) -> bool:
-    """Whether a test has declared a name, or a module or class around it, as absent."""
+    """Whether a test has declared the name `dotted`, or a module or class around it, as absent
+    (see `taken_away`)."""
     # with dots at the ends, so that "a.b" does not stand for "a.bc"
     return any(f"{dotted}.".startswith(f"{taken}.") for taken in taken_away)
 

@@ -48,10 +48,10 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
         ScopeError: there is no such block.
     """
     here = owner()
-    for place in reversed(range(len(stack))):
+    for index in reversed(range(len(stack))):
         # one object may be entered by several threads at once
-        if stack[place].key is key and stack[place].owner == here:
-            return place
+        if stack[index].key is key and stack[index].owner == here:
+            return index
     raise ScopeError(
         f"{what} was left in a thread or asyncio task that had not entered it; enter and leave it in the same thread "
         f"and task, as a `with` statement does"
@@ -68,25 +68,26 @@ class Entered:
         self._open: list[tuple[tuple[int, Any], Any]] = []
 
     def add(self, block: Any) -> None:
+        """Adds a block that this thread and task have entered."""
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
         """Removes the block that is being left, and returns it with the id of the thread that
         entered it. That is the last block of this thread and task; if they have none, the last
-        block of any thread.
+        block of any thread, so the id may be that of another thread.
 
         Raises:
             ScopeError: no block is open.
         """
         here = owner()
         with _lock:
-            for place in reversed(range(len(self._open))):
-                if self._open[place][0] == here:
+            for index in reversed(range(len(self._open))):
+                if self._open[index][0] == here:
                     break
             else:
                 if not self._open:
                     raise ScopeError(f"{self._what} was left, but it had not been entered")
                 # this happens if another thread closes a generator that is inside the block
-                place = -1
-            (thread, _), block = self._open.pop(place)
+                index = -1
+            (thread, _), block = self._open.pop(index)
         return block, thread

@@ -32,7 +32,7 @@ class Numbers:
     process."""
 
     def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
-        # the seed
+        # the seed, or a random number from the system
         self._entropy = entropy
         # how it was derived: pairs of _TASK or _FORK and a number; empty if made from a seed
         self._path = path
@@ -44,7 +44,8 @@ class Numbers:
         self.forks = 0
 
     def draw(self, draw: Callable[[Any], Any]) -> Any:
-        """Returns `draw(generator)`, called with the NumPy generator of these numbers."""
+        """Returns `draw(generator)`, called with the NumPy generator of these numbers. Only one
+        thread draws at a time."""
         # NumPy's generators are not safe for several threads
         with self._lock:
             # made at the first draw, so that `import xdevice` does not import NumPy
@@ -101,7 +102,9 @@ def _plain(state: Any) -> Any:
 
 
 class Place:
-    """Holds the generator of the process, of a block or of a task. `seed(n)` puts another generator there."""
+    """Holds the generator of the process, of a block or of a task (`numbers`). `seed(n)` puts
+    another generator there. `key` is the object with which the block was entered, None for a
+    process or task; `owner` is the thread and task that made the place."""
 
     def __init__(self, numbers: Numbers, key: object) -> None:
         self.numbers = numbers
@@ -172,8 +175,8 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Gives a forked child numbers of its own. Otherwise it would draw the same numbers as its parent and the parent's
-    other children."""
+    """Gives a forked child its own random numbers. Otherwise it would draw the same numbers as
+    its parent and the parent's other children."""
     for place in _reachable():
         place.numbers = place.numbers.for_fork()
 

@@ -141,7 +141,7 @@ class _Loader:
             raise
         except BackendImportError as error:
             # the framework did not import; its own error is what `import` raises without
-            # xdevice
+            # xdevice. If it did, only its adapter has failed, which does not matter yet
             if name not in sys.modules:
                 raise (error.__cause__ or error) from None
         # a program that only imports the framework is not disturbed: the error is raised again
@@ -177,7 +177,7 @@ def install() -> None:
         sys.meta_path.insert(0, _finder)
 
 
-# fork
+# in a forked child
 
 
 @forks.in_child

@@ -62,7 +62,7 @@ _UNSEEN: Final = object()
 _found: dict[str, EntryPoint] | None = None
 
 
-# names
+# names of backends
 
 
 def canonical(name: str) -> str:
@@ -76,6 +76,7 @@ def canonical(name: str) -> str:
     for third_party in entry_points():
         if wanted == third_party.lower():
             return third_party
+    # cut, because comparing a long text with each name would take long
     raise BackendNotFoundError(
         f"there is no backend {shown(name)}{_nearest(wanted[:100])}; {_overview()}"
     )
@@ -88,7 +89,8 @@ def names() -> tuple[str, ...]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the framework of a backend can be found, without importing it."""
+    """Whether the framework of a built-in backend can be found, without importing it; for any
+    other name, whether an adapter of that name is installed."""
     framework = frameworks.find(name)
     if framework is None:
         return name in entry_points()
@@ -144,8 +146,8 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """Returns a warning if the other package on PyPI, named `xdevice`, is installed too,
-    because both have a file `xdevice/__init__.py`; None if it is not."""
+    """Returns the text of a warning if the other package on PyPI, named `xdevice`, is installed
+    too, because both have a file `xdevice/__init__.py`; None if it is not."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -176,7 +178,8 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
 
 
 def _distribution(point: EntryPoint) -> str:
-    """Returns the name and version of the package that an adapter comes from, for errors."""
+    """Returns the name and version of the package that an adapter (the entry point `point`)
+    comes from, for errors."""
     # an entry point that was not read from an installed package has no `dist`
     return (
         f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
@@ -190,8 +193,8 @@ def _source(point: EntryPoint) -> str:
 
 
 def _nearest(name: str) -> str:
-    """Returns the end of the error for an unknown name: the name that may have been meant, or
-    "" if no name is like it."""
+    """Returns the text after an unknown name in the error: that it is empty, the backend of a
+    library of this name, or a name that may have been meant; "" if none is like it."""
     if not name:
         return ": the name is empty (is a variable such as $XDEVICE_BACKEND unset?)"
     # a module or library in place of the backend: "keras", "jaxlib", "flax"
@@ -215,7 +218,7 @@ def _overview() -> str:
     return f"known: {', '.join(names())}; installed: {', '.join(installed)}"
 
 
-# loading
+# loading backends
 
 
 def load(name: str) -> Backend:
@@ -370,7 +373,7 @@ def _register(backend: Backend) -> None:
     # among them
     copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
-    # the others have no compiler that would trace xdevice's own code
+    # only an adapter that overrides `eagerly` has a compiler that would trace xdevice's code
     if type(backend).eagerly is not Backend.eagerly:
         _compiling.append((backend.is_compiling, backend))
     # a type that belonged to nobody may belong to this backend
@@ -384,7 +387,7 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
     return load, (backend.name,)
 
 
-# types
+# the backends of types
 
 
 def owner_of(cls: type) -> Backend | None:
@@ -422,9 +425,9 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
-    """Decorates a function that takes a type: its result is cached for as long as the type
-    lives. `functools.cache` would keep the types alive, and cannot take types whose metaclass
-    makes them unhashable."""
+    """Decorates a function that takes a type, `learn`: its result is cached for as long as the
+    type lives. `functools.cache` would keep the types alive, and cannot take types whose
+    metaclass makes them unhashable."""
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
@@ -520,8 +523,8 @@ def _classify(cls: type) -> Owned | None:
 
 
 def _owner_of_module(root: str) -> Backend | None:
-    """Returns the backend to which a top-level module belongs, and loads it if necessary; None
-    if the module belongs to none."""
+    """Returns the backend to which the top-level module `root` belongs, and loads it if
+    necessary; None if the module belongs to none or is not imported."""
     # a class may name a module that does not exist; nothing is imported because of that
     if root == "builtins" or not _is_imported(root):
         return None
@@ -552,7 +555,7 @@ def host_of(guest: str) -> Backend:
     return host
 
 
-# fork
+# in a forked child
 
 
 _imported_before_fork: frozenset[str] = frozenset()

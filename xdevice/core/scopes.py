@@ -35,8 +35,8 @@ def current() -> Device | None:
 
 
 def current_device() -> Device:
-    """The device on which this thread makes tensors: that of the innermost `with device:`, else that of
-    `set_default_device`, else `cpu:0`."""
+    """Returns the device on which this thread makes tensors: that of the innermost `with
+    device:`, else that of `set_default_device`, else `cpu:0`."""
     return current() or devices.CPU
 
 
@@ -114,9 +114,10 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
         ScopeError: there is no such block, or its task has waited inside it.
     """
     entered = stack.get()
-    place = blocks.place_in(entered, key, f"`with {key}:`")
-    stack.set(entered[:place] + entered[place + 1 :])
-    entered[place].end(error)
+    index = blocks.place_in(entered, key, f"`with {key}:`")
+    # taken off first, so that it is gone even if `end` raises
+    stack.set(entered[:index] + entered[index + 1 :])
+    entered[index].end(error)
 
 
 class _Threads(_thread._local):
@@ -182,16 +183,16 @@ class Block:
         it are left first, and entered again afterwards."""
         # no exception is passed to `__exit__`: contextlib would set attributes of it, which
         # fails for an exception that is a frozen dataclass
-        place = _threads.open.index(self)
+        index = _threads.open.index(self)
         # blocks of generators may end before those that were entered later
-        above = _threads.open[place + 1 :]
+        above = _threads.open[index + 1 :]
         for block in reversed(above):
             block._native.__exit__(None, None, None)
         # even if the framework raises an error, the block is over
         try:
             self._native.__exit__(None, None, None)
         finally:
-            del _threads.open[place]
+            del _threads.open[index]
             for block in above:
                 block._put_on()
 

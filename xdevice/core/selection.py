@@ -26,7 +26,7 @@ VARIABLE: Final = "XDEVICE_BACKEND"
 # the backend of the innermost open block of `use_backend`, and all open blocks
 _scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
 _entered: ContextVar[tuple[_Used, ...]] = ContextVar("xdevice_use", default=())
-# the backend that `set_backend` was given
+# the backend that `set_backend` was given; None if it was not called, or with None
 _default: Backend | None = None
 _resolved: Backend | None = None
 """The backend that was chosen by XDEVICE_BACKEND, or else by what is imported and installed."""
@@ -42,8 +42,10 @@ _VIRTUAL_KEY: Any = _encoded("XDEVICE_VIRTUAL_GPUS")
 
 
 def current() -> Backend:
-    """Returns the selected backend: that of `use_backend`, else of `set_backend`, else of XDEVICE_BACKEND, else the
-    only one whose framework is imported, else the first one that is installed."""
+    """Returns the selected backend: that of `use_backend`, else of `set_backend`, else of
+    XDEVICE_BACKEND, else the only one whose framework is imported, else the first one that is
+    installed. Raises `UnsupportedError` if that backend cannot work in this forked child, and
+    the errors of `registry.load` if it is loaded now."""
     backend = _scope.get() or _default
     if backend is None:
         # a variable that has changed since gives a warning in `_resolve`
@@ -61,8 +63,8 @@ def names_virtual_gpus() -> bool:
 
 
 def explicit_choice() -> Backend | None:
-    """Returns the backend that the program itself has chosen by `set_backend`, or by `use_backend` if XDEVICE_BACKEND
-    is not set; None if it has chosen none."""
+    """Returns the backend that the program itself has chosen by `set_backend`, or by an open
+    block of `use_backend` if XDEVICE_BACKEND is not set; None if it has chosen none."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
@@ -252,9 +254,9 @@ class use_backend:
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
         # blocks may be left in a different order than they were entered
-        place = blocks.place_in(entered, self, f"use_backend({self._name!r})")
+        index = blocks.place_in(entered, self, f"use_backend({self._name!r})")
         # without this block, wherever it is in the stack
-        left = entered[:place] + entered[place + 1 :]
+        left = entered[:index] + entered[index + 1 :]
         _entered.set(left)
         _scope.set(left[-1].chosen if left else None)
 

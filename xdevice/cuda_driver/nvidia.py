@@ -49,8 +49,9 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
 
 
 def _named(uuids: tuple[str, ...], name: str) -> str | None:
-    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means: an index,
-    or the beginning of a unique id. Returns None for a wrong name."""
+    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means: an index
+    into `uuids`, the ids of the driver's GPUs, or the beginning of an id. Returns None for a
+    wrong name."""
     # a MIG device, a part of a GPU, counts as a GPU
     if name.startswith("MIG-"):
         return name
@@ -89,7 +90,8 @@ def _uuids() -> tuple[str, ...] | None:
 
 
 def _uuid(nvml: ctypes.CDLL, index: int) -> str:
-    """Returns the unique id of the driver's GPU with this index."""
+    """Returns the unique id of the driver's GPU with this index; `nvml` is NVIDIA's library,
+    initialized."""
     # 96 is NVML's NVML_DEVICE_UUID_V2_BUFFER_SIZE
     handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))

@@ -78,7 +78,8 @@ def to_host(
 ) -> bool:
     """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory
     of `array`: after the work on `stream`, or at once if that is None. Returns True when the
-    copy is complete, and False if the framework must make it."""
+    copy is complete, and False if the framework must make it. To be called only if
+    `is_measured` returns True."""
     # waking up a thread would take longer than the copy
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
@@ -90,9 +91,9 @@ def to_gpu(
     array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None
 ) -> bool:
     """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the
-    memory of `x`. Returns True when the source has been read; the copy then goes on as work on
-    `stream`, or is complete if that is None. Returns False if the framework must make the
-    copy."""
+    memory of `x`. To be called only if `is_measured` returns True. Returns True when the source
+    has been read; the copy then goes on as work on `stream`, or is complete if that is None.
+    Returns False if the framework must make the copy."""
     return _done(_ToGpu((x, array), address, source, nbytes, stream))
 
 
@@ -127,7 +128,8 @@ def _loaded() -> ctypes.CDLL | None:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Calls a function of the driver. Raises `DriverError` if it fails."""
+    """Calls a function of the driver, which `is_measured` has loaded. Raises `DriverError` if
+    it fails."""
     status = getattr(_driver, name)(*arguments)
     # 0 is success
     if status:
@@ -161,8 +163,8 @@ def _done(copy: _Copy) -> bool:
 
 
 def _few_to_host(address: int, target: int, nbytes: int) -> bool:
-    """Copies a few bytes to the host, in the caller's thread. Returns False if that has
-    failed."""
+    """Copies a few bytes from `address` on a GPU to `target` on the host, in the caller's
+    thread. Returns False if that has failed."""
     host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
     try:
         # a stream brings its context along; after Ctrl-C, a context that was made current here
@@ -277,8 +279,8 @@ class _Copy:
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Copies chunks until none is left. Runs in each thread of the ring that takes part. An
-        error is stored, and raised by `wait`."""
+        """Copies chunks through free `slots` until none is left. Runs in each thread of the
+        ring that takes part. An error is stored, and raised by `wait`."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -293,7 +295,8 @@ class _Copy:
             self._ended.put(None)
 
     def _steps(self, slots: SimpleQueue[_Slot], stream: Any) -> None:
-        """Copies chunks, each through a free slot, until none is left or another thread has failed."""
+        """Copies chunks, each through a free slot of `slots`, until none is left or another
+        thread has failed."""
         while self.error is None:
             try:
                 start = self._starts.popleft()
@@ -336,6 +339,8 @@ class _ToHost(_Copy):
     """A copy from the GPU to the host."""
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        """Copies a chunk from the GPU to the slot, and when it is there from the slot to the
+        host."""
         # an earlier copy to the GPU may still read the slot
         slot.wait()
         _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
@@ -353,6 +358,8 @@ class _ToGpu(_Copy):
     threads = _THREADS_TO_GPU
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        """Copies a chunk from the host to the slot, and queues its copy from the slot to the
+        GPU. Does not wait for the GPU."""
         # an earlier copy to the GPU may still read the slot
         slot.wait()
         ctypes.memmove(slot.address, self.host + start, nbytes)
@@ -361,6 +368,7 @@ class _ToGpu(_Copy):
         slot.mark(self.place, stream)
 
     def end(self) -> None:
+        """Waits for the GPU if the caller has named no stream."""
         # without a stream of the caller, nothing else would make the next use of the memory
         # wait for the copy
         if self.stream is None:

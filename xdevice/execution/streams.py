@@ -64,7 +64,7 @@ class Stream:
 
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
-        # the default is the device that is most likely to have streams
+        # without a name, the first GPU comes before cpu:0, which has no streams
         place = _default(backend) if device is None else devices.parse(device)
         place = backend.require(place)
         self._hold(backend, place, backend.new_stream(place))
@@ -341,7 +341,8 @@ def _is_tensor(x: object) -> bool:
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
-    """Raises `UnsupportedError` if two streams or events belong to different backends."""
+    """Raises `UnsupportedError` if `one` and `other`, which are streams or events, belong to
+    different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
             f"{one} cannot wait for {other}, which belongs to another backend; make the host wait with "

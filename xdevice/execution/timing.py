@@ -121,7 +121,8 @@ class Benchmark:
         self._running: list[Timer] = []
 
     def __enter__(self) -> Benchmark:
-        # a list, because blocks nest and a benchmark may be entered again inside itself
+        # a list, because blocks nest and a benchmark may be entered again inside itself.
+        # `or None`, because `Timer` refuses an empty list, and None means all devices
         self._running.append(Timer(self._targets or None))
         return self
 
@@ -222,13 +223,14 @@ def measure(
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """Returns how many seconds one call of `fn` and its asynchronous work take. The device must
-    be idle before the call."""
+    """Returns how many seconds one call of `fn` and its asynchronous work take; `targets` are
+    the arguments of `sync` that wait for that work. The device must be idle before the call."""
     started = perf_counter()
     # kept until the wait is over, because JAX cannot wait for an array to which nothing refers
     result = fn(*args)
     sync(*targets)
     seconds = perf_counter() - started
+    # after the clock was read: freeing a large result takes time, too
     del result
     return seconds
 
@@ -240,9 +242,9 @@ def _by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """Returns the times of `repeats` calls, measured with events of the GPU. Returns None if
-    events cannot measure them, because the backend has no events, or because `fn` uses other
-    streams too."""
+    """Returns the times of `repeats` calls of `fn`, measured with events of `gpu`; `targets`
+    are the arguments of `sync` that wait for their work. Returns None if events cannot measure
+    them, because the backend has no events, or because `fn` uses other streams too."""
     from .streams import Event
 
     try:
@@ -260,6 +262,8 @@ def _by_events(
         # both events have happened; if the device is still busy, then on other streams
         before = perf_counter()
         sync(*targets)
+        # kept until the wait is over, as in `_once`. Freeing it is timed too: if that takes
+        # longer than the limit, the host's clock is used instead
         del result
         if perf_counter() - before > _IDLE + _MISSED * times[-1]:
             return None
@@ -267,7 +271,7 @@ def _by_events(
 
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
-    """Returns the `Measurement` of these times."""
+    """Returns the `Measurement` of these times, which were read from `clock`."""
     # `quantiles` needs two times; one time is taken as all three quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Measurement(median(times), high - low, tuple(times), clock)
@@ -311,8 +315,8 @@ def _targets(devices: object) -> tuple[object, ...]:
 
 
 def _check_count(name: str, count: object, least: int) -> None:
-    """Raises `ArgumentError` unless an argument of `measure`, called `name`, is an int of
-    `least` or more."""
+    """Raises `ArgumentError` unless `count`, the argument of `measure` called `name`, is an int
+    of `least` or more."""
     # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(

@@ -83,7 +83,8 @@ def _without_scopes(function: F) -> F:
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        # None for a tensor of a type that no function here was called with before
+        # None for a tensor of a type that no function here was called with before, or passed by
+        # keyword: the scopes then stay open, which only costs time
         layers = _seen.get(type(args[0])) if args else None
         scopes = None if layers is None else layers.scopes
         # without an open scope there is nothing to set aside
@@ -98,7 +99,7 @@ def _without_scopes(function: F) -> F:
     return cast("F", run)
 
 
-# of each element
+# functions of each element
 
 
 @_without_scopes
@@ -215,7 +216,7 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     return layers.kernels.dropout(x, mask, 1.0 - p)
 
 
-# along an axis
+# functions along an axis
 
 
 @_without_scopes
@@ -425,7 +426,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     return layers.kernels.attention(q, k, v, mask, bool(causal))
 
 
-# losses
+# loss functions
 
 
 @_without_scopes
@@ -459,6 +460,7 @@ def cross_entropy(
     layers, logits = _begin(logits, "cross_entropy")
     labels = layers.indices(labels, "cross_entropy")
     shape, rows = shape_of(logits), shape_of(labels)
+    # equal lengths, the usual case, save the call of `_fit`
     if len(shape) != 2 or len(rows) != 1 or not (rows == shape[:1] or _fit(shape[:1], rows)):
         raise ShapeError(
             f"cross_entropy takes logits of shape (n, classes) and labels of shape (n,), not of shapes {shape} and "
@@ -528,7 +530,7 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
     return _reduced(layers.checks.kernels.multiply(difference, difference), reduction)
 
 
-# of indices
+# functions of indices
 
 
 @_without_scopes
@@ -604,7 +606,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
     return layers.kernels.one_hot(*operands)
 
 
-# of images
+# functions of images
 
 
 @_without_scopes
@@ -714,7 +716,8 @@ def _pool(
     function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths
 ) -> Any:
     """Checks the arguments of `function`, which is `max_pool2d` or `avg_pool2d`, and returns
-    the result of its kernel."""
+    the result of its kernel. Raises `ArgumentError` or `ShapeError` for arguments that do not
+    fit."""
     layers, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
@@ -727,7 +730,7 @@ def _pool(
     return getattr(layers.kernels, function)(x, sizes, strides, paddings)
 
 
-# the backend
+# the kernels of a backend
 
 
 class _Layers(Functions):
@@ -738,6 +741,7 @@ class _Layers(Functions):
         super().__init__(checks)
         own = self.backend.nn()
         self.kernels = by_hand.completed(own)
+        # an adapter's own `gelu` needs no kernel `erf`
         self.has_erf = hasattr(own, "gelu") or hasattr(own, "erf")
         self.ends = self.kernels.ends
         self.guards = self.kernels.guards
@@ -772,10 +776,10 @@ class _Layers(Functions):
         n: int | None,
         operands: tuple[Any, ...],
     ) -> Any:
-        """Returns the result of a kernel. If the adapter does not guard the indices among its
-        operands, they are checked before, which reads them and waits for the device. Otherwise
-        they are checked only after the kernel has raised, so that the error, an `IndexError`,
-        is the same on every backend."""
+        """Returns `kernel(*operands)`, one of whose operands is `indices`, from 0 to n - 1. If
+        the adapter does not guard the indices, they are checked before, which reads them and
+        waits for the device. Otherwise they are checked only after the kernel has raised, so
+        that the error, an `IndexError`, is the same on every backend."""
         if not self.is_guarded(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)
@@ -817,6 +821,8 @@ class _Layers(Functions):
         """Raises `IndexError` for indices below 0 or above n - 1, for which frameworks raise
         different errors, or give zeros, NaN or wrong rows. Does nothing while a function is
         traced, when there are no values to read."""
+        # `n` is not known, or the indices are a symbol, or they are a tensor that has values,
+        # but the read would become part of a graph that is traced now
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
         check = partial(self._require_range, indices, n, function)
@@ -829,7 +835,7 @@ class _Layers(Functions):
             self.backend.eagerly(check)
 
     def _require_range(self, indices: Any, n: int, function: str) -> None:
-        """Reads the indices, and raises `IndexError` for one that is out of range."""
+        """Reads the indices, and raises `IndexError` for one below 0 or above n - 1."""
         if 0 in indices.shape:
             return
         # reading two numbers is faster than reading all
@@ -904,7 +910,7 @@ def _begin(x: Any, function: str) -> tuple[_Layers, Any]:
     return layers, layers.checks.require(x, REAL_FLOATING, function)
 
 
-# arguments
+# checks of arguments
 
 
 def _reduction(reduction: str, function: str) -> str:
@@ -918,7 +924,8 @@ def _reduction(reduction: str, function: str) -> str:
 
 
 def _reduced(losses: Any, reduction: Reduction) -> Any:
-    """Returns the mean or the sum of all losses, or the losses themselves for "none"."""
+    """Returns the mean or the sum of all losses, or the losses themselves if `reduction` is
+    "none"."""
     return (
         losses if reduction == "none" else getattr(array_namespace(losses), reduction)(losses)
     )
@@ -928,8 +935,8 @@ def _checked_pair(
     x: Any, y: Any, reduction: Reduction, function: str
 ) -> tuple[_Layers, Any, Any]:
     """Checks the arguments of a loss of two tensors. Returns the `_Layers` and both tensors.
-    Raises `ShapeError`, `ArgumentError`, `DTypeError` or `DeviceMismatchError` if they do not
-    fit."""
+    Raises `ShapeError`, `ArgumentError` (for `reduction`), `DTypeError` or
+    `DeviceMismatchError` if they do not fit."""
     layers, x = _begin(x, function)
     y = layers.checks.require(y, REAL_FLOATING, function)
     # the tensors are not broadcast, which would hide a mistake such as (n,) and (n, 1)
@@ -979,6 +986,7 @@ def _normed(
         if name != "x":
             parts[name] = part = layers.checks.require(part, REAL_FLOATING, function)
             shape = shape_of(part)
+            # equal shapes, the usual case, save the call of `_fit`
             if shape != vector and not _fit(shape, vector):
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
@@ -1002,8 +1010,8 @@ def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bo
 def _ends(values: Any, n: int) -> tuple[int, int]:
     """Returns the least and the greatest of the indices `values`, a NumPy array. If all are in
     `range(n)`, the least is not looked for, and 0 is returned for it."""
-    # read as unsigned integers, negative numbers are larger than all others, so one pass finds
-    # both mistakes
+    # read as unsigned integers, negative numbers are larger than all others (int32: 2**31 or
+    # more), so one pass finds both mistakes
     most = int(values.view(f"u{values.itemsize}").max())
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 

@@ -248,8 +248,9 @@ def _adam(
 
     @_once_for_each_place
     def numbers(p: Any) -> tuple[Any, ...]:
-        """Returns the rate and eps, multiplied with the bias corrections of both averages. So
-        the averages themselves, which have many elements, need not be corrected."""
+        """Returns the rate and eps for the parameter `p`, multiplied with the bias corrections
+        of both averages. So the averages themselves, which have many elements, need not be
+        corrected."""
         xp = array_namespace(p)
         steps = _number_for(state["step"])(p) + 1.0
         # 1 - beta ** steps for both betas; in float32, computing it that way would lose half of
@@ -261,12 +262,14 @@ def _adam(
         return rate(p) / of_mean * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
+        """Returns the new parameter, and the new averages of gradients and of squares."""
         size, least = numbers(p)
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * (g * g)
         return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
 
     def stepped(rows: Rows) -> list[Any]:
+        """Returns for each row the new parameter and its two new averages."""
         if weight_decay:
             rows = rows.changed(decayed)
         # one call for all parameters, if the framework has a kernel for it
@@ -288,10 +291,10 @@ def _step(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the new parameters and state. `stepped` takes the rows (each is a parameter, its
-    gradient and its parts of the state), and returns for each the new parameter and the new
-    parts. Raises `ArgumentError` for the state of another optimizer, and the errors of
-    `update`."""
+    """Returns the new parameters and state after a step of `optimizer`. `params`, `grads` and
+    `state` are its arguments. `stepped` takes the rows (each is a parameter, its gradient and
+    its parts of the state), and returns for each the new parameter and the new parts. Raises
+    `ArgumentError` for the state of another optimizer, and the errors of `update`."""
     _require_state(optimizer, state)
     return registry.eagerly(lambda: _stepped(optimizer, params, grads, state, stepped))  # type: ignore[no-any-return]
 
@@ -303,12 +306,13 @@ def _stepped(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`. It is called outside a compiler such as torch.compile,
-    which could not compile the walk over containers."""
+    """Returns the result of `_step`, which has the same arguments. It is called outside a
+    compiler such as torch.compile, which could not compile the walk over containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
         new, *rest = zip(*stepped(rows), strict=True)
+        # without the checks of `rows.rebuilt`, which compares new parameters with the old ones
         result = {
             part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)
         }
@@ -325,7 +329,8 @@ def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
 
 
 def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
-    """Returns the gradient `g` of the parameter `p` with the decay added."""
+    """Returns the gradient `g` of the parameter `p` with the decay, `weight_decay * p`,
+    added."""
     return g + weight_decay * p if weight_decay else g
 
 
@@ -369,7 +374,7 @@ def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
     return for_parameter
 
 
-# gradients
+# norms of gradients
 
 
 def global_norm(grads: Any) -> Any:
@@ -416,11 +421,11 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         # at most 1, because the norm is raised to `max_norm`; an `if` on a tensor could not be
         # traced by a compiler
         factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
-        here = _number_for(factor)
-        return rows.rebuilt(rows.applied(lambda g: g * here(g)))
+        factor_for = _number_for(factor)
+        return rows.rebuilt(rows.applied(lambda g: g * factor_for(g)))
 
 
-# schedules
+# schedules of the learning rate
 
 
 def warmup(step: Any, steps: int) -> Any:

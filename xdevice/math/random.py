@@ -128,7 +128,7 @@ def uniform(
 
     def draw(generator: Any) -> Any:
         x = generator.random(sizes, work)
-        # NumPy's numbers are in [0, 1) already
+        # NumPy's numbers are in [0, 1) already, but 16-bit floats still have to be rounded
         return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
 
     return _make(backend, _draw(backend, draw), place, dtype)
@@ -489,8 +489,8 @@ class seed:
     def __exit__(self, *_: object) -> None:
         # raises ScopeError if this thread or task has not entered the block
         entered = generators.entered.get()
-        place = blocks.place_in(entered, self, f"{self!r}")
-        generators.entered.set(entered[:place] + entered[place + 1 :])
+        i = blocks.place_in(entered, self, f"{self!r}")
+        generators.entered.set(entered[:i] + entered[i + 1 :])
 
     def __repr__(self) -> str:
         return f"seed({self._n})"
@@ -537,8 +537,8 @@ def seed_all(n: int) -> None:
 
 
 def get_state() -> dict[str, Any]:
-    """The state of `xdevice.random` in this place, which decides its next numbers: a dict of
-    plain values.
+    """The state of the generator that the calling code draws from, which decides its next
+    numbers: a dict of plain values.
 
     It can be pickled, and `set_state` restores it. It belongs to the generator that `seed`
     seeds: that of the innermost block or task, or else that of the process. The frameworks' own
@@ -588,12 +588,12 @@ def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: o
 
 
 def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
-    """Returns `draw(generator)` for the generator of this place, called outside the backend's
-    compiler."""
+    """Returns `draw(generator)`, called outside the backend's compiler. The generator is that
+    of the innermost block or task of the calling code, or else that of the process."""
     return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
 
 
-# arguments
+# checks of arguments
 
 
 def _begin(
@@ -612,6 +612,8 @@ def _begin(
         raise DTypeError(
             f"random.{what} cannot draw {name}; expected one of {', '.join(kinds)}"
         )
+    # integers may be narrowed, as by JAX without 64-bit: the functions check that their bounds
+    # fit (`_require_bounds_fit`). Floats would lose digits unnoticed
     refusals.require_dtype(
         backend,
         name,
@@ -661,7 +663,8 @@ def _around_zero(
 
 def _probabilities(p: Any) -> np.ndarray[Any, Any]:
     """Returns the argument `p` of `choice` as a NumPy vector of float64. Raises `ArgumentError`
-    unless it is one or more probabilities along one axis with the sum 1."""
+    unless it is one or more numbers of 0 or more along one axis, whose sum differs from 1 by
+    `_FARTHEST_SUM` at most."""
     import numpy
 
     try:

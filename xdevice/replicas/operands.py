@@ -35,9 +35,10 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors and models in `x`, as operands. `name` is what errors call `x`, and
-    `verb` the word for the function that was called. Raises an error for an object in `x` whose
-    tensors cannot be handled one by one."""
+    """Returns the tensors, symbols and models in `x`, as operands. `name` is what errors call
+    `x`, and `verb` the word for the function that was called. Raises `ContainerError` for an
+    object of an unknown type that holds tensors, and `UnsupportedError` for one whose tensors
+    have a meaning only together, such as a sparse array."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
@@ -59,9 +60,9 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors in `x`, as operands; `name` and `verb` are as in `leaves_in`. Raises
-    `NotATensorError` if there are none, or if there is a model, and `UnsupportedError` for a
-    sparse tensor."""
+    """Returns the tensors and symbols in `x`, as operands; `name` and `verb` are as in
+    `leaves_in`. Raises `NotATensorError` if there are none, or if there is a model,
+    `UnsupportedError` for a tensor that is not dense, and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -149,13 +150,16 @@ def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
     the same objects."""
     # by `id`, because `x` may contain a tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
+    # `x` itself is the tensor or model
     if id(x) in by_id:
         return by_id[id(x)]
     return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])
 
 
 def length_of(operands: list[Operand]) -> int:
-    """Returns the length of all operands along their first axis. Raises `ShapeError` if they differ, or have none."""
+    """Returns the length of all operands along their first axis. Raises `ShapeError` if the
+    lengths differ, if an operand has no axis, or if a length is not known while a function is
+    traced."""
     first = operands[0]
     for operand in operands:
         shape = tuple(operand.value.shape)
@@ -229,7 +233,8 @@ def check_sum(operand: Operand, op: str) -> None:
 
 
 def refuse_overlaps(operands: list[Operand]) -> None:
-    """Raises `ContainerError` if two of the tensors share memory, so that writing one would change the other."""
+    """Raises `ContainerError` if two tensors among the operands share memory, so that writing
+    one would change the other."""
     twins = first_overlap(operands)
     if twins is not None:
         raise ContainerError(

@@ -63,8 +63,8 @@ def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
 
 
 def _overlap(one: Block, other: Block) -> bool:
-    """Whether two blocks share a byte. Two columns of a matrix do not, although their bytes
-    alternate. Also True if NumPy would take too long to decide."""
+    """Whether the blocks `one` and `other` share a byte. Two columns of a matrix do not,
+    although their bytes alternate. Also True if NumPy would take too long to decide."""
     import numpy
 
     try:

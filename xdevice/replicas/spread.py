@@ -279,8 +279,9 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that a list of spellings names. Raises `DeviceError` for anything but
-    a list, such as one device or a tensor, and `ArgumentError` for an empty list."""
+    """Returns the devices that a list, or another iterable, of spellings names. Raises
+    `DeviceError` for one device, an object of a framework, or anything that cannot be iterated
+    over, and `ArgumentError` for an empty list."""
     # a string can be iterated over too, and so can a framework's tensors
     if (
         isinstance(devices, str | Device)
@@ -300,8 +301,9 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
-    """Returns `things`, which has one item for each device, as a list. Raises `NotATensorError`
-    for anything but a list: one tensor would be taken apart along its first axis. Raises
+    """Returns `things`, an iterable with one item for each device, as a list. Raises
+    `NotATensorError` for a string, a dict, an object of a framework, such as one tensor, which
+    would be taken apart along its first axis, and anything that cannot be iterated over. Raises
     `ArgumentError` for an empty list. `name` is what errors call the items."""
     if (
         isinstance(things, str | dict)
@@ -319,9 +321,9 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
 
 
 def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
-    """Returns the devices under their plain names, `gpu:1` for `cuda:1`. Raises an error if a
-    backend of the operands lacks one of the devices, or if a device lacks the dtype of an
-    operand."""
+    """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises an
+    error if a backend of the operands lacks one of the devices, or if a device lacks the dtype
+    of an operand."""
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
@@ -347,7 +349,7 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
     return tuple(id(operand.value) for operand in column)
 
 
-# checks
+# comparing the parts or replicas
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
@@ -377,6 +379,8 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 def _check_others(parts: list[Any]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
     because the result can have only one value there."""
+    # `_check_structures` has ensured that either all parts are tensors, which have no other
+    # values, or none is: so `i` below is the index in `parts`
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
@@ -385,6 +389,7 @@ def _check_others(parts: list[Any]) -> None:
     for i, other in enumerate(others):
         for path in {**others[0], **other}:
             mine, first = other.get(path), others[0].get(path)
+            # a value of None differs from no value, for which `get` returns None as well
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
                     f"parts[{i}]{path} is {shown(mine)}, but parts[0]{path} is {shown(first)}; values that are not "
@@ -424,7 +429,8 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
     """Raises `ContainerError` if one tensor is at two paths of a replica, but at these paths
-    another replica has two tensors: the sums there would have to be equal."""
+    another replica has two tensors: the sums there would have to be equal. Each of `columns`
+    has the operands at one path."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -439,7 +445,7 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
                 )
 
 
-# copies
+# copying tensors and models
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
@@ -488,8 +494,8 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
     """Returns a copy of `x` on a device. `models` are the operands to copy as models. They are
-    copied first; if a parameter of theirs is also in `x` by itself, the copy of `x` has the
-    parameter of the copied model there."""
+    copied first; if one of their parameters is also in `x` outside the model, the copy of `x`
+    has the parameter of the copied model there."""
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:
@@ -505,12 +511,12 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
     return rebuilt(x, operands, [new[id(operand.value)] for operand in operands])
 
 
-# sums
+# summing
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean of a column of operands, once for each operand: a variable into
-    which it was written, or a tensor."""
+    """Returns the sum or mean (`op`) of a column of operands, once for each operand: a variable
+    into which it was written, or a tensor."""
     tensors = [read(operand) for operand in column]
     # `_check_alike` has checked that all have the same backend
     results = column[0].backend.all_reduce(tensors, op == "mean")

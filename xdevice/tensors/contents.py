@@ -99,7 +99,8 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
 
 
 def check_copies(x: Any, places: Iterable[Device]) -> None:
-    """Raises an error if `x` cannot be copied to one of these devices."""
+    """Raises the error that `copy_to` would raise if `x` cannot be copied to one of the devices
+    `places`. Copies nothing."""
     content = _Sorted(x)
     # True: as for a copy, where the tensors on the device count too
     for target in places:
@@ -107,9 +108,10 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 
 
 def where(x: Any) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in a container. Returns None if only
-    `places` can find them: the container holds a model or an object of an unknown type, or a
-    tensor that is on several devices."""
+    """Returns the set of the devices of all tensors in a container. Returns None if `places`
+    has to find them or to raise the error: `x` is no container, or holds a model, a symbol, an
+    array that can only be on the host, an object of an unknown type, or a tensor that is on
+    several devices."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
     if batch is None:
         return None
@@ -127,7 +129,8 @@ def where(x: Any) -> set[Device] | None:
 
 def places(x: Any, name: str) -> Iterator[Location]:
     """Yields a `Location` with the device of every tensor, and of every variable of a model, in
-    a container. Errors call the container `name`."""
+    a container, except data that stays on the host (see the top of this file). Errors call the
+    container `name`. Raises `UnsupportedError` for a symbol."""
     content = _Sorted(x)
     for i, value, backend, kind in content.owned:
         # data stays on the host when the container moves, so its device does not count
@@ -164,15 +167,15 @@ def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
 
 
 def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
-    """Yields the backend, the kind and the value of every tensor and model in a container,
-    including those in objects of unknown types."""
+    """Yields the backend, the kind and the value of every tensor, symbol and model in a
+    container, including those in objects of unknown types."""
     content = _Sorted(x)
     yield from ((backend, kind, value) for _, value, backend, kind in content.owned)
     for _, stranger in content.strangers:
         yield from ((part.backend, part.kind, part.value) for part in stranger.parts)
 
 
-# sorting
+# sorting the leaves of a container
 
 
 def _only_tensors(walk: Walked) -> Batch | None:
@@ -294,14 +297,16 @@ class _Sorted:
         return models
 
     def check(self, target: Device, place: Device, is_copy: bool) -> _Away:
-        """Returns the tensors that have to move. Raises an error for a leaf that cannot be on
-        the device, or whose tensors would stay behind."""
+        """Returns the tensors that have to move to `target`; all of them if `is_copy`. Raises
+        an error for a leaf that cannot be on the device, or whose tensors would stay behind.
+        `place` is `target` under its plain name."""
         tree = self.tree
         tensors = [
             leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data
         ]
         backends = {type(value): backend for _, value, backend, _ in tensors}
         batch: Batch = [value for _, value, _, _ in tensors], backends, {}
+        # `or {}` is for type checkers: without `may_be_bound`, the result is never None
         away = _locate(self.x, batch, target, place, is_copy, may_be_bound=False) or {}
         for _, value, backend, kind in self.owned:
             # tensors were looked at above, and data may stay on the host
@@ -357,10 +362,11 @@ class _Sorted:
             owners.update((id(part), i) for part in (model, *parts))
 
     def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
-        """Moves or copies all leaves in `owned` that must come before the tensors, and returns
-        the results by the `id`s of the old leaves: models, then symbolic tensors, and data,
-        which goes to the host. With models first, a parameter that is also in the container by
-        itself stays the parameter of the new model."""
+        """Moves or copies, by the function `one`, all leaves in `owned` that must come before
+        the tensors, and returns the results by the `id`s of the old leaves: models, then
+        symbolic tensors, and data, which goes to the host. With models first, a parameter that
+        is also in the container outside its model stays the parameter of the new model. Adds to
+        `undo` a function for each model that has moved."""
         done: dict[int, Any] = {}
         others = (leaf for leaf in self.owned if leaf[3] != "model")
         for _, value, backend, kind in (*self._models, *others):
@@ -392,9 +398,10 @@ class _Sorted:
     def _move_strangers(
         self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo
     ) -> None:
-        """Moves or copies the objects of unknown types that can move themselves, and puts the
-        results into `done`. Their moves in place are not taken back: after an error, a note
-        says where such an object is now."""
+        """Moves, or copies if `is_copy`, the objects of unknown types that can move themselves,
+        and puts the results into `done`. Their moves in place are not taken back: after an
+        error, a note says where such an object is now; `undo` gets the function that adds the
+        note."""
         for _, stranger in self.strangers:
             # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:
@@ -418,7 +425,7 @@ def _parts(leaf: _Owned) -> list[Any]:
     return WholeModel(backend, model).parts()
 
 
-# its tensors
+# finding and moving the tensors of a container
 
 
 def _locate(
@@ -430,10 +437,10 @@ def _locate(
     may_be_bound: bool = True,
 ) -> _Away | None:
     """Returns a dict of the tensors that have to move, by their backends: those of `batch`, the
-    tensors in `x`, that are not on `place`; for a copy all of them. `place` is `target` under
-    its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of these
-    tensors cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor lacks
-    `target`."""
+    tensors in `x`, that are not on `place`; if `is_copy`, all of them. `place` is `target`
+    under its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of
+    these tensors cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor
+    lacks `target`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
@@ -487,9 +494,9 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
 def _move(
     away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequence[Any] = ()
 ) -> list[Any]:
-    """Moves or copies each tensor once, and puts the new tensor into `done`, by the `id` of the
-    old one. Tensors that are in `done` already are left out. Returns the leaves `old`, with the
-    old tensors replaced by the new ones."""
+    """Moves or copies each tensor of `away` once, by the function `one`, and puts the new
+    tensor into `done`, by the `id` of the old one. Tensors that are in `done` already are left
+    out. Returns the leaves `old`, with the old tensors replaced by the new ones."""
     for backend, tensors in away.items():
         once = tensors
         # a tensor in two places moves once, and is one tensor afterwards
@@ -517,10 +524,10 @@ def _move(
 
 
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """Puts the parts of `twin`, the moved or copied model, into `done`, so that they replace
-    the parts of the original (`own`) wherever these are in the container. If a part has a
-    replacement already, because another model shares it, the new model gets that one instead of
-    its own."""
+    """Puts the parts of `twin`, the moved or copied model, into `done`, so they replace the
+    parts of the original (`own`) wherever these are in the container. If a part has a
+    replacement already, because another model shares the part, the new model gets that
+    replacement instead of its own part."""
     new = WholeModel(backend, twin).parts()
     # the new model has another form, so its parts cannot be paired with the old ones
     if len(own) != len(new):

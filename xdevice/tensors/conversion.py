@@ -152,8 +152,8 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
 def _require_there(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> None:
-    """Raises `DTypeError` if the target cannot hold the tensor on the device `place`, and
-    `SharingError` if `copy` is False and the tensor is on another device."""
+    """Raises `DTypeError` if the target cannot hold `x`, a tensor of `source`, on the device
+    `place`, and `SharingError` if `copy` is False and the tensor is on another device."""
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
@@ -173,7 +173,8 @@ def _convert_one(
     """Converts one leaf `x`, of the backend `source` and of this kind, to the target and the
     device `place` (None: the tensor's own). `array` is `x` itself, or the array that was made
     from a NumPy scalar `x`. A scalar is returned as it is if NumPy is the target, because
-    nobody can write into it, and is copied otherwise."""
+    nobody can write into it, and is copied otherwise. Raises `SharingError` if `copy` is False
+    and the memory cannot be shared."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
             f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; pass copy=None to make a copy"
@@ -189,8 +190,9 @@ def _convert_one(
 def _elsewhere(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
-    """Returns `x` as a tensor of the target on another device. It is converted on its own
-    device, if the target has that too, or else on the host, and then moved by the target."""
+    """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`.
+    It is converted on its own device, if the target has that too, or else on the host, and then
+    moved by the target. Raises the errors of `_require_there`."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)
@@ -233,6 +235,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
         except (BufferError, UnsupportedError) as error:
             if copy is False:
                 raise _not_shared(source, target, error) from error
+        # any other error is unexpected, so it is not hidden by making a copy
         except Exception as error:
             if copy is None:
                 raise
@@ -241,7 +244,8 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
 
 
 def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
-    """Raises `NotATensorError` for a model, and `UnsupportedError` for a symbol."""
+    """Raises `NotATensorError` for a model of the backend `source`, and `UnsupportedError` for
+    a symbol; does nothing for a tensor."""
     if kind == "model":
         raise NotATensorError(
             f"convert takes tensors, not {source.name} models such as this object of type {type(x).__qualname__}: "
@@ -264,12 +268,12 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
     require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
 
-# sharing
+# sharing memory
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether the address and the strides of `x` alone show that the target cannot use its
-    memory."""
+    """Whether it is clear without an attempt that the target cannot use the memory of `x`: it
+    uses no memory of other frameworks, or the address or the strides do not fit."""
     takes = target.takes()
     if takes is None:
         return True
@@ -288,9 +292,9 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """Returns a tensor of the target in the memory of `x`. Raises `BufferError` if the target
-    could not compute in that memory, and `UnsupportedError` if one of the frameworks cannot
-    share it."""
+    """Returns a tensor of the target in the memory of `x`, a tensor of `source`. Raises
+    `BufferError` if the target could not compute in that memory, and `UnsupportedError` if one
+    of the frameworks cannot share it."""
     takes = target.takes()
     if takes is None:
         raise BufferError(
@@ -314,15 +318,17 @@ def _taken_over(
     device: Device,
     dtype: str,
 ) -> Any:
-    """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could
-    not compute in it, or regards it as memory of another device."""
+    """Returns a tensor of the target in memory that `source` has lent. `takes` describes the
+    memory in which the target can compute. Raises `BufferError` if it could not compute in this
+    memory, or regards it as memory of another device."""
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
         raise BufferError(f"{hindrance}, and {target.name} cannot compute in such memory")
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
     if takes.strides == "compact":
         lent.straighten()
-    # otherwise, a framework that holds its lock while it releases memory could wait for itself
+    # through a thread of xdevice, because a framework that holds its lock while it releases
+    # memory could wait for itself
     if source.releases_under_lock or target.releases_under_lock:
         result = lent.hand_over(lambda lent: target.adopt(lent, dtype))
     else:
@@ -335,8 +341,8 @@ def _taken_over(
 
 
 def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """Returns why the target cannot compute in the lent memory as it is, for an error; None if
-    it can."""
+    """Returns why a framework that computes in the memory that `takes` describes cannot compute
+    in the lent memory as it is, for an error; None if it can."""
     if not _is_on(lent, device):
         return f"its memory is on the DLPack device {lent.device}, not on {device}"
     # numbers at an address that is not a multiple of their size crash some kernels, although
@@ -361,14 +367,15 @@ def _is_on(lent: dlpack.Lent, device: Device) -> bool:
 
 
 def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
-    """Returns the error for copy=False if sharing has failed with `error`."""
+    """Returns the error for copy=False if sharing the memory of `source` with the target has
+    failed with `error`."""
     return SharingError(
         f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; pass copy=None to make a "
         f"copy"
     )
 
 
-# copying
+# copying, if memory cannot be shared
 
 
 def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:

@@ -229,8 +229,9 @@ def item(x: Any) -> Any:
 def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
-    """Returns a NumPy array, cast to the dtype that `tensor` would give it on the device
-    `place`; None if the array does not hold numbers."""
+    """Returns a NumPy array, cast to the dtype that `tensor` would give it; None if it does not
+    hold numbers, or holds 8-bit floats. Raises `DTypeError` if tensors on the device `place`
+    cannot have that dtype, or if a value does not fit into it."""
     # strings, dates and objects are not numbers, and with 8-bit floats xdevice does not compute
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
@@ -257,8 +258,8 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
 
 
 def _read_leaf(value: Any) -> Any:
-    """Returns a leaf of a container as an array if it is a tensor or one variable; any other
-    leaf as it is."""
+    """Returns a leaf of a container as an array if it is a tensor, or a model that is itself
+    one variable; any other leaf as it is. Raises `UnsupportedError` for a symbol."""
     owned = registry.kind_of(type(value))
     inner = _tensor_of(value)
     return value if owned is None or inner is None else _read(owned.backend, inner)
@@ -296,9 +297,10 @@ def place_for(backend: Backend, device: object) -> Device:
 
 
 def usual(backend: Backend, place: Device, name: str = "float32") -> str:
-    """Returns the dtype to use on a device in place of the default dtype `name`: the one that
-    XDEVICE_FLOATS asks for, or a narrower one if the device lacks that."""
-    # the host lacks no dtype
+    """Returns the dtype to use on a device in place of the default dtype `name`: under
+    XDEVICE_FLOATS=float64 a wider one (except on devices whose floats are always float32),
+    otherwise `name` itself; in place of either a narrower one if the device lacks it."""
+    # the host lacks no dtype, and its floats are those that XDEVICE_FLOATS asks for
     if place is CPU:
         return floats.usual(name)
     wanted = name if backend.is_float32_default(place) else floats.usual(name)
@@ -347,8 +349,9 @@ def listed(value: Any) -> tuple[Any, ...]:
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
     """Returns `data` with arrays in place of the tensors in nested lists, down to this many
-    levels. NumPy itself would read some tensors number by number, or not at all: MXNet tensors,
-    and tensors that are on a GPU, require a gradient, or are bfloat16."""
+    levels: no array of NumPy has more than 64 axes. NumPy itself would read some tensors number
+    by number, or not at all: MXNet tensors, and tensors that are on a GPU, require a gradient,
+    or are bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     # finds that a long list has only numbers, without a loop in Python
@@ -454,7 +457,8 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     # the usual dtype of floats in deep learning; NumPy makes float64 of Python floats
     if name == "float64":
         return "float32"
-    # arrays keep their dtype, and Python numbers get the usual one
+    # an array keeps its dtype, and so do complex numbers if there are arrays in the list;
+    # Python numbers get the usual dtype
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":
@@ -518,7 +522,8 @@ def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any,
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """Returns an array in the dtype of this name. Raises `DTypeError` if a value would become
-    infinite, lose its imaginary part, or exceed the range of the dtype."""
+    infinite, lose its imaginary part, or exceed the range of an integer dtype, and for NaN in
+    an integer dtype."""
     import numpy
 
     if name_of(array.dtype) == name:
@@ -594,5 +599,6 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
 
 
 def _bits(limits: np.iinfo[Any]) -> int:
-    """Returns the number of bits of the largest int: 63 for int64, 64 for uint64."""
+    """Returns the number of bits of the largest int within `limits`: 63 for int64, 64 for
+    uint64."""
     return int(limits.max).bit_length()

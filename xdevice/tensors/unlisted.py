@@ -135,7 +135,8 @@ class WholeModel:
                 self._add(inner, owned.backend, value)
 
     def _is_owner(self, backend: Backend, model: Any) -> bool:
-        """Whether another model contains this one."""
+        """Whether `model`, which was found in an attribute, contains the model of this object,
+        as a parent does to which a layer refers."""
         return any(part is self._model for part in backend.model_parts(model))
 
     def tensors(self) -> list[tuple[str, Any, Backend]]:
@@ -336,6 +337,7 @@ def refuse(
         if not only_trained or list(owner.gradients(one))
     ]
     parameters = [(name, x) for name, x, owner in whole.tensors() if owner.is_parameter(x)]
+    # refuses the first of them, if there is any
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
             f"{verb} {name}, an object of type {type(x).__qualname__} that this {type(model).__qualname__} holds in "
@@ -356,9 +358,9 @@ def _is_flat(value: Any) -> bool:
 
 
 def _readable(part: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of a model. Raises `ContainerError` if one of its slots holds
-    tensors, because frameworks read only the `__dict__`: a copy by PyTorch or Paddle would lack
-    these tensors."""
+    """Returns the `__dict__` of `part`, a model or a submodel. Raises `ContainerError` if one
+    of its slots holds tensors, because frameworks read only the `__dict__`: a copy by PyTorch
+    or Paddle would lack these tensors."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
         if _holds(_Attribute(key, {}, key, value)):
@@ -372,7 +374,9 @@ def _readable(part: Any) -> dict[str, Any]:
 
 
 def _holds(attribute: _Attribute) -> bool:
-    """Whether an attribute is a tensor or model, or a container with one in it."""
+    """Whether an attribute is a tensor or model, or a container with one in it. Raises
+    `ContainerError` if tensors are in a container that cannot be walked, such as a list that
+    contains itself."""
     value = attribute.value
     if registry.kind_of(type(value)) is not None:
         return True
@@ -384,6 +388,7 @@ def _holds(attribute: _Attribute) -> bool:
     if not (way is ATTRIBUTES or isinstance(value, _ITERATED)) or looks.is_plain([value]):
         return False
     try:
+        # True, True: as in `WholeModel._search`
         tree = Tree(value, True, True)
     # a list that contains itself, for example: an error only if there are tensors in it
     except ContainerError as error:
@@ -399,7 +404,8 @@ def _holds(attribute: _Attribute) -> bool:
 
 
 def _moves(owned: Owned, value: Any) -> bool:
-    """Whether a value is a tensor that can leave the host."""
+    """Whether a value, whose type belongs to a backend as `owned` says, is a tensor that can
+    leave the host."""
     return (
         owned.kind == "tensor"
         and not owned.backend.is_host_only
@@ -408,9 +414,10 @@ def _moves(owned: Owned, value: Any) -> bool:
 
 
 def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
-    """Returns a leaf on a device: the moved tensor, the result of an object that moves itself,
-    or the leaf itself, because models have been moved in place. `done` has the results of
-    earlier calls, by the `id`s of the old leaves."""
+    """Returns a leaf on a device: for a tensor that can leave the host, the moved tensor; for
+    an object that moves itself, the result of its move; any other leaf itself, because models
+    have been moved in place already. `done` has the results of earlier calls, by the `id`s of
+    the old leaves."""
     if id(value) not in done:
         owned, mover = registry.kind_of(type(value)), trees.mover(value)
         if mover is not None:

@@ -43,7 +43,7 @@ _probes = registry.probes
 _movable = registry.movable
 
 
-# devices
+# naming and counting devices
 
 
 def device(spec: object = _DEFAULT) -> Device:
@@ -136,6 +136,8 @@ def try_gpu(i: int = 0) -> Device:
     backend = _counted()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
+    # TPUs count only if there is no GPU, as in `num_gpus`. Most backends have no TPUs, which
+    # the first test finds without counting
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
         # with cpu:0, the program would move its work away from the TPU, JAX's default
         return devices.of("tpu", i)
@@ -180,7 +182,7 @@ def _index(i: object) -> int:
     return index
 
 
-# moving
+# moving and copying
 
 
 def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoReturn) -> T:
@@ -260,7 +262,7 @@ def copy_to(x: T, device: object) -> T:
     return copied
 
 
-# comparing
+# finding and comparing devices
 
 
 def device_of(x: object) -> Device:
@@ -291,7 +293,8 @@ def device_of(x: object) -> Device:
 
 
 def _device_of(x: object) -> Device:
-    """Does what `device_of` does for objects whose type is not in `_probes`."""
+    """Does what `device_of` does for objects whose type is not in `_probes`. Raises the errors
+    of `device_of`."""
     owned = None
     # not a container of a known type
     if trees.walks.get(id(type(x))) is None:
@@ -355,7 +358,8 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
-    """Does what `same_device` does if some arguments are not tensors of known types."""
+    """Does what `same_device` does if some of the arguments `xs` are not tensors of known
+    types."""
     places = _where(xs)
     # the second way leaves out string tensors, which `_where` counts
     if places is None or len(places) > 1:
@@ -392,12 +396,15 @@ def _where(xs: tuple[object, ...]) -> set[Device] | None:
     for x in xs:
         if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
+    # several arguments, or one tensor, are searched as the tuple that they are in; one
+    # container without that tuple
     return contents.where(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
 
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
-    """Yields a `Location` for each tensor in the arguments of a verb, with the name that an
-    error calls it. Raises `NotATensorError` for an argument that cannot have a device."""
+    """Yields a `Location` for each tensor in the arguments `xs` and `named` of a verb, with the
+    name that an error calls it. Raises `NotATensorError` for an argument that cannot have a
+    device."""
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))
@@ -409,20 +416,21 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
 
 
 def _common(places: Iterable[Location]) -> Device | None:
-    """Returns the device that all these tensors share; None if there are none. Raises
-    `DeviceMismatchError` if two differ."""
+    """Returns the device that the tensors at these places share (a `Location` for each); None
+    if there are none. Raises `DeviceMismatchError` if two differ."""
     first: Location | None = None
-    for place in places:
+    for location in places:
         if first is None:
-            first = place
-        elif place[1] is not first[1]:
-            raise _mismatch(place, first)
+            first = location
+        elif location[1] is not first[1]:
+            raise _mismatch(location, first)
     return first[1] if first is not None else None
 
 
-def _mismatch(place: Location, first: Location) -> DeviceMismatchError:
-    """Returns the error for a tensor that is not on the device of the first one."""
-    hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
+def _mismatch(location: Location, first: Location) -> DeviceMismatchError:
+    """Returns the error for a tensor at `location` that is not on the device of the first
+    one."""
+    hint = location[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(
-        f"{place[0]()} is on {place[1]}, but {first[0]()} is on {first[1]}; {hint}"
+        f"{location[0]()} is on {location[1]}, but {first[0]()} is on {first[1]}; {hint}"
     )

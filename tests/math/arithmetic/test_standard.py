@@ -178,6 +178,18 @@ def test_complex_numbers(xp, name):
     close(xp.vecdot(here, here), np.vdot(x, x))
     assert xp.result_type(xp.complex64, xp.float64) == xp.complex128
     assert xp.finfo(xp.complex128).dtype == xp.float64
+    close(
+        xp.pow(xp.asarray([1 + 1j], dtype=xp.complex64), -1),
+        np.array([0.5 - 0.5j], "complex64"),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_only_integers_and_bools_have_no_powers_below_zero(xp, dtype):
+    x = xp.ones(2, dtype=getattr(xp, dtype))
+    with pytest.raises(xdevice.errors.DTypeError, match="power of -1 is not an integer"):
+        xp.pow(x, -1)
+    close(xp.pow(xp.asarray([2.0]), -1), np.array([0.5], "float32"))
 
 
 @pytest.mark.parametrize(

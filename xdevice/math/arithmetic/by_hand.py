@@ -35,8 +35,9 @@ def completed(own: Any) -> Any:
 
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
-    """The kernel of `xdevice.nn.attention`. `mask` is None or a bool tensor that is True for
-    the keys that a query sees; `causal` hides the later keys, too."""
+    """The kernel of `xdevice.nn.attention`, for the queries `q`, keys `k` and values `v`.
+    `mask` is None or a bool tensor that is True for the keys that a query sees; `causal` hides
+    the later keys, too."""
     xp = array_namespace(q)
     if causal:
         before = _before(q, k)
@@ -53,8 +54,8 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
 
 
 def _before(q: Any, k: Any) -> Any:
-    """Returns a bool mask that lets query i see the keys up to the i-th. Raises
-    `UnsupportedError` if a length is not known while a function is traced."""
+    """Returns a bool mask of the queries `q` and keys `k` that lets query i see the keys up to
+    the i-th. Raises `UnsupportedError` if a length is not known while a function is traced."""
     import numpy
 
     checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
@@ -69,8 +70,9 @@ def _before(q: Any, k: Any) -> Any:
 def batch_norm(
     nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
-    """The kernel of `xdevice.nn.batch_norm`: the vectors belong to the channels, axis 1 of `x`;
-    `weight` and `bias` may be None."""
+    """The kernel of `xdevice.nn.batch_norm`: `mean`, `variance`, `weight` and `bias` are
+    vectors with a number for each channel, axis 1 of `x`; `weight` and `bias` may be None.
+    `eps` is added to the variance."""
     xp = array_namespace(x)
     # a vector in this shape broadcasts along axis 1
     along_channels = (1, -1, *[1] * (len(x.shape) - 2))
@@ -85,10 +87,11 @@ def batch_norm(
 
 
 def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
-    """Returns the loss of each element for `xdevice.nn.binary_cross_entropy_with_logits`."""
+    """Returns the loss of each element for `xdevice.nn.binary_cross_entropy_with_logits`.
+    `logits` and `labels` are floats of one shape."""
     xp = array_namespace(logits)
     # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow. `where` in place of `abs`
-    # and `maximum`, whose gradients at 0 would be others than that of the loss
+    # and `maximum`, whose gradients at 0 differ from the gradient of the loss there
     is_positive = xp.greater(logits, 0.0)
     small = xp.where(is_positive, xp.negative(logits), logits)
     above = xp.where(is_positive, logits, 0.0)
@@ -96,7 +99,8 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
-    """Returns the loss of each row for `xdevice.nn.cross_entropy`."""
+    """Returns the loss of each row for `xdevice.nn.cross_entropy`. `logits` has the shape (n,
+    classes), and `labels` has a class for each row."""
     xp = array_namespace(logits)
     # in each row the logarithm of the probability of the label
     chosen = xp.take_along_axis(
@@ -114,7 +118,8 @@ def embedding(nn: Any, indices: Any, table: Any) -> Any:
 
 
 def gelu(nn: Any, x: Any, approximate: bool) -> Any:
-    """The kernel of `xdevice.nn.gelu`: by the error function, or approximately by tanh."""
+    """The kernel of `xdevice.nn.gelu`: computed with the error function, or with tanh if
+    `approximate` is True."""
     xp = array_namespace(x)
     # x / 2 * (1 + erf(x / sqrt(2)))
     if not approximate:
@@ -128,7 +133,7 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
 
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
     """The kernel of `xdevice.nn.layer_norm`, over the last axis; `weight` and `bias` may be
-    None."""
+    None. `eps` is added to the variance."""
     xp = array_namespace(x)
     # not E(x * x) - E(x) ** 2, which loses all digits if the mean is large compared with the
     # deviation

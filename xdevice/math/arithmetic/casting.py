@@ -18,7 +18,7 @@ def astype(
     checks: Checks, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None
 ) -> Any:
     """Returns `x` in another dtype, as a copy unless `copy=False` and nothing changes; on
-    `device` if that is given."""
+    `device` if that is given. Raises `DTypeError` if the backend does not have the dtype."""
     x = checks.tensor(x, "astype")
     result = checks.cast(x, checks.supported(dtype_name(dtype)))
     # a cast to another dtype is a copy already
@@ -33,17 +33,20 @@ def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
 
 
 def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
-    """Returns the limits of a dtype of floats or complex numbers, or of that of a tensor."""
+    """Returns the limits of a dtype of floats or complex numbers; `type` is a dtype, or a
+    tensor that has it. Raises `DTypeError` for another dtype."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "fc":
         raise DTypeError(
             f"finfo expects a floating-point or complex dtype, not {name}; for integers, use iinfo"
         )
+    # for complex numbers, the limits and the dtype are those of their parts
     return dtypes.floats(name, checks.kernels.dtype(floats.PARTS.get(name, name)))
 
 
 def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
-    """Returns the limits of a dtype of integers, or of that of a tensor."""
+    """Returns the limits of a dtype of integers; `type` is a dtype, or a tensor that has it.
+    Raises `DTypeError` for another dtype."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "iu":
         raise DTypeError(f"iinfo expects an integer dtype, not {name}; for floats, use finfo")
@@ -61,8 +64,8 @@ def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
 
 
 def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
-    """Returns the common dtype of tensors, dtypes and Python numbers. At least one is not a
-    number."""
+    """Returns the common dtype of tensors, dtypes and Python numbers. Raises `DTypeError` if
+    all are numbers, or if there is no common dtype."""
     # only the kinds of Python numbers count, and only next to a tensor or a dtype
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
     names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]

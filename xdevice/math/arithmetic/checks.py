@@ -50,15 +50,15 @@ def _completed(kernels: Any) -> Any:
     own = {name: getattr(kernels, name) for name in dir(kernels)}
     # the names of the adapter replace the defaults
     completed = SimpleNamespace(**OPTIONAL | own)
-    for name, instead in completed.WIDER.items():
-        setattr(completed, name, _wide(kernels, name, instead))
+    for name, wider in completed.WIDER.items():
+        setattr(completed, name, _wide(kernels, name, wider))
     return completed
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """Returns the kernel `function`, wrapped: tensors of a dtype that is a key of `wider` are
-    computed in the dtype that is the value, or on the host if the value is `HOST`. The result
-    has the narrow dtype again."""
+    """Returns the kernel `function` of an adapter's `kernels`, wrapped: tensors of a dtype that
+    is a key of `wider` are computed in the dtype that is the value, or on the host if the value
+    is `HOST`. The result has the narrow dtype again, unless it is indices or bool."""
     kernel = getattr(kernels, function)
     # the index of the first operand, whose dtype counts: 1 for `where`, which has its condition
     # before the operands
@@ -73,14 +73,15 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
             return kernel(*arguments)
         if wide == HOST:
             return _on_host(kernels, function, arguments)
+        # only the operands have `dtype`: not numbers and axes, and not the condition of `where`
         result = kernel(
             *[
                 kernels.astype(x, wide) if getattr(x, "dtype", None) == dtype else x
                 for x in arguments
             ]
         )
-        # results that are indices or bool are not cast: they are no values of the operands'
-        # dtype
+        # bools and indices are not values of the operands' dtype, and are not cast. Indices may
+        # happen to have the wide dtype, so the name of the function counts, too
         is_wide = function not in PLACES and dtype_name(result.dtype) == wide
         return kernels.astype(result, name) if is_wide else result
 
@@ -88,8 +89,9 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
 
 
 def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
-    """Returns the result of NumPy's kernel `function`, as a tensor on the device of the first
-    argument."""
+    """Returns the result of NumPy's kernel `function` for `arguments`, which are tensors of the
+    adapter with these `kernels`, numbers and axes. The result is a tensor on the device of the
+    first argument."""
     import numpy as np
 
     host = registry.load(HOST).namespace()
@@ -107,7 +109,8 @@ class Checks:
         self.backend = backend
         self.kernels: Any = _completed(backend.namespace())
         self.tensor_types: set[type] = set()
-        """The types seen so far that are tensors of this backend."""
+        """The types of tensors and symbols of this backend that `tensor` has accepted so
+        far."""
         self.compares_devices = not self.kernels.ONE_DEVICE
         """Whether to compare the devices of the tensors before each call of a kernel, because
         the kernel would not raise for tensors on two devices."""
@@ -129,13 +132,15 @@ class Checks:
         """The compiled function for each function that `fused` was called with."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
-        """Returns the kernel of a name for tensors of one dtype: the adapter's own function, or
-        the wrapped kernel if that dtype is computed in a wider one."""
+        """Returns the kernel of a name for tensors of one dtype: the wrapped kernel if that
+        dtype is computed in a wider one, otherwise the adapter's own function, or the default
+        in `OPTIONAL` if the adapter has none."""
+        # not the wrapped kernel for other dtypes: it would look up the dtype at each call
         completed = getattr(self.kernels, name)
         is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
         return completed if is_widened else getattr(self.backend.namespace(), name, completed)  # type: ignore[no-any-return]
 
-    # tensors
+    # checks of tensors and dtypes
 
     def tensor(self, x: Any, function: str) -> Any:
         """Returns `x` if it is a dense tensor or a symbol of this backend, and the tensor in it
@@ -170,7 +175,7 @@ class Checks:
             return self._tensor_of_variable(x, function)
         if owned.kind == "tensor":
             self._require_known(x)
-        # from now on tensors of this type take the fast path
+        # from now on tensors and symbols of this type take the fast path
         self.tensor_types.add(type(x))
         return x
 
@@ -232,6 +237,7 @@ class Checks:
         """Returns `x` as a tensor, like `tensor`. Raises `DTypeError` if the kind of its dtype
         is not among `kinds`, the letters of the kinds that the function takes."""
         cls = type(x)
+        # the fast path of `tensor`, repeated here because it saves a call for most tensors
         if cls not in self.tensor_types or (
             cls in self.may_be_sparse and not self.backend.is_dense(x)
         ):
@@ -273,6 +279,7 @@ class Checks:
         if self.compares_devices:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
         dtype = first.dtype
+        # False if there is a Python number, which has no dtype
         is_uniform = all([getattr(x, "dtype", None) is dtype for x in tensors])  # noqa: C419  # half as long
         name = dtype_name(dtype)
         if not is_uniform:
@@ -290,14 +297,17 @@ class Checks:
         ]
 
     def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
-        """Does the same as `operands`, for a function whose kernel might not raise for tensors
-        on two devices: raises `DeviceMismatchError` for these."""
+        """Does the same as `operands` with these `kinds` of dtypes, and also raises
+        `DeviceMismatchError` for tensors on two devices. It is for functions whose kernel might
+        not raise for these: on backends with `ONE_DEVICE`, `operands` leaves this check to the
+        kernel."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
 
     def promoted(self, tensors: Sequence[Any]) -> list[Any]:
-        """Returns the tensors, cast to their common dtype."""
+        """Returns a list of the tensors, of which there is at least one, cast to their common
+        dtype."""
         dtype = tensors[0].dtype
         if all([x.dtype is dtype for x in tensors]):  # noqa: C419  # half as long
             return list(tensors)
@@ -347,7 +357,8 @@ class Checks:
     ) -> Any:
         """Returns `function(self, *tensors, *settings)`. On JAX this is one compiled program
         for each combination of settings, and so is its gradient; without it, each small kernel
-        would be a program. The settings are hashable."""
+        would be a program. The settings have to be hashable, because each combination is the
+        key of a program."""
         fuse = self.kernels.fused
         # frameworks other than JAX gain nothing from it
         if fuse is None:
@@ -357,7 +368,7 @@ class Checks:
             program = self._programs[function] = fuse(partial(function, self))
         return program(tuple(tensors), *settings)
 
-    # values
+    # checks of values
 
     def has_values(self, x: Any) -> bool:
         """Whether `x` is a tensor, and not a symbol of a traced function."""
@@ -370,7 +381,7 @@ class Checks:
         if not self.has_values(x):
             raise traced(self.backend, words)
 
-    # devices
+    # checks of devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
         """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no
@@ -418,7 +429,7 @@ class Checks:
             self.require_one_device(function, *tensors)
         require_broadcast(function, *tensors)
 
-    # shapes
+    # checks of shapes and axes
 
     def full_shape(self, x: Any, function: str) -> tuple[int, ...]:
         """Returns the shape of `x` for a function that needs all sizes. Raises
@@ -462,9 +473,9 @@ class Checks:
         return whole % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
-        """Returns the axes, counted from the front, as a tuple in ascending order; all axes if
-        `axis` is None. Raises `ShapeError` if an axis is named twice, and the errors of
-        `axis`."""
+        """Returns the axes of a tensor of `ndim` dimensions, counted from the front, as a tuple
+        in ascending order; all axes if `axis` is None. Raises `ShapeError` if an axis is named
+        twice, and the errors of `axis`."""
         if axis is None:
             return tuple(range(ndim))
         if type(axis) is int:

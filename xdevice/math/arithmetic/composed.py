@@ -44,6 +44,8 @@ def diagonal(checks: Checks, x: Any, k: int) -> Any:
 def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
     """Returns sqrt(x1 * x1 + x2 * x2) for each element, without overflow; infinity if one of
     the two is infinite."""
+    # the adapter's own kernels, without the wrappers of `WIDER`, which would look up the dtype
+    # at each call: no adapter here has a float dtype in `WIDER`, and these are floats
     own, name = checks.backend.namespace(), checks.name(x1)
     one, zero, infinity = (own.number(value, name, x1) for value in (1.0, 0.0, math.inf))
     is_infinite = own.logical_or(own.isinf(x1), own.isinf(x2))
@@ -53,7 +55,7 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
     # gradients to the first of two equal numbers
     is_less = own.less(x1, x2)
     large, small = own.where(is_less, x2, x1), own.where(is_less, x1, x2)
-    # a divisor of 1 in place of 0
+    # a divisor of 1 in place of 0, because 0 / 0 would be NaN
     ratio = own.divide(small, own.where(own.greater(large, zero), large, one))
     length = own.multiply(large, own.sqrt(own.add(own.square(ratio), one)))
     return own.where(is_infinite, infinity, length)
@@ -61,6 +63,7 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
 
 def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
     """Returns log(exp(x1) + exp(x2)) for each element, without overflow."""
+    # the adapter's own kernels, for the reason given in `hypot`
     own, name = checks.backend.namespace(), checks.name(x1)
     half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
     are_equal = own.equal(x1, x2)
@@ -74,7 +77,8 @@ def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
-    """Returns a vector of indices for each axis: those of the elements that are not 0."""
+    """Returns a tuple with a vector of indices for each axis: the places of the elements that
+    are not 0. `x` is a tensor with values and at least one axis."""
     import numpy as np
 
     # the shapes of the results depend on values, so the host finds the indices
@@ -82,7 +86,8 @@ def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
 
 
 def norm(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the root of the sum of squares along the axes."""
+    """Returns the root of the sum of the squared absolute values along the axes, of which there
+    is at least one."""
     return checks.fused(_root_of_squares, (x,), axes, keepdims)
 
 

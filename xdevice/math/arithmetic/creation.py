@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Shape = int | Sequence[int]
 
 
-# of values
+# tensors of given values
 
 
 def asarray(
@@ -36,9 +36,9 @@ def asarray(
     device: object = None,
     copy: bool | None = None,
 ) -> Any:
-    """Returns a tensor of lists, numbers or another framework's tensor; a tensor of this
-    backend is returned itself, unless the dtype, the device or `copy=True` asks for another
-    one."""
+    """Returns `obj` (numbers, nested lists, or a tensor of another framework) as a tensor; a
+    tensor of this backend is returned itself, unless the dtype, the device or `copy=True` asks
+    for another one. Raises `SharingError` if `copy=False` and a copy is needed."""
     # data such as lists, or a tensor of another framework: always copied
     if not _is_mine(checks, obj):
         if copy is False:
@@ -69,7 +69,8 @@ def from_dlpack(
     checks: Checks, x: Any, /, *, device: object = None, copy: bool | None = None
 ) -> Any:
     """Returns the tensor of another framework, or any object with `__dlpack__`, as a tensor of
-    this backend."""
+    this backend. Raises `SharingError` if `copy=False` and its memory cannot be shared on the
+    device."""
     result = conversion.convert(x, checks.backend.name, copy=copy)
     if device is None:
         return result
@@ -82,7 +83,7 @@ def from_dlpack(
     return moved
 
 
-# of a shape
+# tensors of a given shape
 
 
 def full(
@@ -93,8 +94,9 @@ def full(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a tensor of a shape with one value. Without `dtype`, the kind of the value
-    decides."""
+    """Returns a tensor of a shape with the number `fill_value` everywhere. Without `dtype`, the
+    kind of the number decides. Raises `DTypeError` if the number does not fit into the
+    dtype."""
     # a NumPy scalar, or a tensor with one number
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -146,14 +148,15 @@ def _place(checks: Checks, dtype: str, device: object) -> Device:
     return place
 
 
-# like another
+# tensors of the shape of another one
 
 
 def full_like(
     checks: Checks, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns a tensor with one value, of the shape, dtype and device of `x` unless others are
-    given."""
+    """Returns a tensor with the number `fill_value` everywhere, of the shape, dtype and device
+    of `x` unless others are given. Raises `DTypeError` if the number does not fit into the
+    dtype."""
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -181,7 +184,7 @@ def zeros_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object =
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
-# values by a rule, computed by NumPy so that the bits are the same everywhere
+# tensors of values by a rule; NumPy computes them, so that the bits are the same everywhere
 
 
 def arange(
@@ -194,8 +197,9 @@ def arange(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns the numbers from `start` to below `stop` in steps; from 0 to below `start`
-    without `stop`."""
+    """Returns a vector of the numbers from `start` to below `stop` in steps of `step`; from 0
+    to below `start` without `stop`. Raises `ShapeError` if `step` is 0, and `DTypeError` for
+    integers that do not fit into the dtype."""
     import numpy
 
     if step == 0:
@@ -231,7 +235,8 @@ def linspace(
     endpoint: bool = True,
 ) -> Any:
     """Returns `num` evenly spaced floats from `start` to `stop`, which is left out with
-    `endpoint=False`."""
+    `endpoint=False`. Raises `DTypeError` for another dtype than of floats or complex
+    numbers."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)
@@ -254,7 +259,9 @@ def eye(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a matrix with ones on the diagonal `k` and zeros elsewhere."""
+    """Returns a matrix with `n_rows` rows and `n_cols` columns (None: as many), with ones on
+    the diagonal `k` and zeros elsewhere. `k` is above 0 for the diagonals above the main
+    one."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)
@@ -270,12 +277,13 @@ def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: obj
     return checks.backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
 
 
-# of other tensors
+# tensors made from other tensors
 
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
-    """Returns the coordinates of a grid: each vector, broadcast along its own axis of the
-    grid."""
+    """Returns a tuple with the coordinates of a grid: each vector along its own axis, broadcast
+    to the shape of the grid. Raises `ShapeError` for a tensor that is not a vector, or another
+    `indexing` than "xy" or "ij"."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]
@@ -287,22 +295,22 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
         checks.require_one_device("meshgrid", *tensors)
         tensors = checks.promoted(tensors)
     # for each vector the axis along which it varies; with "xy" the first two are exchanged
-    places = list(range(len(tensors)))
+    axes = list(range(len(tensors)))
     if indexing == "xy":
-        places[:2] = reversed(places[:2])
+        axes[:2] = reversed(axes[:2])
     shape = [0] * len(tensors)
-    for place, x in zip(places, tensors, strict=True):
-        (shape[place],) = checks.full_shape(x, "meshgrid")
-    return tuple(checks.fused(_along_axes, tensors, tuple(places), tuple(shape)))
+    for axis, x in zip(axes, tensors, strict=True):
+        (shape[axis],) = checks.full_shape(x, "meshgrid")
+    return tuple(checks.fused(_along_axes, tensors, tuple(axes), tuple(shape)))
 
 
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
     """Returns vectors broadcast to one shape, each along its own axis. `arguments` are the
     vectors, then a tuple with the axis of each, and the shape."""
-    *tensors, places, shape = arguments
+    *tensors, axes, shape = arguments
     # the shape of each vector with all other axes of length 1
     ones = (1,) * len(shape)
-    rows = [with_lengths(ones, place, shape[place]) for place in places]
+    rows = [with_lengths(ones, axis, shape[axis]) for axis in axes]
     pairs = zip(tensors, rows, strict=True)
     return [
         checks.kernels.broadcast_to(checks.kernels.reshape(x, row), shape) for x, row in pairs

@@ -46,9 +46,9 @@ def kind_of(name: str) -> str:
 
 
 def promoted(first: str, second: str) -> str:
-    """Returns the dtype of a result computed from tensors of two dtypes: that of the standard,
-    or if it has none, the dtype of the higher kind (bool, integer, float, complex). Raises
-    `DTypeError` for uint64 and a signed integer."""
+    """Returns the dtype of a result computed from tensors of the dtypes `first` and `second`:
+    that of the standard, or if it has none, the dtype of the higher kind (bool, integer, float,
+    complex). Raises `DTypeError` for uint64 and a signed integer."""
     if first == second:
         return first
     kinds = kind_of(first), kind_of(second)
@@ -82,14 +82,16 @@ def with_number(name: str, value: complex) -> str:
     # `usual` is float32, or float64 in a run with `--float64`
     if isinstance(value, float):
         return float_dtypes.usual()
+    # a complex number: its parts get the precision of the tensor, if that is double
     return (
         "complex128" if name in ("float64", "complex128") else float_dtypes.usual("complex64")
     )
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` if the dtype `name` is an integer dtype that cannot hold the number,
-    or if it is a float dtype and the number is an int above all floats."""
+    """Raises `DTypeError` if the number cannot be in a tensor of dtype `name`. An integer dtype
+    takes only ints (and bools) within its limits; any other dtype refuses only ints that are
+    too large for a float64."""
     if kind_of(name) not in "iu":
         _require_float(value, name)
         return
@@ -170,9 +172,9 @@ def integers(name: str, dtype: object = None) -> IInfo:
 
 
 def _of_integers(low: str, high: str) -> str:
-    """Returns the common dtype of two integer dtypes, of which `high` has at least as many
-    bits: `high` itself, or if only one is signed, a signed dtype that holds both. Raises
-    `DTypeError` if there is none."""
+    """Returns the common dtype of the integer dtypes `low` and `high`, of which `high` has at
+    least as many bits: `high` itself, or if only one is signed, a signed dtype that holds both.
+    Raises `DTypeError` if there is none."""
     if kind_of(low) == kind_of(high):
         return high
     # the bits of the unsigned and of the signed one; a signed dtype needs twice the bits of an
@@ -209,4 +211,6 @@ def is_dtype(name: str, kind: str) -> bool:
         raise DTypeError(
             f"{shown(kind)} is not a kind of dtype; expected one of {names}, or a dtype"
         )
+    # 8-bit floats, which are not in `DTYPES`, are of no kind, because xdevice does not compute
+    # with them
     return name in DTYPES and kind_of(name) in kinds[kind]

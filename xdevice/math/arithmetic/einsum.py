@@ -138,7 +138,8 @@ def _require_lengths(
     text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> None:
     """Raises `ShapeError` if axes with the same letter differ in length, even if one of the
-    lengths is 1: only some frameworks broadcast it."""
+    lengths is 1: only some frameworks broadcast it. `terms` has the letters of each operand,
+    `shapes` the lengths of their axes, and `text` is what the error quotes."""
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, length in zip(term, shape, strict=True):

@@ -53,6 +53,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     """Returns the elementwise functions of a namespace, by name."""
     kernels = checks.kernels
     table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
+    # integers are whole already, so they are copied
     for name in ROUNDING:
         table[name] = _unary(checks, name, REAL, apart=INTEGER, other=kernels.copy)
     for name, answer in TESTING.items():
@@ -75,11 +76,13 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
 
 
 def _itself(x: Any) -> Any:
+    """Returns `x`: a kernel for functions that change nothing."""
     return x
 
 
 def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
-    """Returns a bool tensor of the shape of `x` with one value for all elements."""
+    """Returns a bool tensor of the shape of `x` with `value` for all elements, made with the
+    adapter's `kernels`."""
     return kernels.full_like(x, value, "bool")
 
 
@@ -99,6 +102,7 @@ def _unary(
     kernels: dict[Any, Callable[[Any], Any]] = {}
 
     def unary(x: Any, /) -> Any:
+        # the fast way: a plain tensor with a known dtype
         if checks.is_plain(x):
             cached = kernels.get(x.dtype)
             if cached is not None:
@@ -147,6 +151,7 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
                     and type(x2) is float
                     and dtypes.kind_of(checks.name(x1)) == "f"
                 ):
+                    # without `settled`: only NumPy needs that, whose kernels take no numbers
                     return kernel(x1, x2)
             # any other operands: checks all, and promotes them to a common dtype
             x1, x2 = checks.operands(name, kinds, (x1, x2))
@@ -165,8 +170,9 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function `power`, made to raise `DTypeError` for integers to the power of an
-    int below 0."""
+    """Returns the function `power`, made to raise `DTypeError` for a tensor of integers or bool
+    to the power of a Python int below 0. Exponents in a tensor are not checked: that would read
+    their values, and wait for the device."""
 
     def pow(x1: Any, x2: Any, /) -> Any:
         # the results are fractions, which integers cannot hold, and the frameworks give
@@ -174,7 +180,7 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
         if (
             type(x2) is int
             and x2 < 0
-            and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) != "f"
+            and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) in BITS
         ):
             raise DTypeError(
                 f"pow: integers to the power of {x2} are not integers; cast the tensor with xp.astype(x, xp.float32) "
@@ -224,6 +230,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
     if value is None:
         return None
     if type(value) in NUMBERS:
+        # an int may be a bound of any tensor, a float only of floats, a complex number of none
         if type(value) is not int and (kind != "f" or type(value) is complex):
             raise DTypeError(
                 f"clip: the tensor is {name}, but the bound {shown(value)} is of another kind; cast the tensor first"
@@ -232,7 +239,8 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
         # any float dtype that is computed with holds 65504, the largest number of float16
         if kind != "f" or abs(value) <= 65504:
             return value
-        # torch.clamp refuses a number that the dtype cannot hold, which as infinity is no bound
+        # torch.clamp refuses a number that the dtype cannot hold. Such a number bounds nothing,
+        # and neither does infinity, which replaces it
         above = abs(value) > dtypes.floats(name).max
         return math.copysign(math.inf if above else value, value)
     value = checks.tensor(value, "clip")

@@ -28,6 +28,7 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def matmul(x1: Any, x2: Any, /) -> Any:
+        # the fast way: two plain tensors of one known dtype
         if checks.is_plain(x1) and checks.is_plain(x2):
             # read once, because reading it takes Paddle 0.4 us
             dtype = x1.dtype
@@ -57,6 +58,7 @@ def _require_fit(x1: Any, x2: Any) -> None:
         raise ShapeError(
             f"matmul takes vectors and matrices, not tensors of shapes {shapes[0]} and {shapes[1]}"
         )
+    # `max`, because a vector has its elements, which count as rows, along axis 0
     columns, rows = shapes[0][-1], shapes[1][max(len(shapes[1]) - 2, 0)]
     if None not in (columns, rows) and columns != rows:
         raise ShapeError(
@@ -77,6 +79,7 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
+    # the axes that vectors were given above; a bool counts as 0 or 1
     gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
     return kernels.squeeze(result, gone) if gone else result
 
@@ -97,6 +100,7 @@ def _sum(checks: Checks) -> Callable[..., Any]:
         keepdims: bool = False,
         **spelling: NoReturn,
     ) -> Any:
+        # the fast way: all elements of a plain tensor, in its own dtype
         is_whole = axis is None and dtype is None and not keepdims and checks.is_plain(x)
         kernel = kernels.get(x.dtype) if is_whole and not spelling else None
         if kernel is not None:

@@ -32,7 +32,7 @@ _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
 # the complex dtype in which a dtype is transformed: complex64 for all others
 _COMPLEX: Final = {"float64": "complex128", "complex128": "complex128"}
-# the dtype of the parts of a complex one
+# the dtype of the real and imaginary parts of each complex dtype
 _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
@@ -58,7 +58,8 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 
 
 def _along_axes(function: str) -> Callable[..., Any]:
-    """Returns the transform of this name along several axes."""
+    """Returns the transform of this name along several axes. It raises `ShapeError` unless `s`
+    has one length for each of `axes`, which are one axis or more."""
 
     def transform(
         checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
@@ -100,9 +101,9 @@ def _transform(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns the transform `function` of `x` along the axes, each with its length. None means
-    the length that follows from that of `x`. Raises `ArgumentError` for `norm`, and
-    `ShapeError` for a length."""
+    """Returns the transform `function` of `x` along the axes, each with its length in
+    `lengths`. None there means the length that follows from that of `x`. Raises `ArgumentError`
+    for `norm`, and `ShapeError` for a length."""
     checked = _check_lengths(checks, function, shape_of(x), lengths, axes, norm)
     return checks.fused(_apply, (x,), function, checked, axes, norm)
 
@@ -155,7 +156,8 @@ def _apply(
     norm: str,
 ) -> Any:
     """Returns the transform `function` of `x`: from the adapter's kernel of this name, or
-    computed with other transforms."""
+    computed with other transforms. `lengths`, `axes` and `norm` are those of `_transform`,
+    checked."""
     # `hfft` and `ihfft` are defined with `irfft` and `rfft`, so adapters need no kernels for
     # them
     if function == "hfft":
@@ -166,6 +168,7 @@ def _apply(
     if kernel is None:
         return _axis_by_axis(checks, x, function, lengths, axes, norm)
     complex_name = _COMPLEX.get(checks.name(x), "complex64")
+    # a kernel along several axes takes tuples, one along one axis a length and an axis
     result = (
         kernel(x, lengths, axes, norm)
         if function in _STEPS
@@ -183,9 +186,9 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns a transform along several axes, computed along one axis after the other. The last
-    axis comes first, because `rfft` takes real numbers; but it comes last for `irfft`, which
-    returns real numbers."""
+    """Returns a transform along several axes (with the arguments of `_apply`), computed along
+    one axis after the other. The last axis comes first, because `rfft` takes real numbers; but
+    it comes last for `irfft`, which returns real numbers."""
     last, others = _STEPS[function]
     *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
     steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))
@@ -194,7 +197,7 @@ def _axis_by_axis(
     return x
 
 
-# other than transforms
+# functions that do not transform
 
 
 def fftfreq(

@@ -173,8 +173,9 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Returns the value of `f` and its gradients, while the open scopes of devices are removed
-    from PyTorch. Inside `f` they are open."""
+    """Returns the value of `f` and its gradients with respect to the container `params`, while
+    the open scopes of devices are removed from PyTorch. Inside `f` they are open. With
+    `has_aux`, the value is a pair, as in `value_and_grad`."""
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
         return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
@@ -196,6 +197,9 @@ def _evaluated(
     aux_trees: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+        """Returns the loss of `f` with `inputs` in place of the parameters, and the leaves of
+        `aux`. The contract promises that the adapter calls it once, so `aux_trees` has one
+        item."""
         loss = f(trees.rebuild(walk, inputs), *args, **kwargs)
         if has_aux:
             loss, aux = _parted(loss)
@@ -212,7 +216,8 @@ def _evaluated(
         value, gradients, rest = backend.value_and_grad(leaves, call, nested)
     finally:
         inside.reset(token)
-    # None in place of the gradient of a parameter that the loss does not depend on
+    # None in place of the gradient of a parameter that the loss does not depend on. A loop,
+    # because `None in gradients` would call the `==` of tensors
     for g in gradients:
         if g is None:
             gradients = _completed(gradients, leaves, backend)
@@ -221,7 +226,7 @@ def _evaluated(
     return ((value, aux_trees[0].rebuilt(rest)), grads) if has_aux else (value, grads)
 
 
-# checking the arguments, here and in `updating`
+# checks of arguments, for this module and `updating`
 
 
 def no_function(name: str, f: object) -> ArgumentError:
@@ -232,10 +237,13 @@ def no_function(name: str, f: object) -> ArgumentError:
 
 
 def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
-    """Returns the backend of a walked container of parameters or gradients, and its tensors.
-    Raises `NotATensorError` for another leaf and for a container without leaves, and
+    """Returns the backend of `walk`, a walked container of parameters or gradients, and its
+    tensors. Raises `NotATensorError` for another leaf and for a container without leaves, and
     `ArgumentError` for tensors of several backends. With `has_floats`, also raises `DTypeError`
-    for a tensor that is not of floats, and `UnsupportedError` for one that is not dense."""
+    for a tensor that is not of floats, and `UnsupportedError` for one that is not dense. `name`
+    is what errors call the container."""
+    # the quick way, for tensors of one type that has been a parameter before; if something is
+    # wrong, `_parameters_one_by_one` finds it and raises the error
     backend, leaves = backend_of(walk), walk[1]
     if backend is None:
         return _parameters_one_by_one(walk, name, has_floats)
@@ -246,7 +254,8 @@ def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backe
 
 def backend_of(walk: Walked) -> Backend | None:
     """Returns the backend of the tensors in a walked container if all are of one type, which
-    has been a parameter before; otherwise None."""
+    has been a parameter before, and if the backend may be used in this process (its `refusal`
+    is None); otherwise None."""
     kinds = walk[2]
     backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     return backend if backend is not None and backend.refusal is None else None
@@ -330,7 +339,7 @@ def _are_floats(tensors: list[Any]) -> bool:
     return True
 
 
-# the loss
+# checks of the loss, and zeros for parameters that it does not depend on
 
 
 def _parted(result: Any) -> tuple[Any, Any]:
@@ -363,6 +372,7 @@ def _require_loss(loss: Any, backend: Backend) -> None:
         raise DTypeError(
             f"the function returned a loss of dtype {dtype}; expected one of {', '.join(FLOATS)}"
         )
+    # a rank that is not known, None, may be 0, and is not refused
     rank = _rank(loss)
     if rank:
         raise ShapeError(
@@ -382,8 +392,9 @@ def _rank(x: Any) -> int | None:
 
 
 def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """Returns the gradients with zeros in place of each None. Raises `ArgumentError` if all are
-    None: then the loss depends on no parameter."""
+    """Returns the gradients with zeros in place of each None; `leaves` are the parameters in
+    the same order. Raises `ArgumentError` if all are None: then the loss depends on no
+    parameter."""
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "

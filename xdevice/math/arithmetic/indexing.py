@@ -83,12 +83,12 @@ class Where:
         return _changed(self._x, self._index, values, "add")
 
 
-def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
-    """Returns the tensor `x` with `values` set or added at the index; `what` is "set" or
+def _changed(x: Any, index: Any, values: Any, action: str) -> Any:
+    """Returns the tensor `x` with `values` set or added at the index; `action` is "set" or
     "add"."""
-    function = f"at(x)[...].{what}"
+    function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
-    x = checks.tensor(x, function) if what == "set" else checks.require(x, NUMERIC, function)
+    x = checks.tensor(x, function) if action == "set" else checks.require(x, NUMERIC, function)
     shape = checks.full_shape(x, function)
     values = _values(checks, x, values, function)
     own = checks.full_shape(values, function)
@@ -100,7 +100,7 @@ def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
     flat, values = (checks.kernels.reshape(part, (-1,)) for part in (x, values))
     # for a position that occurs several times the last value counts, and the others are dropped
     # here
-    if what == "set":
+    if action == "set":
         places, chosen = checks.backend.eagerly(lambda: _last(places, chosen))
         values = _taken(checks, values, chosen)
     else:
@@ -178,7 +178,7 @@ def _read(part: Any) -> Any:
 
 
 def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
-    """Returns each position once, and the last of its values."""
+    """Returns each position in `places` once, and the last of its values in `chosen`."""
     import numpy as np
 
     # for each position the index of its last occurrence in `places`: NumPy writes in order, so
@@ -190,9 +190,9 @@ def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
 
 
 def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
-    """Returns each position once, and the sum of its values. In each round, neighboring values
-    of the same position are added in pairs, until no two are left. So the rounding error grows
-    with the logarithm of their number."""
+    """Returns each position in `places` once, and the sum of its `values`. In each round,
+    neighboring values of the same position are added in pairs, until no two are left. So the
+    rounding error grows with the logarithm of their number."""
     import numpy as np
 
     # sorted, so that equal positions are neighbors
@@ -205,8 +205,8 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
         count = np.arange(places.size)
         is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
         second = count[is_first] + 1
-        # the last of an odd run has no partner: a zero, which is appended to the values, is
-        # added to it
+        # the last of an odd run has no partner: the next element is the first of another pair,
+        # or there is none. A zero, which is appended to the values, is added to it
         second[np.r_[is_first, True][second]] = places.size
         nothing = checks.kernels.full_like(
             _taken(checks, values, count[:1]), 0, checks.name(values)
@@ -220,7 +220,8 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
 
 
 def _taken(checks: Checks, x: Any, places: Places) -> Any:
-    """Returns the elements of the vector `x` at these positions."""
+    """Returns the elements of the vector `x` at the positions `places`; `x` itself if these are
+    all its positions in order."""
     # all elements in their order
     if places.size == x.shape[0] and (places[1:] > places[:-1]).all():
         return x
@@ -228,7 +229,7 @@ def _taken(checks: Checks, x: Any, places: Places) -> Any:
 
 
 def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
-    """Returns the vector `x` with other values at some positions, none of which occurs
+    """Returns the vector `x` with `values` at the positions `places`, none of which occurs
     twice."""
     if checks.kernels.put is not None:
         return checks.kernels.put(x, checks.constant(places, x), values)
@@ -245,7 +246,8 @@ def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
 
 def elements(checks: Checks, x: Any, index: Any) -> Any:
     """Returns `x[index]` by NumPy's rules, on every backend. Raises `IndexError` for an index
-    out of range. For slices and ints, nothing is computed on the host."""
+    out of range, and `UnsupportedError` if a symbol is in the index. For slices and ints,
+    nothing is computed on the host."""
     if is_sliced(index):
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
@@ -265,6 +267,7 @@ def is_sliced(index: Any) -> bool:
 
 
 def _is_int(part: Any) -> bool:
+    """Whether a part of an index is an int, which removes its axis."""
     # True and False are masks, and not 1 and 0
     return isinstance(part, int) and not isinstance(part, bool)
 

@@ -55,6 +55,7 @@ class Info:
             "integral": "int64",
             "indexing": "int64",
         }
+        # without the dtypes that the framework never has, for which `supported` raises an error
         names = {
             kind: self._checks.supported(creation.usual(self._backend, place, name))
             for kind, name in usual.items()

@@ -95,7 +95,8 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
-    """Returns the factors Q and R of matrices, reduced or complete."""
+    """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy.
+    Raises `ArgumentError` for another `mode`."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -104,7 +105,8 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the solution y of `x1 @ y = x2`; `x2` is a vector or a stack of matrices."""
+    """Returns the solution y of `x1 @ y = x2`; `x2` is a vector or a stack of matrices. Raises
+    `ShapeError` if the shapes do not fit."""
     x1, x2 = checks.operands_together("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = _kernel(checks, "solve"), _matrix(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
@@ -128,8 +130,9 @@ def _stacked(checks: Checks, x: Any, batch: tuple[Any, ...]) -> Any:
 
 
 def svd(checks: Checks, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
-    """Returns the singular value decomposition of matrices: U, the singular values, and V
-    transposed."""
+    """Returns the singular value decomposition of matrices: U, the singular values, and the
+    conjugate transpose of V. Without `full_matrices`, U and V have only as many vectors as
+    there are singular values."""
     return SVDResult(*_factor(checks, "svd", x, False, bool(full_matrices)))
 
 
@@ -140,7 +143,8 @@ def svdvals(checks: Checks, x: Any, /) -> Any:
 
 def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: Any) -> Any:
     """Returns the result of the adapter's kernel `function` for a matrix or a stack of
-    matrices. Raises `UnsupportedError` if it has no such kernel, and the errors of
+    matrices, which have to be square if `is_square`; `settings` are further arguments of the
+    kernel. Raises `UnsupportedError` if the adapter has no such kernel, and the errors of
     `_matrix`."""
     kernel = _kernel(checks, function)
     return kernel(_matrix(checks, x, function, is_square), *settings)
@@ -175,7 +179,7 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
     return x
 
 
-# from these
+# functions computed from factorizations
 
 
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
@@ -203,24 +207,27 @@ def _power(checks: Checks, x: Any, n: int) -> Any:
 
 
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
-    """Returns the number of singular values above `rtol` times the largest one."""
+    """Returns for each matrix the number of singular values above `rtol` times the largest one.
+    `rtol` is a number, a tensor with one for each matrix, or None for the standard's
+    default."""
     return checks.fused(_rank, *_with_rtol(checks, "matrix_rank", x, rtol))
 
 
 def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
-    """Returns the number of singular values that count as nonzero."""
+    """Returns the number of singular values that count as nonzero with this `rtol`, as in
+    `matrix_rank`."""
     return checks.xp.count_nonzero(_counts(checks, svdvals(checks, x), x, rtol), axis=-1)
 
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
     """Returns the pseudo-inverses of matrices; singular values up to `rtol` times the largest
-    one count as 0."""
+    one count as 0. `rtol` is that of `matrix_rank`."""
     return checks.fused(_pseudo_inverse, *_with_rtol(checks, "pinv", x, rtol))
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
     """Returns the pseudo-inverse, computed from the singular values: those that count as
-    nonzero are inverted."""
+    nonzero with this `rtol` are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     counts = _counts(checks, values, x, rtol)
@@ -263,12 +270,12 @@ def _adjoint(checks: Checks, x: Any) -> Any:
     return checks.xp.conj(checks.xp.matrix_transpose(x))
 
 
-# products and sums
+# products of vectors, and diagonals
 
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the cross product of vectors of 3 elements along the axis; other axes are
-    broadcast."""
+    broadcast. Raises `ShapeError` for axes of another length."""
     x1, x2 = checks.operands_together("linalg.cross", NUMERIC, x1, x2)
     # an axis below 0 has to exist in the tensor with fewer dimensions; it stays counted from
     # the end, because the numbers of dimensions may differ
@@ -286,7 +293,8 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
-    """Returns the diagonals of the matrices in the last two axes."""
+    """Returns the diagonals of the matrices in the last two axes; `offset` is 0 for the main
+    one, above 0 for those above it. Raises `ShapeError` for fewer than two dimensions."""
     x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:
@@ -295,7 +303,8 @@ def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
 
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the matrix of the products of all elements of two vectors."""
+    """Returns the matrix of the products of all elements of two vectors. Raises `ShapeError`
+    for tensors that are not vectors."""
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(
@@ -305,16 +314,17 @@ def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
 
 
 def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """Returns the sums of the diagonals of the matrices in the last two axes."""
+    """Returns the sums of the diagonals of the matrices in the last two axes; `offset` is that
+    of `diagonal`, `dtype` that of `sum`."""
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 
-# norms
+# norms of vectors and matrices
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """Returns a norm of matrices: 'fro', 'nuc', or an order of 1, 2 or infinity of either
-    sign."""
+    """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of
+    either sign. Raises `ArgumentError` for another `ord`."""
     xp, x = checks.xp, _matrix(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")

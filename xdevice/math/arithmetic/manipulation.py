@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# shapes
+# functions that change shapes
 
 
 def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
-    """Returns `x` broadcast to a shape."""
+    """Returns `x` broadcast to a shape. Raises `ShapeError` if it does not broadcast to that
+    shape."""
     x = checks.tensor(x, "broadcast_to")
     wanted = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
@@ -54,7 +55,8 @@ def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
 def expand_dims(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
 ) -> Any:
-    """Returns `x` with new axes of length 1, at these places of the result."""
+    """Returns `x` with new axes of length 1, at these places of the result. Raises `ShapeError`
+    if an axis is named twice or does not exist in the result."""
     if spelling:
         spellings.refuse("xp.expand_dims", spelling, "axis=")
     x = checks.tensor(x, "expand_dims")
@@ -89,7 +91,8 @@ def flip(
 
 
 def matrix_transpose(checks: Checks, x: Any, /) -> Any:
-    """Returns `x` with its last two axes exchanged."""
+    """Returns `x` with its last two axes exchanged. Raises `ShapeError` for fewer than two
+    dimensions."""
     x = checks.tensor(x, "matrix_transpose")
     ndim = len(x.shape)
     if ndim < 2:
@@ -103,7 +106,8 @@ def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
     """Returns `x` with the axes `source` moved to the places `destination`; the others keep
-    their order."""
+    their order. Raises `ShapeError` if an axis or a place is named twice, or if they differ in
+    number."""
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
@@ -125,7 +129,8 @@ def moveaxis(
 
 
 def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
-    """Returns `x` with its axes in the order `axes`."""
+    """Returns `x` with its axes in the order `axes`. Raises `ShapeError` unless each axis is
+    named once."""
     x = checks.tensor(x, "permute_dims")
     ndim = len(x.shape)
     order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
@@ -140,7 +145,8 @@ def repeat(
     checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
     """Returns `x` with each element repeated: `repeats` is an int, or an int for each element
-    along the axis."""
+    along the axis. Raises `ShapeError` for a number below 0, or another number of ints than
+    elements."""
     if spelling:
         spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
@@ -148,13 +154,16 @@ def repeat(
     if axis is None and len(x.shape) != 1:
         x = checks.kernels.reshape(x, (-1,))
     place = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
-    # an int: all elements are repeated equally often, and no indices have to be computed
+    # an int: all elements are repeated equally often, and no indices have to be computed. A
+    # tensor of one integer may have `__index__`, too, but it also has a dtype
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
             raise ShapeError(f"repeat: repeats must be 0 or more, not {repeats}")
         return checks.kernels.repeat(x, index(repeats), place)
     counts = _counts(checks, x, repeats)
     length = checks.full_shape(x, "repeat")[place]
+    # a number is negative; they have several axes; or they are neither one for all elements nor
+    # one for each
     if (
         (counts < 0).any()
         or counts.ndim > 1
@@ -190,7 +199,8 @@ def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
     """Returns the elements of `x` in another shape; one length may be -1. With `copy=False`,
-    never a copy."""
+    never a copy: raises `ValueError` if one is needed, and `UnsupportedError` on a backend that
+    does not tell. Raises `ShapeError` if the numbers of elements differ."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _filled(old, _ints(shape, "reshape"))
@@ -212,8 +222,9 @@ def roll(
     axis: int | Sequence[int] | None = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Returns `x` with its elements shifted along the axes; those shifted beyond the end come
-    first."""
+    """Returns `x` with its elements shifted by `shift`, an int or one for each axis; those
+    shifted beyond the end come first. Without `axis`, the flattened tensor is shifted. Raises
+    `ShapeError` if there are not as many shifts as axes."""
     if spelling:
         spellings.refuse("xp.roll", spelling, "shift=, axis=")
     x = checks.tensor(x, "roll")
@@ -241,8 +252,8 @@ def roll(
 
 
 def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
-    """Returns the tensor rolled along each of the axes by its shift, an int of any size and
-    sign."""
+    """Returns the tensor rolled along each of the axes by its shift in `shifts`, an int of any
+    size and sign."""
     lengths = [shape_of(x)[axis] for axis in axes]
     # the contract promises kernels shifts that are less than the length; an axis without
     # elements has the shift 0
@@ -259,7 +270,8 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
 def squeeze(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn
 ) -> Any:
-    """Returns `x` without these axes, which have the length 1."""
+    """Returns `x` without these axes, which have the length 1. Raises `ShapeError` for an axis
+    of another length."""
     if spelling:
         spellings.refuse("xp.squeeze", spelling, "axis=")
     x = checks.tensor(x, "squeeze")
@@ -287,7 +299,8 @@ def unstack(
 
 
 def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
-    """Returns `x` repeated as a whole, this many times along each axis."""
+    """Returns `x` repeated as a whole, `repetitions[i]` times along axis i. If the numbers of
+    axes and of repetitions differ, the shorter ones are completed with 1 in front."""
     x = checks.tensor(x, "tile")
     times = _sizes(repetitions, "tile")
     shape = checks.full_shape(x, "tile")
@@ -305,13 +318,15 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
     )
 
 
-# joining
+# functions that join tensors
 
 
 def concat(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
 ) -> Any:
-    """Returns the tensors joined along an axis, or flattened and joined for None."""
+    """Returns the tensors `arrays` joined along an axis, or flattened and joined if `axis` is
+    None. Raises `ShapeError` if there are none, or if their shapes differ along another
+    axis."""
     if spelling:
         spellings.refuse("xp.concat", spelling, "axis=")
     tensors = _together(checks, arrays, "concat")
@@ -320,7 +335,7 @@ def concat(
     shapes = [shape_of(x) for x in tensors]
     place = checks.axis(axis, len(shapes[0]), "concat")
     # apart from the axis, all shapes have to be equal; a shape with a length that is not known
-    # may be right
+    # may be right. Equal shapes, the usual case, need only the first test
     others = {*shapes}
     if (
         len(others) > 1
@@ -335,7 +350,8 @@ def concat(
 def stack(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn
 ) -> Any:
-    """Returns the tensors, which have one shape, joined along a new axis."""
+    """Returns the tensors `arrays`, which have one shape, joined along a new axis. Raises
+    `ShapeError` if there are none, or if their shapes differ."""
     if spelling:
         spellings.refuse("xp.stack", spelling, "axis=")
     tensors = _together(checks, arrays, "stack")
@@ -348,8 +364,8 @@ def stack(
 
 
 def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
-    """Returns the tensors to be joined, cast to their common dtype. Raises `ShapeError` if
-    there are none, and `DeviceMismatchError` if they are on several devices."""
+    """Returns the tensors `arrays`, to be joined, cast to their common dtype. Raises
+    `ShapeError` if there are none, and `DeviceMismatchError` if they are on several devices."""
     tensors = [checks.tensor(x, function) for x in arrays]
     if not tensors:
         raise ShapeError(f"{function} needs at least one tensor")
@@ -357,13 +373,15 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
     return checks.promoted(tensors)
 
 
-# products
+# products of tensors
 
 
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
-    """Returns the sums of products of `x1` and `x2` over the given axes of both."""
+    """Returns the sums of products of `x1` and `x2` over some axes of both. `axes` names them
+    in two sequences, or is a number: then they are the last axes of `x1` and the first ones of
+    `x2`. Raises `ShapeError` if there are no such axes, or if they differ in length."""
     x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
@@ -391,9 +409,9 @@ def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int,
 def _contracted(
     checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
 ) -> tuple[list[int], list[int]]:
-    """Returns the axes of the first and of the second tensor that `tensordot` sums over. `axes`
-    is the caller's argument: a number of axes, or two sequences. Raises `ShapeError` if there
-    are no such axes, or if their lengths differ."""
+    """Returns the axes of the first and of the second tensor, whose `shapes` are given, that
+    `tensordot` sums over. `axes` is the caller's argument: a number of axes, or two sequences.
+    Raises `ShapeError` if there are no such axes, or if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
     if not isinstance(axes, tuple | list):
         # a number means that many axes at the end of the first tensor and at the beginning of
@@ -417,7 +435,8 @@ def _contracted(
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the products of vectors along an axis, which the result does not have; `x1` is
-    conjugated."""
+    conjugated. Raises `ShapeError` if the axes differ in length, or if `axis` is counted from
+    the front and the tensors have different numbers of axes."""
     x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))

@@ -100,8 +100,9 @@ class Namespace:
             self.fft = SimpleNamespace(**_functions(fft, checks))
 
     def __getattr__(self, name: str) -> Any:
-        # called for names that are not there: dtypes and extensions that the backend lacks, and
-        # unknown names
+        """Raises `NotOfferedError` for a dtype or an extension that the backend lacks, and
+        `AttributeError` for a name that the standard does not have. Python calls it only for
+        names that are not there."""
         if name in (*STANDARD, "fft", "linalg"):
             backend = self._backend.name
             raise NotOfferedError(

@@ -74,7 +74,7 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
     """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
     condition = checks.require(condition, BOOL, "where")
     if type(x1) in NUMBERS and type(x2) in NUMBERS:
-        # two numbers get the dtype of a list with both
+        # two numbers get the dtype that a tensor of a list with both would have
         name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
         x1, x2 = (checks.number(x, checks.supported(name), condition) for x in (x1, x2))
     else:
@@ -91,7 +91,9 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
 def take(
     checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
-    """Returns the elements of `x` at a vector of indices along an axis."""
+    """Returns the elements of `x` at a vector of indices along an axis. Without `axis`, `x` has
+    to be a vector. Raises `ShapeError` for another shape of `x` or of the indices, and
+    `IndexError` for an index out of range."""
     if spelling:
         spellings.refuse("xp.take", spelling, "axis=")
     x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
@@ -109,8 +111,9 @@ def take(
 
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
-    """Returns the elements of `x` at the indices along an axis, which differ for each other
-    position."""
+    """Returns the elements of `x` at the indices along an axis; the indices may differ at each
+    position of the other axes. Raises `ShapeError` if the two shapes do not fit, and
+    `IndexError` for an index out of range."""
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),
@@ -161,7 +164,8 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
     # reads the tensor's own memory if it is on the host, without a copy
     values = checks.backend.peek(indices)
     # read as an unsigned integer, a negative index is in the upper half of the range. So one
-    # pass over the values shows whether any is negative or too large
+    # pass over the values shows whether any is negative or too large. Of a narrow dtype such as
+    # int8, that half may begin below the length of the axis
     unsigned = values.view(values.dtype.str.replace("i", "u"))
     half = 1 << (8 * values.itemsize - 1)
     if values.size and int(unsigned.max()) >= min(length, half):
@@ -198,6 +202,7 @@ def _ordering(
         if spelling:
             spellings.refuse(f"xp.{function}", spelling, "axis=, descending=, stable=")
         x = checks.require(x, REAL, function)
+        # a tensor without dimensions has no axis: `compute` then does not use the 0
         place = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
         return compute(checks, x, place, bool(descending))
 
@@ -205,7 +210,8 @@ def _ordering(
 
 
 def _sorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
-    """Returns `x` sorted along the axis `place`."""
+    """Returns `x` sorted along the axis `place`, in ascending order, or the reverse if
+    `descending`."""
     # the contract promises kernels an axis and elements
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.copy(x)
@@ -213,7 +219,8 @@ def _sorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
 
 
 def _argsorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
-    """Returns the indices that sort `x` along the axis `place`, as int64."""
+    """Returns the indices that sort `x` along the axis `place`, in ascending order, or the
+    reverse if `descending`, as int64."""
     name = checks.supported("int64")
     # a tensor without dimensions has the index 0; one without elements has none
     if not len(x.shape) or 0 in shape_of(x):
@@ -250,8 +257,10 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
 def searchsorted(
     checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
 ) -> Any:
-    """Returns for each element of `x2` where it belongs in the sorted vector `x1`; `side`
-    decides about equals."""
+    """Returns for each element of `x2` the index at which it belongs in the sorted vector `x1`.
+    Among equal elements that is the first index (`side="left"`) or the one after the last
+    ("right"). `sorter` has the indices that sort `x1`, if it is not sorted. Raises `ShapeError`
+    unless `x1` is a vector, and `ArgumentError` for another `side`."""
     x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(

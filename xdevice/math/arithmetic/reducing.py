@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Axis = int | tuple[int, ...] | None
 
 
-# statistics
+# sums, extremes and statistics
 
 
 def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
@@ -43,8 +43,8 @@ def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
 
 
 def _accumulation(function: str) -> Callable[..., Any]:
-    """Returns the function `sum` or `prod`. It computes bools and integers as int64, or as
-    uint64 if they are unsigned."""
+    """Returns the function `sum` or `prod`. Without a `dtype`, it computes bools and integers
+    as int64, or as uint64 if they are unsigned and the backend has uint64."""
 
     def accumulation(
         checks: Checks,
@@ -81,6 +81,7 @@ def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) 
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
+    # the second test alone would do, but few shapes contain a 0, and the first is quicker
     if 0 in shape and 0 in [shape[place] for place in axes]:
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
@@ -97,7 +98,7 @@ min = reduction("min", _extreme)
 
 
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Computes `mean`."""
+    """Returns the mean of `x` along the axes; `function` is "mean", the name in errors."""
     x = checks.require(x, dtypes.FLOATING, function)
     axes = checks.axes(axis, len(x.shape), function)
     # the contract promises kernels at least one axis; `axis=()` reduces nothing
@@ -170,7 +171,8 @@ def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -
 
 def _cumulation(function: str, initial: int) -> Callable[..., Any]:
     """Returns the function `cumulative_sum` or `cumulative_prod`. With `include_initial`, its
-    result begins with `initial`, the sum or the product of no elements."""
+    result begins with `initial`, the sum or the product of no elements. The function raises
+    `ShapeError` if the axis is left out for a tensor that is not a vector."""
 
     def cumulation(
         checks: Checks,
@@ -222,7 +224,7 @@ def diff(
     append: Any = None,
 ) -> Any:
     """Returns the differences of neighbors along an axis, taken `n` times, after joining
-    `prepend` and `append`."""
+    `prepend` and `append`. Raises `ArgumentError` if `n` is below 0."""
     kernels = checks.kernels
     x = checks.require(x, NUMERIC, "diff")
     place = checks.axis(axis, len(x.shape), "diff")
@@ -253,7 +255,7 @@ def _differences(checks: Checks, x: Any, place: int, length: int, times: int) ->
     return x
 
 
-# truth
+# reductions of truth values
 
 
 def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
@@ -264,8 +266,8 @@ def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> 
 
 
 def _truth(checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns `all` or `any` of the elements of `x` along the axes, as one program where the
-    backend compiles."""
+    """Returns `all` or `any` (the `function`) of the elements of `x` along the axes, of which
+    there may be none."""
     # the kernels of some frameworks take only bool
     x = checks.cast(x, "bool")
     return (
@@ -278,7 +280,8 @@ any = reduction("any", _true)
 
 
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Computes `count_nonzero`."""
+    """Returns the number of elements of `x` along the axes that are not 0; `function` is
+    "count_nonzero", the name in errors."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_count_of_true, (x,), axes, bool(keepdims))

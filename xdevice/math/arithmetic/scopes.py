@@ -65,6 +65,8 @@ def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., 
         return function
     are_open, set_aside, put_back = scopes
 
+    # `updated=()`: attributes such as `__signature__` are not copied, because `inspect` finds
+    # them through `__wrapped__`
     @wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         if not are_open():

@@ -29,8 +29,8 @@ class UniqueInverseResult(NamedTuple):
 
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
-    """Returns a vector of indices for each axis: those of the elements that are not 0."""
-
+    """Returns a vector of indices for each axis: those of the elements that are not 0. Raises
+    `ShapeError` for a tensor without dimensions, and `UnsupportedError` for a symbol."""
     x = checks.tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the argument of nonzero")
@@ -85,8 +85,8 @@ def _unique(
     parts = np.unique(values.ravel(), equal_nan=False, **wanted)
     elements, *others = parts if isinstance(parts, tuple) else (parts,)
     tensors = [checks.constant(part.ravel(), x) for part in others]
-    # the inverse comes after the indices, if these are there; its shape differs between
-    # versions of NumPy
+    # the inverse comes after the indices, if these are there, so its index is `takes`: 1 for
+    # True, 0 for False. Its shape differs between versions of NumPy
     if has_inverse:
         tensors[takes] = kernels.reshape(tensors[takes], values.shape)
     if not takes:

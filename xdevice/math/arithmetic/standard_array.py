@@ -145,7 +145,7 @@ class Array:
     def __repr__(self) -> str:
         return f"standard_array({self.tensor!r})"
 
-    # attributes
+    # attributes of the standard
 
     @property
     def dtype(self) -> Any:
@@ -180,7 +180,8 @@ class Array:
 
     @property
     def T(self) -> Array:  # noqa: N802
-        """The transposed matrix; only for two dimensions."""
+        """The transposed matrix; only for two dimensions. Raises `ShapeError` for another
+        number of dimensions."""
         # the standard defines it for matrices only
         if self.ndim != 2:
             raise ShapeError(
@@ -191,7 +192,8 @@ class Array:
     # how other libraries use an array: its namespace, its device, DLPack
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """Returns the namespace whose functions take and return such arrays."""
+        """Returns the namespace whose functions take and return such arrays. Raises
+        `ArgumentError` for an unknown version of the standard."""
         # an unknown version is refused, because the library relies on its rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
@@ -206,7 +208,8 @@ class Array:
         return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
-        """Returns the array on another device, given in any spelling."""
+        """Returns the array on another device, given in any spelling. Raises `UnsupportedError`
+        if a stream is given."""
         if stream is not None:
             raise UnsupportedError(
                 "to_device does not support stream=; use xdevice.accelerator.Stream"
@@ -255,7 +258,8 @@ class Array:
             return backend.export(x)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Returns a copy as a NumPy array; only for arrays on a CPU."""
+        """Returns a copy as a NumPy array; only for arrays on a CPU. Raises `DTypeError` for
+        another device, and `SharingError` for `copy=False`."""
         import numpy
 
         # refused, so that no copy from a GPU happens unnoticed
@@ -270,7 +274,7 @@ class Array:
             raise SharingError("NumPy always gets a copy of this array; omit copy=False")
         return numpy.asarray(creation.to_numpy(self.tensor), dtype)
 
-    # one number
+    # conversions to a Python number
 
     def __bool__(self) -> bool:
         return bool(creation.item(self.tensor))
@@ -292,7 +296,7 @@ class Array:
             )
         return whole(creation.item(self.tensor))
 
-    # elements
+    # indexing
 
     def __getitem__(self, index: Any) -> Array:
         """Returns a part by NumPy's rules: a view for slices and ints, a new array for other
@@ -313,6 +317,7 @@ class Array:
         """Gives the array the tensor of `result`, which an operator in place such as `+=` has
         computed, and returns the array. Raises `DTypeError` if `result` has another shape or
         dtype."""
+        # compared as the words that the error shows
         old, new = (f"{self._checks.name(x.tensor)} of shape {x.shape}" for x in (self, result))
         # the standard: in place, neither the shape nor the dtype may change
         if old != new:
@@ -373,7 +378,7 @@ def _give_operators() -> None:
 _give_operators()
 
 
-# the namespace
+# the namespace of arrays
 
 
 class Wrapped:
@@ -388,7 +393,7 @@ class Wrapped:
     def __getattr__(self, name: str) -> Any:
         # called at the first use of a name only: the value is then set as an attribute
         value = getattr(self._inner, name)
-        # an extension
+        # an extension; dtypes and constants stay as they are
         if isinstance(value, SimpleNamespace):
             value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
         elif isinstance(value, FunctionType | partial) and not name.startswith("_"):

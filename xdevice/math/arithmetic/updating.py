@@ -111,9 +111,9 @@ class Rows:
         return Tree(None, walk=self.walk)
 
     def _beside(self, name: str, walk: Walked) -> list[Any]:
-        """Returns the leaves of another container in the order of the parameters. Raises
-        `ContainerError` if the two differ in structure, and `ArgumentError` if they are of two
-        backends."""
+        """Returns the leaves of another walked container (`walk`, called `name` in errors) in
+        the order of the parameters. Raises `ContainerError` if the two differ in structure, and
+        `ArgumentError` if they are of two backends."""
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
@@ -128,19 +128,20 @@ class Rows:
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
         """Returns the leaves of `other` in the order of the parameters, paired by their paths.
         Raises `ContainerError` if one has no partner."""
-        places, others = self.tree.paths(), other.paths()
-        by_place = dict(zip(others, leaves, strict=True))
-        for i, place in enumerate(places):
-            if place not in by_place:
+        paths, others = self.tree.paths(), other.paths()
+        by_path = dict(zip(others, leaves, strict=True))
+        for i, path in enumerate(paths):
+            if path not in by_path:
                 raise ContainerError(
                     f"{self._name}{self.tree.path(i)} has no {_one(name)}: {name} and {self._name} differ in structure"
                 )
-        if len(others) > len(places):
-            i = next(i for i, place in enumerate(others) if place not in places)
+        # each parameter has a partner, so if `other` has more leaves, one of them has none
+        if len(others) > len(paths):
+            i = next(i for i, path in enumerate(others) if path not in paths)
             raise ContainerError(
                 f"{name}{other.path(i)} has no parameter: {self._name} and {name} differ in structure"
             )
-        return [by_place[place] for place in places]
+        return [by_path[path] for path in paths]
 
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
         """Raises `DeviceMismatchError` for one of `leaves` on a different device than its
@@ -173,8 +174,9 @@ class Rows:
         return new
 
     def kernel(self, name: str) -> Callable[..., Any] | None:
-        """Returns the adapter's kernel `name` (one of `STEPS`) with these rows as its first
-        argument. Returns None if it has none, or if the kernel does not take these tensors."""
+        """Returns the adapter's kernel `name` (one of `STEPS` in `xdevice.math.contract.nn`)
+        with these rows as its first argument. Returns None if it has none, if the kernel does
+        not take these tensors, or inside `value_and_grad`."""
         kernels = self._backend.nn()
         # a kernel takes tensors on one device only. The symbols of a traced function have no
         # device, and only the kernels in `TRACED` take them

@@ -119,7 +119,8 @@ class Outside:
         for read, before, names in self._watched:
             now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):
-                # without a difference in the common part, only the number of values differs
+                # if no pair differs, only the number of values does; `names[0]` is then the
+                # name of all of them, as of the items of a list
                 changed = (
                     name for name, x, y in zip(names, now, before, strict=False) if x is not y
                 )
@@ -181,7 +182,7 @@ class Outside:
         codes = _codes(function.__code__)
         # sorted, because a set has another order in each process
         names = sorted({used for code in codes for used in code.co_names})
-        # such an attribute leads to variables that cannot be watched
+        # each of these attributes leads to variables that cannot be watched; one is refused
         for unseen in _ELSEWHERE.intersection(names):
             raise _unseen(f"{name} reads {unseen}, which", function)
         # an import inside the function reads a module, which must be a library
@@ -200,7 +201,7 @@ class Outside:
         """Keeps the values that `read` returns now, and visits them. There is a name for each
         value, or one name for all of them."""
         values = [*read()]
-        # one name is repeated, and kept even if there is no value
+        # one name for all: repeated, and kept even if there is no value, for `has_changed`
         if len(names) != len(values):
             names *= max(len(values), 1)
         self._watched.append((read, values, names))
@@ -213,7 +214,8 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
     or an object that a library has under its name. Packages in `own` do not count as
     libraries."""
     cls = type(value)
-    # such as the fields of dataclasses, or a namespace of xdevice and its functions
+    # one of the types that never change, a field of a dataclass, or a namespace of xdevice or
+    # one of the objects that its functions are bound to
     if (
         cls in _CONSTANT
         or cls.__module__ == "dataclasses"
@@ -264,9 +266,9 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
 
 @cache
 def _is_installed(file: str) -> bool:
-    """Whether `file`, the `__init__` of a package or a module by itself, is in a folder into
-    which pip installs. Such a folder has `*.dist-info` folders; "dist-packages" is that of
-    Debian."""
+    """Whether `file`, the `__init__` of a package or a module that is a single file, is in a
+    folder into which pip installs. Such a folder has `*.dist-info` folders; "dist-packages" is
+    that of Debian."""
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
     return "dist-packages" in file or any(folder.glob("*.dist-info"))
@@ -304,8 +306,8 @@ def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
 
 
 def _parts_of_a_class(cls: type) -> list[Any]:
-    """Returns the names and values in a class, in one list; the functions of a property or the
-    like in place of it."""
+    """Returns the names and values in a class, in one list. In place of a property, a class
+    method, a static method or a cached property, it has the functions behind that."""
     parts: list[Any] = []
     for name, value in vars(cls).items():
         # Python sets these itself, at any time
@@ -315,8 +317,8 @@ def _parts_of_a_class(cls: type) -> list[Any]:
 
 
 def _behind(value: Any) -> tuple[Any, ...]:
-    """Returns the functions in a property, a class method or the like; for any other value, the
-    value itself."""
+    """Returns the functions in a property, a class method, a static method or a cached
+    property; for any other value, the value itself."""
     if isinstance(value, property | DynamicClassAttribute):
         return tuple(_PARTS_OF_A_PROPERTY(value))
     if isinstance(value, cached_property):
@@ -325,8 +327,8 @@ def _behind(value: Any) -> tuple[Any, ...]:
 
 
 def _in_cell(cell: Any) -> Any:
-    """Returns the value of a variable of an enclosing function, or `_GONE` if it has none
-    yet."""
+    """Returns the value of a variable of an enclosing function, which is in `cell`, or `_GONE`
+    if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:  # a variable that is not assigned yet
@@ -340,9 +342,9 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
-    """Returns the names of the modules that a function imports, as its source shows. Without a
-    source, as after `exec`, returns those of its `names` that could be imported. A relative
-    import begins with dots."""
+    """Returns the names of the modules that the function with this `code` imports, as its
+    source shows. Without a source, as after `exec`, returns those of its `names` that could be
+    imported. A relative import begins with dots."""
     if code.co_name == "<lambda>":  # which cannot import
         return set()
     try:

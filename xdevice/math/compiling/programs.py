@@ -151,6 +151,8 @@ class _Arguments:
             if id(leaf.value) not in {*map(id, self.walk[1])}
         ]
         for path, x in self.beside:
+            # a path begins with the number of a container, such as `[0]`, which the error
+            # leaves out
             _require_fixed(
                 f"apart from its items, an argument has {path[path.index(']') + 1 :]}, which", x
             )
@@ -176,16 +178,16 @@ class _Arguments:
         """Returns the device of all tensors. Raises `DeviceMismatchError` if they are on
         several."""
         assert self.backend is not None
-        places: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
+        devices: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
         # the first tensor on another device, which the error names
-        i = next((i for i, place in enumerate(places) if place != places[0]), None)
+        i = next((i for i, device in enumerate(devices) if device != devices[0]), None)
         if i is not None:
             raise DeviceMismatchError(
                 f"a compiled function takes tensors on one device, but {self._name(self.places[i])} is on "
-                f"{places[i]}, and {self._name(self.places[0])} is on {places[0]}; compile the work of each device "
+                f"{devices[i]}, and {self._name(self.places[0])} is on {devices[0]}; compile the work of each device "
                 f"separately"
             )
-        return places[0]
+        return devices[0]
 
     def require_dense(self) -> None:
         """Raises `UnsupportedError` if a tensor is not dense."""
@@ -256,6 +258,7 @@ class _Pattern:
             return None
         if [*map(type, leaves)] != self._kinds:
             return None
+        # all arguments are tensors
         if not self._fixed:
             return leaves
         # the same objects: an equal value that is another object is left to the walk
@@ -459,9 +462,9 @@ class _Program:
         return self._parted(result)
 
     def _parted(self, result: Any) -> tuple[Build, list[Any]]:
-        """Returns a function that builds such a result around other tensors, and the tensors in
-        this result. Raises `UnsupportedError` if the result contains something that a program
-        cannot return."""
+        """Returns a function that builds a result like this one around other tensors, and the
+        tensors in this result. Raises `UnsupportedError` if the result contains something that
+        a program cannot return."""
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
@@ -545,7 +548,8 @@ def _nodes(root: Any) -> list[Any]:
 
 def _besides_items(node: Any) -> dict[str, Any]:
     """Returns the parts of a container besides the items that were walked, by name: attributes
-    of a subclass of list, the factory of a defaultdict, the `maxlen` of a deque."""
+    of a subclass of list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the
+    container's node; see `_Node` in `containers/trees.py`."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
@@ -554,6 +558,7 @@ def _besides_items(node: Any) -> dict[str, Any]:
         for name, value in attributes(x).items()
         if id(value) not in walked
     }
+    # a defaultdict has the first one, a deque the second
     for name in ("default_factory", "maxlen"):
         if isinstance(x, defaultdict | deque) and hasattr(x, name):
             beside[name] = getattr(x, name)
@@ -562,7 +567,8 @@ def _besides_items(node: Any) -> dict[str, Any]:
 
 def _structure(node: Any) -> Any:
     """Returns a hashable key with the types and keys of a container and of all containers in
-    it; None without one."""
+    it. `node` is the container's node (see `_Node` in `containers/trees.py`); None, for a leaf,
+    gives None."""
     if node is None:
         return None
     # `inner` has the nodes of those children that are containers, by their indices

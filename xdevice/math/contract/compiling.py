@@ -45,5 +45,5 @@ class Compiling(Primitives):
         such tensors anyway, it may return the device of the first."""
         # the types of the tensors, such as those of tensors and of variables
         kinds = set(map(type, tensors))
-        here = self.devices_of(kinds.pop(), tensors) if len(kinds) == 1 else ()
-        return next(iter(here)) if len(here) == 1 else None
+        devices = self.devices_of(kinds.pop(), tensors) if len(kinds) == 1 else ()
+        return next(iter(devices)) if len(devices) == 1 else None

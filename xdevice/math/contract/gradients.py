@@ -45,8 +45,9 @@ class Gradients(Primitives):
     def stop_gradient(self, x: Any) -> Any:
         """Returns a tensor with the values of the tensor or symbol `x`, on the device of `x`,
         through which no gradient flows. It may share the memory of `x`, or be `x` itself if the
-        framework has no gradients."""
-        # an adapter that computes gradients has to override this method, too
+        framework has no gradients. An adapter that overrides `value_and_grad` has to override
+        this method, too: the default returns `x`, and raises `UnsupportedError` in such an
+        adapter."""
         if type(self).value_and_grad is Gradients.value_and_grad:
             return x
         raise self.unsupported(
@@ -60,7 +61,7 @@ class Gradients(Primitives):
         """Returns `rule(*row)` for each row of tensors, computed on the device of the row's
         first tensor. It is recorded for gradients only if `nested` is True. If `writes` is
         True, the rule may write into its arguments, so it gets copies in a framework whose
-        tensors can be written into."""
+        tensors can be written into. (This default always makes them.)"""
         own = [
             [self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows
         ]
