@@ -84,7 +84,7 @@ def test_what_would_stay_behind_is_named_before_anything_moves(backend, there):
     batch = {"x": first, "cache": [Holder(3, {"k": ones(backend)})]}
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)",
+        match=r"\['cache'\]\[0\] is .*Holder.*xdevice.register_container\(Holder\)",
     ):
         xdevice.to_device(batch, there)
     with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
@@ -121,8 +121,7 @@ def test_comparing_counts_what_is_in_strangers(backend, there):
     with pytest.raises(xdevice.errors.DeviceMismatchError) as told:
         xdevice.check_same_device(batch={"x": far, "cache": Holder(here)})
     text = str(told.value)
-    assert text.startswith("batch['cache'].inside[0] is on cpu:0, expected ")
-    assert "where batch['x'] is" in text
+    assert text.startswith("batch['cache'].inside[0] is on cpu:0, but batch['x'] is on ")
     assert "xdevice.register_container(Holder)" in text
     with pytest.raises(xdevice.errors.DeviceMismatchError, match="Holder"):
         xdevice.device_of([far, Holder(here)])
@@ -514,7 +513,7 @@ def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
 
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"returned a str without tensors.*xdevice.register_container\(",
+        match=r"returned an object of type str without tensors.*xdevice.register_container\(",
     ):
         xdevice.copy_to([Table(ones(backend))], "cpu")
 

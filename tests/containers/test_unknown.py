@@ -76,7 +76,7 @@ def test_what_is_too_large_to_search_is_named(backend, there, with_tensor):
             match=r"Holder contains more than 10,000 .*xdevice.register_container\(Holder",
         ):
             verb()
-    with pytest.raises(xdevice.errors.ContainerError, match=r"^\['deep'\]\[0\]: a Holder"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"^\['deep'\]\[0\]: .*Holder"):
         xdevice.device_of(batch)
     assert xdevice.device_of(batch["x"]) is xdevice.cpu()
 
@@ -281,7 +281,7 @@ def test_a_mapping_in_c_is_named(backend, there):
     context = contextvars.Context()
     context.run(variable.set, ones(backend))
     assert_seen([context], backend, there)
-    assert_refused([context], there, r"\[0\] is a Context")
+    assert_refused([context], there, r"\[0\] is .*type Context")
 
 
 def test_what_is_held_weakly_is_named_and_not_lost(backend, there):
@@ -345,7 +345,7 @@ class Rows(collections.abc.Sequence):
 
 def test_a_sequence_that_nobody_knows_is_named(backend, there):
     assert_seen([Rows(ones(backend))], backend, there)
-    assert_refused([Rows(ones(backend))], there, r"\[0\] is a Rows")
+    assert_refused([Rows(ones(backend))], there, r"\[0\] is .*type Rows")
 
 
 # objects that hold models
@@ -587,7 +587,7 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
     for batch in ([scheduler, far], [net, scheduler]):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"StepLR .*put its \.optimizer, a SGD, next to it",
+            match=r"StepLR.*put its \.optimizer \(SGD\) next to it",
         ):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
@@ -608,14 +608,14 @@ def test_the_advice_on_what_pytorch_keeps_in_objects_of_its_own(torch, elsewhere
     scaler.scale(torch.ones(1))
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)",
+        match=r"GradScaler.*new\.load_state_dict\(old\.state_dict\(\)\)",
     ):
         xdevice.to_device([scaler], elsewhere)
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"ExportedProgram .*passes\.move_to_device_pass\(program, dev",
+            match=r"ExportedProgram.*passes\.move_to_device_pass\(program, dev",
         ):
             verb([program], elsewhere)
     assert xdevice.device_of([program]) is xdevice.cpu()
@@ -631,7 +631,7 @@ def test_the_advice_on_a_seed_generator_of_keras():
         generator = keras.random.SeedGenerator(3)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"SeedGenerator .*put its \.state, a \w*Variable, next to it",
+        match=r"SeedGenerator.*put its \.state \(\w*Variable\) next to it",
     ):
         xdevice.to_device([generator, ones(backend)], there)
     moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
@@ -744,7 +744,7 @@ def test_a_proxy_of_a_model(there_of_torch):
     assert_seen([proxy], xdevice.backend("torch"), there_of_torch)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"ObjectProxy .*its \.__wrapped__, a Linear, next to it",
+        match=r"ObjectProxy.*its \.__wrapped__ \(Linear\) next to it",
     ):
         xdevice.to_device([proxy], there_of_torch)
     assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch

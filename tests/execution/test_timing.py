@@ -509,7 +509,7 @@ def test_an_event_that_was_not_recorded(listed):
         lambda: xdevice.sync(never),
         lambda: xdevice.accelerator.Stream().wait(never),
     ):
-        with pytest.raises(TimingError, match="not recorded"):
+        with pytest.raises(TimingError, match="not been recorded"):
             misuse()
 
 

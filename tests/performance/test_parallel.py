@@ -107,7 +107,7 @@ def test_nothing_and_one():
 def test_what_is_no_task_is_named_before_any_has_started(backend):
     started = []
     with pytest.raises(
-        xdevice.errors.ArgumentError, match=r"task 1 .* 3 of type int, expected a function"
+        xdevice.errors.ArgumentError, match=r"task 1 .* expected a function .* 3 of type int"
     ):
         xdevice.parallel.run(lambda: started.append(1), 3)
     assert not started

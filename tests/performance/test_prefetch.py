@@ -211,7 +211,7 @@ def test_batches_that_a_broken_off_loop_has_lost_are_named(backend, make):
         break
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match=r"a (map|zip|Restarting), again: .* did not finish",
+        match=r"(map|zip|Restarting) .* did not finish",
     ):
         next(iter(feed))
 
@@ -425,7 +425,7 @@ def test_a_model_in_a_batch_is_refused_unless_it_is_there(name):
             pytest.skip(f"{name} has no {place} here")
         with pytest.raises(
             xdevice.errors.UnsupportedError,
-            match=r"batch\['net'\], a \w+, which would move in place",
+            match=r"batch\['net'\], which would move in place",
         ):
             next(iter(xdevice.prefetch([{"net": net}], place)))
 

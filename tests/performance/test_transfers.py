@@ -371,7 +371,7 @@ def test_numpy_has_nothing_to_report():
 
 
 def test_another_mode_is_refused():
-    with pytest.raises(ValueError, match="not 'record it'"):
+    with pytest.raises(ValueError, match="got 'record it'"):
         transfers("record it")
 
 

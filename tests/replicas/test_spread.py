@@ -173,7 +173,7 @@ def test_what_paddle_cannot_split_is_refused_by_its_dtype(backend, dtype):
     if backend.name != "paddle":
         pytest.skip("Paddle alone has a dtype without the kernel")
     x = backend.framework.ones([4, 2]).astype(dtype)
-    with pytest.raises(xdevice.errors.DTypeError, match=f"a part of a {dtype} tensor"):
+    with pytest.raises(xdevice.errors.DTypeError, match=f"slices .*{dtype}"):
         xdevice.split_batch(x, devices())
     assert xdevice.device_of(xdevice.to_device(x, devices()[0])) is devices()[0]
 

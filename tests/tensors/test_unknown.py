@@ -71,11 +71,11 @@ def test_files_of_tensors_that_are_made_of_others_are_neither_written_nor_read_i
     torch, tmp_path
 ):
     path = tmp_path / "x.safetensors"
-    with pytest.raises(UnsupportedError, match="made of other tensors"):
+    with pytest.raises(UnsupportedError, match="made up of other tensors"):
         xdevice.save(path, {"x": wrapper(torch)})
     xdevice.save(path, {"x": torch.zeros(2, 2)})
     held = wrapper(torch)
-    with pytest.raises(UnsupportedError, match="made of other tensors"):
+    with pytest.raises(UnsupportedError, match="made up of other tensors"):
         xdevice.load(path, into={"x": held})
     assert held.inner.tolist() == [[1, 1], [1, 1]]
 

@@ -251,7 +251,7 @@ def test_mxnet_gives_no_other_shape_than_asked_for():
                     make(*shape)
         for shape in ((2**40, 0), (2**31,)):
             with pytest.raises(
-                xdevice.errors.ShapeError, match="mxnet takes 64 axes of 2,147,483,647 at most"
+                xdevice.errors.ShapeError, match="64 axes of at most 2,147,483,647"
             ):
                 xdevice.random.uniform(*shape)
         with pytest.raises(xdevice.errors.ShapeError):

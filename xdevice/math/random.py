@@ -563,7 +563,7 @@ def set_state(state: dict[str, Any]) -> None:
     Example:
         >>> xdevice.random.set_state({})
         Traceback (most recent call last):
-        xdevice.errors.ArgumentError: set_state takes what get_state returned, not {}
+        xdevice.errors.ArgumentError: set_state expects a state from get_state, not {}
     """
     try:
         numbers = generators.Numbers.of_state(state)

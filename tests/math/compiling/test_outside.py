@@ -740,7 +740,8 @@ def test_a_variable_of_the_class_of_an_argument_counts(compiling, monkeypatch):
     monkeypatch.setattr(Mode.TRAIN, "k", 2.0, raising=False)
     assert values(compiled(Net(x), Mode.TRAIN)) == [6.0]
     with pytest.raises(
-        xdevice.errors.ArgumentError, match=r"an argument, \['Factors.k'\] is .* of type object"
+        xdevice.errors.ArgumentError,
+        match=r"an argument has \['Factors.k'\], .* of type object",
     ):
         xdevice.compile(lambda v: v[0])(with_k(Factors([x]), object()))
 

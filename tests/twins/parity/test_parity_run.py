@@ -518,7 +518,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
         (
             ["--backends", "torch,jax", "--rtol", "nan"],
-            "rtol must be a number of 0 or more, not nan",
+            "rtol must be a number of 0 or more, got nan",
         ),
     ]:
         status, err = invoke("parity", script, *arguments)

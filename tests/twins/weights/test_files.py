@@ -268,7 +268,7 @@ def test_nothing_at_all_is_a_file_too(path):
         ),
         ({3: np.zeros(1), "3": np.ones(1)}, r"both have the name '3'"),
         ({"__metadata__": np.zeros(1)}, r"has the name '__metadata__'"),
-        ({"\udc80": np.zeros(1)}, r"has the name '\\udc80', which UTF-8"),
+        ({"\udc80": np.zeros(1)}, r"has the name '\\udc80'.*UTF-8"),
     ],
 )
 def test_names_that_a_file_cannot_have_are_refused(container, said, path):
@@ -690,7 +690,7 @@ def test_tensors_that_never_change_are_refused_before_anything_is_written(name, 
         ),
         (
             {"a": np.zeros(2), "b": np.zeros(3, "float32")},
-            "b does not fit: it is float64 .* and float32",
+            "b does not fit: it is float64 .* float32",
         ),
     ],
 )
@@ -1217,7 +1217,7 @@ def test_packed_sequences_are_refused_as_sparse_arrays_are(path):
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match=r"x\['x'\] is a PackedSequence.*pad_packed_sequence",
+        match=r"x\['x'\] is .*PackedSequence.*pad_packed_sequence",
     ):
         xdevice.save(path, {"x": packed})
 
