@@ -141,7 +141,7 @@ def test_what_waits_waits_for_the_vendors_own_synchronize():
     assert npu.seen.late == 0 and npu.seen.waits
     stream, event = xdevice.accelerator.Stream, xdevice.accelerator.Event
     said = refused(xdevice.errors.UnsupportedError, lambda: stream("gpu:1"), lambda: event("gpu:1"))
-    assert all("Timer waits" in one for one in said)
+    assert all("xdevice.Timer" in one for one in said)
     assert not xdevice.backend().shares(xdevice.gpu(1))
     assert xdevice.to_numpy(x).tolist() == [1, 1]
     """)

@@ -115,6 +115,6 @@ def test_an_adapter_without_a_default_refuses_by_name():
         default_to_float64 = xdevice.contract.Backend.default_to_float64
 
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="plain does not support a run in float64"
+        xdevice.errors.UnsupportedError, match="plain does not support runs in float64"
     ):
         Plain().default_to_float64()

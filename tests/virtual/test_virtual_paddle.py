@@ -312,7 +312,7 @@ def test_without_virtual_gpus_no_machine_code_is_loaded():
         net = xdevice.to_device(xdevice.backend().framework.nn.Linear(2, 2), "cpu")
         xdevice.memory("cpu"), xdevice.num_gpus(), xdevice.backend().samples().other_device()
         xdevice.sync(net(xdevice.ones(1, 2)))
-        assert xdevice.backend().why_no_virtual_gpus().startswith("Paddle is imported already")
+        assert xdevice.backend().why_no_virtual_gpus().startswith("Paddle is already imported")
         own = {name.rpartition(".")[2] for name in sys.modules if name.startswith("xdevice_paddle.")}
         print(own & {"machine_code", "custom_device", "virtual_operations"} or "done")
     """

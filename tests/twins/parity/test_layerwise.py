@@ -259,14 +259,14 @@ def test_images_with_their_channels_at_the_other_end_are_told():
 
     net = torch.nn.Conv2d(3, 4, 3)
     with pytest.raises(
-        ArgumentError, match=r"\(2, 8, 8, 3\) looks like channels last: move .* RuntimeError"
+        ArgumentError, match=r"\(2, 8, 8, 3\) looks like channels last; move .* RuntimeError"
     ):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 3), "float32"))
     with pytest.raises(ArgumentError, match=r"source, takes them: RuntimeError"):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 5), "float32"))
     net = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
     with pytest.raises(
-        ArgumentError, match=r"\(2, 3, 8, 8\) looks like channels first: move .* ValueError"
+        ArgumentError, match=r"\(2, 3, 8, 8\) looks like channels first; move .* ValueError"
     ):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 3, 8, 8), "float32"))
 
