@@ -329,8 +329,8 @@ def batch_norm(
 
     Args:
         x: floats of the shape (N, C, ...).
-        mean: floats of the shape (C,), the shape also of `variance`, `weight` (None means ones)
-            and `bias` (None means zeros).
+        mean: floats of the shape (C,). `variance`, `weight` (None means ones) and `bias` (None
+            means zeros) have the same shape.
 
     Raises:
         ShapeError: the shapes do not fit. ArgumentError: `eps` is not a number from 0 to below

@@ -132,9 +132,9 @@ class Checks:
         """The compiled function for each function that `fused` was called with."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
-        """Returns the kernel of a name for tensors of one dtype: the wrapped kernel if that
-        dtype is computed in a wider one, otherwise the adapter's own function, or the default
-        in `OPTIONAL` if the adapter has none."""
+        """Returns the kernel `name` for tensors of the framework's dtype `dtype`: the wrapped
+        kernel if that dtype is computed in a wider one, otherwise the adapter's own function,
+        or the default in `OPTIONAL` if the adapter has none."""
         # not the wrapped kernel for other dtypes: it would look up the dtype at each call
         completed = getattr(self.kernels, name)
         is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
@@ -235,7 +235,8 @@ class Checks:
 
     def require(self, x: Any, kinds: str, function: str) -> Any:
         """Returns `x` as a tensor, like `tensor`. Raises `DTypeError` if the kind of its dtype
-        is not among `kinds`, the letters of the kinds that the function takes."""
+        is not among `kinds`, the letters of the kinds that the function takes, and the errors
+        of `tensor`."""
         cls = type(x)
         # the fast path of `tensor`, repeated here because it saves a call for most tensors
         if cls not in self.tensor_types or (
@@ -265,8 +266,9 @@ class Checks:
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
         """Returns the operands `values` as tensors of their common dtype. A value is a tensor
-        or a Python number; at least one is a tensor. Raises `DTypeError` if the kind of the
-        common dtype is not among `kinds`, and the errors of `tensor`."""
+        or a Python number; at least one is a tensor. Raises `DTypeError` if there is no common
+        dtype or its kind is not among `kinds`, `DeviceMismatchError` for tensors on several
+        devices (if `compares_devices`), and the errors of `tensor`."""
         # tensors, and Python numbers as they are
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
         # the first tensor decides the device of the numbers
@@ -356,9 +358,9 @@ class Checks:
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
         """Returns `function(self, *tensors, *settings)`. On JAX this is one compiled program
-        for each combination of settings, and so is its gradient; without it, each small kernel
-        would be a program. The settings have to be hashable, because each combination is the
-        key of a program."""
+        for each combination of settings, and so is its gradient; otherwise each small kernel
+        would be a program of its own. The settings have to be hashable, because each
+        combination is the key of a program."""
         fuse = self.kernels.fused
         # frameworks other than JAX gain nothing from it
         if fuse is None:

@@ -170,9 +170,9 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function `power`, made to raise `DTypeError` for a tensor of integers or bool
-    to the power of a Python int below 0. Exponents in a tensor are not checked: that would read
-    their values, and wait for the device."""
+    """Returns a function that does the same as `power`, but raises `DTypeError` for a tensor of
+    integers or bool to the power of a Python int below 0. Exponents in a tensor are not
+    checked: that would read their values, and wait for the device."""
 
     def pow(x1: Any, x2: Any, /) -> Any:
         # the results are fractions, which integers cannot hold, and the frameworks give
@@ -225,7 +225,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
 def _bound(checks: Checks, value: Any, name: str) -> Any:
     """Returns a bound of `clip` for a tensor of dtype `name`: None, a number that fits into
     that dtype, or a tensor cast to it. Raises `DTypeError` for a bound of another kind, such as
-    a float for integers."""
+    a float for integers, and for an int that does not fit."""
     kind = dtypes.kind_of(name)
     if value is None:
         return None

@@ -64,7 +64,8 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
         NotATensorError, DTypeError, ShapeError: a parameter or the loss is not a tensor of floats of 16, 32 or 64 bits;
             there are no parameters; or the loss has dimensions.
         ArgumentError: tensors are of several backends, or the loss depends on none of the parameters.
-        UnsupportedError: the backend has no gradients (NumPy) or no such second ones, or a parameter is sparse.
+        UnsupportedError: the backend has no gradients (NumPy) or no second gradients of this kind, or a parameter is
+            sparse.
 
     Example:
         >>> step = xdevice.math.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
@@ -320,7 +321,8 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
 
 
 def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
-    """Returns the error for the tensors `name` of `backend` and `other` of `owner`."""
+    """Returns the error for two tensors of different backends: the one called `name` belongs to
+    `backend`, and the one called `other` belongs to `owner`."""
     return ArgumentError(
         f"{name} belongs to {backend.name}, but {other} belongs to {owner.name}; convert one of them with "
         f"xdevice.convert(x, {backend.name!r})"
