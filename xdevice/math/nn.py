@@ -450,7 +450,8 @@ def cross_entropy(
         DTypeError: `labels` are not int32 or int64. Other errors: those of `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
-    Costs as much as `relu`, and on the CPU a read of the labels. With Paddle or MXNet on a GPU this read waits.
+    Costs as much as `relu`, and except on PyTorch a read of labels on the CPU. Paddle and MXNet also read labels on a
+    GPU, which waits for the GPU.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])

@@ -55,7 +55,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         ArgumentError: `rule` is not an optimizer of this module. Other errors: those of
             `update`.
 
-    Costs the memory of the parameters for each average that the optimizer keeps.
+    Costs as much memory as the parameters for each average that the optimizer keeps.
 
     Example:
         >>> params = {"w": xdevice.tensor([1.0, 2.0])}
@@ -94,6 +94,7 @@ def sgd(
     with its gradient g.
 
     Args:
+        grads: the gradients, in a container with the structure of `params`.
         state: the result of `init(sgd, params)` or of the previous step; it is not changed.
         lr: a number, or a tensor without dimensions.
         nesterov: whether the step is `p - lr * (g + momentum * m)` instead.
@@ -132,7 +133,8 @@ def adam(
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
     """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected running
-    averages m' of the gradients and v' of their squares.
+    averages m' of the gradients and v' of their squares. `betas` are the weights of the old
+    averages in the new ones.
 
     Arguments, result, errors and costs are those of `sgd`.
 

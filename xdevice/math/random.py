@@ -152,8 +152,8 @@ def normal(
         scale: 0 or more. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: `loc` or `scale` is not a number, or the numbers would not fit into the
-            dtype.
+        ArgumentError: `loc` or `scale` is not a number, `scale` is below 0, or the numbers
+            would not fit into the dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 20 ns a number, and the copy to the device.
@@ -454,7 +454,7 @@ class seed:
         n: an int of 0 or more, of any size.
 
     Raises:
-        ArgumentError: `n` is not such an int; nothing is seeded.
+        ArgumentError: `n` is not an int of 0 or more; nothing is seeded.
         ScopeError: the block is left in another thread or asyncio task than the one that entered it.
         SettingError: XDEVICE_SEED is not an int of 0 or more.
 
@@ -515,7 +515,7 @@ def seed_all(n: int) -> None:
         n: an int of 0 or more, below 2**32, as NumPy's `np.random.seed` takes it.
 
     Raises:
-        ArgumentError: `n` is not such an int; nothing is seeded.
+        ArgumentError: `n` is not an int from 0 to 2**32 - 1; nothing is seeded.
         UnsupportedError: a third-party backend that cannot be seeded is loaded; other
             generators may be seeded by then.
 

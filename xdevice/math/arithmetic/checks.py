@@ -450,7 +450,7 @@ class Checks:
 
     def length(self, x: Any, axes: Sequence[int], name: str) -> Any:
         """Returns the number of elements along `axes` as a tensor of dtype `name`. The backend
-        computes it, for the case that it is not known while a function is traced."""
+        computes the number, because it may be unknown while a function is traced."""
         # sums of ones along these axes
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)

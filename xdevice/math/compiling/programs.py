@@ -56,10 +56,10 @@ def compile(function: F, **spelling: NoReturn) -> F:
     Experimental: it may change in a minor version.
 
     The program takes the arguments of the function: tensors of one backend and on one device, also in containers. Other
-    values in the arguments (numbers, texts, functions) are part of the program. It is compiled again for each of their
-    values, and for each shape and dtype of a tensor. Pass values that change at each step as tensors. The results,
-    including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`, are those of the function, in the
-    same containers.
+    values in the arguments (numbers, texts, functions) are part of the program. The function is compiled again for each
+    of their values, and for each shape and dtype of a tensor. Pass values that change at each step as tensors. The
+    results, including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`, are those of the
+    function, in the same containers.
 
     | backend | the program is |
     |---|---|
