@@ -21,8 +21,8 @@ def deterministic() -> Iterator[list[str]]:
     Applies to the selected backend and to every other loaded backend. `as lacking` gives a list
     with a line for each thing that a backend cannot provide now, such as a setting that it
     reads only when it starts. The list is empty if nothing is lacking. At the end of the block,
-    also after an error, each framework has its former settings. They apply to the whole
-    process: other threads use them too. Seed the random numbers as well:
+    also after an error, each framework has its former settings. The settings apply to the whole
+    process, including other threads. Seed the random numbers as well:
     `xdevice.random.seed_all`.
 
     | backend | set in the block |

@@ -323,9 +323,9 @@ def batch_norm(
 ) -> Any:
     """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, axis 1 of `x`.
 
-    In training, `mean, variance = nn.moments(x)` are those of the batch, and gradients flow
-    through them. Afterwards they are running averages, which the program updates at each step:
-    `running = 0.9 * running + 0.1 * mean`.
+    In training, `mean, variance = nn.moments(x)` are the mean and variance of the batch, and
+    gradients flow through both. Afterwards they are running averages, which the program updates
+    at each step: `running = 0.9 * running + 0.1 * mean`.
 
     Args:
         x: floats of the shape (N, C, ...).
@@ -722,8 +722,7 @@ def _pool(
     function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths
 ) -> Any:
     """Checks the arguments of `function`, which is `max_pool2d` or `avg_pool2d`, and returns
-    the result of its kernel. Raises `ArgumentError` or `ShapeError` for arguments that do not
-    fit."""
+    the result of its kernel. Raises the errors that `max_pool2d` lists."""
     layers, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
@@ -784,9 +783,9 @@ class _Layers(Functions):
     ) -> Any:
         """Returns `kernel(*operands)`. One of the operands is `indices`, which have to be from
         0 to n - 1; `n` is None if it is not known while a function is traced. If the adapter
-        does not guard the indices, they are checked before, which reads them and waits for the
-        device. Otherwise they are checked only after the kernel has raised, so that the error,
-        an `IndexError`, is the same on every backend."""
+        does not guard the indices, they are checked before the call, which reads the indices
+        and waits for the device. Otherwise they are checked only after the kernel has raised,
+        so that the error, an `IndexError`, is the same on every backend."""
         if not self.is_guarded(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)

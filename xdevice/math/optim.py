@@ -239,8 +239,8 @@ def _adam(
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`, which is `adam` or
-    `adamw`. It is computed with the adapter's kernel if that takes these tensors, otherwise
-    with a rule for each parameter."""
+    `adamw`. The step is computed with the adapter's kernel if that takes these tensors,
+    otherwise with a rule for each parameter."""
     beta1, beta2 = betas
     rate = _number_for(lr)
 
@@ -311,8 +311,9 @@ def _stepped(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`, which has the same arguments. It is called outside a
-    compiler such as torch.compile, which could not compile the walk over containers."""
+    """Returns the result of `_step`, which has the same arguments. This function is called
+    outside a compiler such as torch.compile, which could not compile the walk over
+    containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
@@ -341,8 +342,8 @@ def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
 
 def _number_for(value: Any) -> Callable[[Any], Any]:
     """Returns a function that takes a parameter, and returns `value` for computing with that
-    parameter. A number is returned as it is, a tensor without dimensions on the device and in
-    the dtype of the parameter."""
+    parameter. A number is returned as it is; a tensor without dimensions is returned on the
+    device and in the dtype of the parameter."""
     if isinstance(value, int | float):
         return lambda p: value
     return _once_for_each_place(lambda p: _alike(value, p))

@@ -501,8 +501,8 @@ def seed_all(n: int) -> None:
     and the default generators of the selected framework and of all loaded frameworks, on every
     device.
 
-    The frameworks draw different numbers from the same seed; only those of `xdevice.random` are
-    the same on all.
+    The frameworks draw different numbers from the same seed; only the numbers of
+    `xdevice.random` are the same on all backends.
 
     | backend | seeded by |
     |---|---|

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 NUMBERS = (bool, int, float, complex)
-"""The types of Python numbers. A NumPy scalar is of none of them: `type(x) in NUMBERS` does not
+"""The types of Python numbers. NumPy scalars are not among them: `type(x) in NUMBERS` does not
 count subclasses."""
 
 
@@ -250,7 +250,7 @@ class Checks:
 
     def refused(self, function: str, kinds: str, *names: str) -> DTypeError:
         """Returns the error for the dtypes `names`, of which at least one is not of the `kinds`
-        that the function takes. It proposes a dtype to cast to."""
+        that the function takes. The error proposes a dtype to cast to."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
         # for bool, an integer is nearer than a float, unless the function takes only floats
         if set(names) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
@@ -300,9 +300,9 @@ class Checks:
 
     def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
         """Does the same as `operands` with these `kinds` of dtypes, and also raises
-        `DeviceMismatchError` for tensors on two devices. It is for functions whose kernel might
-        not raise for these: on backends with `ONE_DEVICE`, `operands` leaves this check to the
-        kernel."""
+        `DeviceMismatchError` for tensors on two devices. This is for functions whose kernel
+        might not raise for tensors on two devices: on backends with `ONE_DEVICE`, `operands`
+        leaves this check to the kernel."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
@@ -423,9 +423,9 @@ class Checks:
 
     def require_fit(self, function: str, *values: Any) -> None:
         """Finds out why a kernel has raised an error: raises the error of xdevice for devices
-        or shapes that do not fit, or for tensors that are not dense, and returns if it finds
-        none of these. It is called after the kernel, because these checks take as long as a
-        small operation."""
+        or shapes that do not fit, or for tensors that are not dense, and returns None if there
+        is no such problem. This method is called after the kernel, because these checks take as
+        long as a small operation."""
         tensors = [self.tensor(x, function) for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)

@@ -108,7 +108,8 @@ def full(
 
 
 def empty(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of the given shape, for a program that does not use its values."""
+    """Returns a tensor of the given shape. Its values are zeros here, but programs should not
+    rely on them."""
     # zeros, so that a program that reads them has the same numbers on every backend
     return zeros(checks, shape, dtype=dtype, device=device)
 
@@ -171,8 +172,8 @@ def full_like(
 
 
 def empty_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor with the shape, and unless others are given the dtype and device, of
-    `x`, for a program that does not use its values."""
+    """Returns a tensor with the shape of `x`, and with its dtype and device unless others are
+    given. Its values are zeros here, but programs should not rely on them."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 

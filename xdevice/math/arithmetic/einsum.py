@@ -1,8 +1,8 @@
-"""`einsum`: sums of products, by the names of their axes.
+"""`einsum`: sums of products of tensors whose axes are named by letters.
 
 The frameworks disagree about which parts of the subscripts may be left out. So the core writes
-them in full: it gives letters to the axes of `...`, names the axes of the result, takes
-diagonals itself, and multiplies with tensors without axes itself.
+the subscripts in full: it gives letters to the axes of `...`, names the axes of the result,
+takes diagonals itself, and multiplies with tensors without axes itself.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
 def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
     """Returns the letters of each operand and those of the result, with letters in place of
-    each `...`. Raises `ArgumentError` for subscripts that are wrong or not for this number of
-    tensors, and `ShapeError` if they do not fit the shapes."""
+    each `...`. Raises `ArgumentError` if the subscripts are malformed or describe another
+    number of tensors, and `ShapeError` if the subscripts do not fit the shapes."""
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _WHOLE.fullmatch(text):
         raise ArgumentError(

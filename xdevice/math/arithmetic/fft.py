@@ -157,8 +157,8 @@ def _apply(
     norm: str,
 ) -> Any:
     """Returns the transform `function` of `x`: from the adapter's kernel of this name, or
-    computed with other transforms. `lengths`, `axes` and `norm` are those of `_transform`,
-    checked."""
+    computed with other transforms. `lengths`, `axes` and `norm` are the checked arguments of
+    `_transform`."""
     # `hfft` and `ihfft` are defined with `irfft` and `rfft`, so adapters need no kernels for
     # them
     if function == "hfft":
@@ -222,8 +222,8 @@ def rfftfreq(
 
 
 def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any:
-    """Returns frequencies as a tensor. NumPy has computed them, so that the bits are the same
-    on every backend."""
+    """Returns frequencies as a tensor. `values` are the frequencies, which NumPy has computed,
+    so that the bits are the same on every backend. `dtype` is float32 if it is None."""
     name = "float32" if dtype is None else dtype_name(dtype)
     return checks.xp.asarray(values.astype(name), dtype=name, device=device)
 

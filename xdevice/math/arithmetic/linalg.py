@@ -317,8 +317,8 @@ def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
 
 
 def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """Returns the sums of the diagonals of the matrices in the last two axes; `offset` is that
-    of `diagonal`, `dtype` that of `sum`."""
+    """Returns the sums of the diagonals of the matrices in the last two axes; `offset` has the
+    same meaning as in `diagonal`, and `dtype` as in `sum`."""
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 

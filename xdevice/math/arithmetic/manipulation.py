@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions for shapes, joining and products. They check axes
-and shapes here, so that all backends raise the same errors."""
+"""The Python Array API standard's functions for shapes, joining and products. The functions
+check axes and shapes themselves, so that all backends raise the same errors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def matrix_transpose(checks: Checks, x: Any, /) -> Any:
 def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
-    """Returns `x` with the axes `source` moved to the places `destination`; the others keep
+    """Returns `x` with the axes `source` moved to the places `destination`; the other axes keep
     their order. Raises `ShapeError` if an axis or a place is named twice, or if there are not
     as many places as axes."""
     x = checks.tensor(x, "moveaxis")

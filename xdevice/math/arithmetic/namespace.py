@@ -156,7 +156,7 @@ def array_namespace(*xs: Any) -> Any:
 
     Args:
         xs: tensors of one backend; Python numbers and None are skipped. Without any tensor, the
-            functions are those of the selected backend.
+            result is the namespace of the selected backend.
 
     Raises:
         ArgumentError: the tensors are of several backends. NotATensorError: `xs` contains

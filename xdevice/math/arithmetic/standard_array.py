@@ -136,8 +136,8 @@ class Array:
         return self._tensor
 
     def _write(self, tensor: Any) -> None:
-        """Gives the array another tensor. For a view, the base gets another tensor that has
-        this one at the index."""
+        """Gives the array another tensor. If the array is a view, its base gets another tensor,
+        which has the elements of `tensor` at the index."""
         if self._base is None:
             self._tensor = tensor
         else:

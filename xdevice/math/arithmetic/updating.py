@@ -67,8 +67,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns the result of `update`. It is called outside a compiler such as torch.compile,
-    which could not compile the walk over containers."""
+    """Returns the result of `update`. This function is called outside a compiler such as
+    torch.compile, which could not compile the walk over containers."""
     walk = flatten(params)
     with Aside(backend_of(walk)) as aside:
         rows = Rows("params", walk, grads=grads)

@@ -1,6 +1,6 @@
 """The values that a compiled function reads besides its arguments: global variables, variables
-of enclosing functions, defaults. They are *watched*: `Outside` keeps them and notices when a
-variable has another value.
+of enclosing functions, defaults. These values are *watched*: `Outside` keeps them, and notices
+when a variable has another value.
 
 A function may read only the values in this table; the error for any other value names its
 variable:
@@ -84,7 +84,7 @@ _OF_PYTHON: Final = frozenset((
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
     "__dataclass_fields__", "__dataclass_params__", "__orig_bases__", "__parameters__", "__slotnames__", "_abc_impl",
 ))  # fmt: skip
-"""Names in a class that Python itself sets, some of them only when they are first used."""
+"""Attributes of classes that Python itself sets, some of them only when they are first used."""
 _STATELESS: Final = frozenset((
     "abc", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "decimal", "enum", "fractions",
     "functools", "itertools", "math", "numbers", "operator", "random", "re", "reprlib", "statistics", "string", "types",
@@ -337,15 +337,16 @@ def _in_cell(cell: Any) -> Any:
 
 
 def _codes(code: CodeType) -> list[CodeType]:
-    """Returns a code object and those of all functions defined in it, at any depth."""
+    """Returns a list of the code object `code` and the code objects of all functions defined in
+    it, at any depth."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(nested for part in inner for nested in _codes(part))]
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
     """Returns the names of the modules that the function with this `code` imports, as its
-    source shows. Without a source, as after `exec`, returns those of its `names` that could be
-    imported. A relative import begins with dots."""
+    source shows. Without a source, as after `exec`, returns those of `names`, the names in the
+    code, that could be imported. A relative import begins with dots."""
     if code.co_name == "<lambda>":  # which cannot import
         return set()
     try:
@@ -363,7 +364,7 @@ def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether there is a top-level module with this name. It is not imported."""
+    """Whether there is a top-level module with this name. The module is not imported."""
     return name in sys.modules or find_spec(name) is not None
 
 

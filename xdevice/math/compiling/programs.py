@@ -210,9 +210,9 @@ class _Arguments:
 
 class _Pattern:
     """The arguments of a call without their tensors: their containers, and the values that are
-    not tensors. `find` recognizes arguments of the same pattern and returns their tensors. It
-    takes a fifth of the time of a whole walk, for which each step of a training loop would
-    wait."""
+    not tensors. `find` recognizes arguments of the same pattern and returns their tensors.
+    `find` takes a fifth of the time of a whole walk, for which each step of a training loop
+    would wait."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
@@ -464,9 +464,9 @@ class _Program:
         return self._parted(result)
 
     def _parted(self, result: Any) -> tuple[Build, list[Any]]:
-        """Returns a function that builds a result like this one around other tensors, and the
-        tensors in this result. Raises `UnsupportedError` if the result contains something that
-        a program cannot return."""
+        """Returns a function that builds a result with the structure of `result` from other
+        tensors, and a list of the tensors in `result`. Raises `UnsupportedError` if the result
+        contains something that a program cannot return."""
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):

@@ -105,7 +105,7 @@ SHAPING: Final = (
 )
 
 COMPLEX: Final = ("conj", "imag", "real")
-"""Further kernels that a backend with complex dtypes must have."""
+"""Further kernels, for complex tensors; only a backend with complex dtypes needs them."""
 
 HOST: Final = "numpy"
 """The name of the backend that computes on the host what a framework cannot. It is used as a

@@ -11,8 +11,8 @@ below. The core promises a kernel that
   `relu` and `sigmoid`;
 - `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints
   for height and width;
-- `labels` and `indices` are int32 or int64. They are in range, except while a function is
-  traced and if the adapter's `guards` returned True for them;
+- `labels` and `indices` are int32 or int64. They are in range, with two exceptions: while a
+  function is traced, and if the adapter's `guards` returned True for them;
 - in pools `padding` is at most half of the window, and every window fits into the padded image.
 
 The result has the dtype of `x` and is on the device of `x`. If the framework has gradients,
@@ -90,8 +90,8 @@ STEPS: Final = (
 """Optional kernels for `xdevice.optim`, which has its own versions of them. The kernels get
 float32 tensors on one device, and return new ones, through which no gradient flows. `step`, the
 number of steps made before, is an integer tensor without dimensions on that device; `rate` is a
-number, or a float32 tensor without dimensions. They may return NotImplemented for a case that
-they cannot compute."""
+number, or a float32 tensor without dimensions. A kernel may return NotImplemented for a case
+that it cannot compute."""
 
 TRACED: Final = "TRACED"
 """The name of an optional attribute of `Backend.nn()`: a collection of those kernels in `STEPS`
