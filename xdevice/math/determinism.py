@@ -18,11 +18,12 @@ def deterministic() -> Iterator[list[str]]:
 
     Experimental: it may change in a minor version.
 
-    Asks the selected backend and every other one that is loaded. `as lacking` gives a line for
-    each thing that one of them cannot provide now, such as one that has to be set before it
-    starts; empty means that nothing is lacking. At the end of the block, also after an error,
-    each framework has its former settings. They apply to the whole process: other threads use
-    them too. Seed the random numbers as well: `xdevice.random.seed_all`.
+    Applies to the selected backend and to every other loaded backend. `as lacking` gives a list
+    with a line for each thing that a backend cannot provide now, such as a setting that it
+    reads only when it starts. The list is empty if nothing is lacking. At the end of the block,
+    also after an error, each framework has its former settings. The settings apply to the whole
+    process, including other threads. Seed the random numbers as well:
+    `xdevice.random.seed_all`.
 
     | backend | set in the block |
     |---|---|
@@ -38,7 +39,7 @@ def deterministic() -> Iterator[list[str]]:
     its framework does in that case.
 
     Raises:
-        UnsupportedError: a third-party backend is loaded that cannot be asked.
+        UnsupportedError: a loaded third-party backend has no deterministic kernels.
 
     Example:
         >>> with xdevice.use_backend("numpy"), xdevice.math.deterministic():

@@ -34,12 +34,12 @@ def batches(
         drop_last: whether to leave out a last batch that is shorter than `size`.
 
     Raises, at the call:
-        ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axis, or another length.
-        NotATensorError: there is no tensor, or a model. UnsupportedError: a tensor is sparse; or `shuffle` is True
-            while a function is traced.
+        ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axes, or the lengths differ.
+        NotATensorError: `arrays` has no tensor, or has a model. UnsupportedError: a tensor is sparse; or `shuffle` is
+            True while a function is traced.
 
-    With `shuffle`, a batch is a copy of its rows; without, a view on PyTorch, Paddle, MXNet and NumPy. On the other
-    backends, `arrays` is copied at the first batch. `xdevice.prefetch` accepts the result.
+    With `shuffle`, a batch is a copy of its rows. Without it, a batch is a view on PyTorch, Paddle, MXNet and NumPy; on
+    other backends, `arrays` is copied at the first batch. `xdevice.prefetch` accepts the result.
 
     Example:
         >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
@@ -84,12 +84,13 @@ class Batches:
         return self._shuffled(self._draw() if order is None else order)
 
     def _draw(self) -> np.ndarray[Any, Any]:
-        """Returns the numbers of all rows in a new random order."""
+        """Returns the indices of all rows in a new random order."""
         order: np.ndarray[Any, Any] = to_numpy(random.permutation(self._length, "cpu", "int32"))
         return order
 
     def _in_order(self) -> Iterator[Any]:
-        """Yields the batches without shuffling. All tensors are split before the first one."""
+        """Yields the batches without shuffling. All tensors are split before the first batch is
+        yielded."""
         if not self._sizes:
             return
         # `split` takes lengths that add up to the whole; the rest are the rows that `drop_last`
@@ -115,7 +116,7 @@ class Batches:
 
 
 def _taken(operand: Operand, rows: np.ndarray[Any, Any]) -> Any:
-    """Returns the rows with these numbers as a new tensor of the operand's backend, on its
+    """Returns a new tensor with the operand's rows at the indices `rows`, on the operand's
     device."""
     kernels = operand.backend.namespace()
     return kernels.take(operand.value, kernels.constant(rows, operand.value), 0)

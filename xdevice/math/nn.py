@@ -1,5 +1,5 @@
 """Neural-network functions: the frameworks' own fast functions, with the same arguments,
-numbers and errors on each.
+numbers and errors on every backend.
 
 Experimental: it may change in a minor version.
 
@@ -155,10 +155,10 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
     Args:
         approximate: whether to use tanh instead of erf, which is faster and off by up to 5e-4.
-            That is the default of JAX, but not of PyTorch.
+            JAX uses tanh by default, and PyTorch uses erf.
 
-    Errors are those of `relu`. Without `approximate`, an adapter that has no erf raises
-    UnsupportedError.
+    Errors are those of `relu`. Without `approximate`, also raises UnsupportedError if the
+    adapter has no error function.
 
     Costs as much as `relu`; on NumPy 100 ns an element.
 
@@ -176,8 +176,8 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 @_without_scopes
 def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
-    """`x * mask / (1 - p)`: 0 where the mask is False. If it drops with probability `p`, the
-    mean stays the same.
+    """`x * mask / (1 - p)`: 0 where the mask is False. If the mask is False with probability
+    `p`, the mean stays the same.
 
     Args:
         mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the
@@ -257,7 +257,7 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
     """The logarithm of the sum of exp(x) along an axis, without overflow; -inf if all elements
     are -inf. The gradient of a row whose largest element is infinite is NaN.
 
-    Errors are those of `softmax`; a tensor without elements raises ShapeError, too. Costs the
+    Errors are those of `softmax`; an axis without elements raises ShapeError, too. Costs the
     time of seven functions of `array_namespace`.
 
     Example:
@@ -296,8 +296,8 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         bias: a vector as long as the last axis; None means zeros.
 
     Raises:
-        ShapeError: the shapes do not fit, or the last axis has no elements. Other errors: those
-            of `conv2d`.
+        ShapeError: the shapes do not fit, or the last axis has no elements. ArgumentError:
+            `eps` is not a number from 0 to below 1. Other errors: those of `conv2d`.
 
     Costs as much as `relu`, or ten passes over `x` if the framework has no fused function
     (TensorFlow, NumPy).
@@ -323,17 +323,18 @@ def batch_norm(
 ) -> Any:
     """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, axis 1 of `x`.
 
-    In training, `mean, variance = nn.moments(x)` are those of the batch, and gradients flow
-    through them. Afterwards they are running averages, which the program updates at each step:
-    `running = 0.9 * running + 0.1 * mean`.
+    In training, `mean, variance = nn.moments(x)` are the mean and variance of the batch, and
+    gradients flow through both. Afterwards they are running averages, which the program updates
+    at each step: `running = 0.9 * running + 0.1 * mean`.
 
     Args:
         x: floats of the shape (N, C, ...).
-        mean: floats of the shape (C,), as are `variance`, `weight` (None means ones) and `bias`
-            (None means zeros).
+        mean: floats of the shape (C,). `variance`, `weight` (None means ones) and `bias` (None
+            means zeros) have the same shape.
 
     Raises:
-        ShapeError: the shapes do not fit. Other errors: those of `conv2d`.
+        ShapeError: the shapes do not fit. ArgumentError: `eps` is not a number from 0 to below
+            1, or `mean` or `variance` is None. Other errors: those of `conv2d`.
 
     Costs four passes over `x`.
 
@@ -356,8 +357,8 @@ def batch_norm(
 def moments(x: Any) -> tuple[Any, Any]:
     """Mean and variance of each channel, axis 1 of `x`: two vectors, for `batch_norm`.
 
-    The squares are divided by the number of elements, n, as normalizing needs. PyTorch's
-    running average has n - 1.
+    The variance is divided by the number of elements, n, as normalization needs it. PyTorch's
+    running variance is divided by n - 1.
 
     Raises:
         ShapeError: `x` has fewer than two axes, or no elements. Other errors: those of `relu`.
@@ -392,8 +393,9 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     Raises:
         ShapeError: the shapes do not fit. DTypeError: `mask` is not bool. Other errors: those of `conv2d`.
 
-    On PyTorch it costs as much as PyTorch's own attention. There, on the CPU, tensors with four axes have no second
-    gradient, and since 2.14 tensors with three have none. The other frameworks need memory for all weights.
+    On PyTorch it costs as much as PyTorch's own attention. PyTorch's attention has no second gradient on the CPU for
+    tensors with four axes, and since PyTorch 2.14 none for tensors with three. The other frameworks need memory for all
+    weights.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -444,11 +446,12 @@ def cross_entropy(
     Raises:
         IndexError: a label is not a class. On a GPU and in a traced function, the framework reports it in its own way,
             and later: docs/reference/nn.md has the table.
-        ShapeError: the shapes do not fit, or there are no rows. ArgumentError: `reduction` is another value.
+        ShapeError: the shapes do not fit, or there are no rows or classes. ArgumentError: `reduction` is another value.
         DTypeError: `labels` are not int32 or int64. Other errors: those of `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
-    Costs as much as `relu`, and on the CPU a read of the labels. With Paddle or MXNet on a GPU this read waits.
+    Costs as much as `relu`, and except on PyTorch a read of labels on the CPU. Paddle and MXNet also read labels on a
+    GPU, which waits for the GPU.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
@@ -487,7 +490,8 @@ def cross_entropy(
 def binary_cross_entropy_with_logits(
     logits: Any, labels: Any, *, reduction: Reduction = "mean"
 ) -> Any:
-    """The mean of `-y * log(sigmoid(x)) - (1 - y) * log(1 - sigmoid(x))`, without overflow.
+    """The mean of `-y * log(sigmoid(x)) - (1 - y) * log(1 - sigmoid(x))` over all logits x and
+    their labels y, without overflow.
 
     Args:
         logits: floats of any shape.
@@ -516,10 +520,11 @@ def binary_cross_entropy_with_logits(
 
 @_without_scopes
 def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
-    """The mean of the squares of `x - y`. Both have the same shape: nothing is broadcast.
+    """The mean of the squares of `x - y`. `x` and `y` have the same shape: nothing is
+    broadcast.
 
-    Arguments and errors are those of `binary_cross_entropy_with_logits`. Costs three passes
-    over the tensors.
+    The argument `reduction` and the errors are those of `binary_cross_entropy_with_logits`.
+    Costs three passes over the tensors.
 
     Example:
         >>> xdevice.item(xdevice.nn.mse_loss(xdevice.tensor([1.0, 2.0]), xdevice.tensor([1.0, 4.0])))
@@ -545,7 +550,8 @@ def embedding(indices: Any, table: Any) -> Any:
     Raises:
         IndexError: there is no row for an index. Devices other than the CPU report it as
             `cross_entropy` says.
-        ShapeError: `table` has another shape. Other errors: those of `cross_entropy`.
+        ShapeError: `table` has another shape, or no elements. Other errors: those of
+            `cross_entropy`.
 
     Costs as much as `cross_entropy`.
 
@@ -716,8 +722,7 @@ def _pool(
     function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths
 ) -> Any:
     """Checks the arguments of `function`, which is `max_pool2d` or `avg_pool2d`, and returns
-    the result of its kernel. Raises `ArgumentError` or `ShapeError` for arguments that do not
-    fit."""
+    the result of its kernel. Raises the errors that `max_pool2d` lists."""
     layers, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
@@ -747,8 +752,8 @@ class _Layers(Functions):
         self.guards = self.kernels.guards
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
-        """Returns the result of the adapter's kernel, or of the core's own kernel of that name
-        if the adapter's returns NotImplemented."""
+        """Returns the result of the adapter's kernel `name`, called with these arguments. If
+        that is NotImplemented, returns the result of the core's kernel with the same name."""
         result = getattr(self.kernels, name)(*arguments, **settings)
         return (
             getattr(by_hand, name)(self.kernels, *arguments, **settings)
@@ -776,10 +781,11 @@ class _Layers(Functions):
         n: int | None,
         operands: tuple[Any, ...],
     ) -> Any:
-        """Returns `kernel(*operands)`, one of whose operands is `indices`, from 0 to n - 1. If
-        the adapter does not guard the indices, they are checked before, which reads them and
-        waits for the device. Otherwise they are checked only after the kernel has raised, so
-        that the error, an `IndexError`, is the same on every backend."""
+        """Returns `kernel(*operands)`. One of the operands is `indices`, which have to be from
+        0 to n - 1; `n` is None if it is not known while a function is traced. If the adapter
+        does not guard the indices, they are checked before the call, which reads the indices
+        and waits for the device. Otherwise they are checked only after the kernel has raised,
+        so that the error, an `IndexError`, is the same on every backend."""
         if not self.is_guarded(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)
@@ -802,7 +808,8 @@ class _Layers(Functions):
 
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor of labels or indices. Raises `DTypeError` if its dtype is not
-        int32 or int64."""
+        int32 or int64, and the errors of `Checks.tensor`; `function` is the name in the
+        errors."""
         cls, checks = type(x), self.checks
         # only tensors of unknown types, and of types that may be sparse, need all checks
         if cls not in checks.tensor_types or (
@@ -819,8 +826,9 @@ class _Layers(Functions):
 
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
         """Raises `IndexError` for indices below 0 or above n - 1, for which frameworks raise
-        different errors, or give zeros, NaN or wrong rows. Does nothing while a function is
-        traced, when there are no values to read."""
+        different errors, or give zeros, NaN or wrong rows. Does nothing if `n` is None, or
+        while a function is traced, when there are no values to read. `function` is the name in
+        the error."""
         # `n` is not known, or the indices are a symbol, or they are a tensor that has values,
         # but the read would become part of a graph that is traced now
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
@@ -835,7 +843,7 @@ class _Layers(Functions):
             self.backend.eagerly(check)
 
     def _require_range(self, indices: Any, n: int, function: str) -> None:
-        """Reads the indices, and raises `IndexError` for one below 0 or above n - 1."""
+        """Reads the indices, and raises `IndexError` if one is below 0 or above n - 1."""
         if 0 in indices.shape:
             return
         # reading two numbers is faster than reading all
@@ -852,8 +860,8 @@ class _Layers(Functions):
             )
 
     def require_together(self, **tensors: Any) -> None:
-        """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for
-        tensors on several devices."""
+        """Raises `DTypeError` if the tensors have several dtypes, and `DeviceMismatchError` if
+        they are on several devices. The keywords are the names of the tensors in the errors."""
         dtypes = [x.dtype for x in tensors.values()]
         # finding the name of a dtype takes a microsecond, so the dtypes are compared first
         if (
@@ -866,8 +874,9 @@ class _Layers(Functions):
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
-        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no
-        device, and tensors that are spread over several devices are left to the framework."""
+        """Raises `DeviceMismatchError` for tensors on several devices; the keywords are their
+        names in the error. Traced tensors have no device, and tensors that are spread over
+        several devices are left to the framework."""
         operands = (*tensors.values(),)
         try:
             if self.checks.are_together(operands) or not all(map(_holds_values, operands)):
@@ -900,8 +909,9 @@ def _of(x: Any, function: str) -> _Layers:
 
 
 def _begin(x: Any, function: str) -> tuple[_Layers, Any]:
-    """Returns the `_Layers` for `x`, and `x` as a tensor. Raises `DTypeError` if it is not of
-    real floats, and `NotATensorError` if it is not a tensor."""
+    """Returns the `_Layers` for `x`, and `x` as a tensor. Raises `DTypeError` if `x` is not of
+    real floats, and the errors of `Checks.tensor`, such as `NotATensorError`. `function` is the
+    name in the errors."""
     layers = _seen.get(type(x))
     # the usual case: a known type, of a backend that needs no preparation of the thread
     # (`enter`)
@@ -934,9 +944,8 @@ def _reduced(losses: Any, reduction: Reduction) -> Any:
 def _checked_pair(
     x: Any, y: Any, reduction: Reduction, function: str
 ) -> tuple[_Layers, Any, Any]:
-    """Checks the arguments of a loss of two tensors. Returns the `_Layers` and both tensors.
-    Raises `ShapeError`, `ArgumentError` (for `reduction`), `DTypeError` or
-    `DeviceMismatchError` if they do not fit."""
+    """Checks the arguments of the loss `function`, and returns the `_Layers` and the tensors
+    `x` and `y`. Raises the errors of `binary_cross_entropy_with_logits`."""
     layers, x = _begin(x, function)
     y = layers.checks.require(y, REAL_FLOATING, function)
     # the tensors are not broadcast, which would hide a mistake such as (n,) and (n, 1)
@@ -969,10 +978,11 @@ def _normed(
     parts: dict[str, Any],
     eps: float,
 ) -> Any:
-    """Returns the result of a kernel that normalizes, `layer_norm` or `batch_norm`. `parts` has
-    its tensors by their names, None if one is left out: `x`, and vectors such as the weight,
-    which must have the shape `vector`. Raises `ShapeError`, `ArgumentError`, `DTypeError` or
-    `DeviceMismatchError` for arguments that do not fit."""
+    """Returns the result of the kernel `function`, which is `layer_norm` or `batch_norm`; a
+    copy of `x` if that has no elements. `parts` maps the names of the arguments to tensors, or
+    to None for those left out. All tensors except `x` must have the shape `vector`. Raises
+    `ShapeError`, `ArgumentError`, `DTypeError` or `DeviceMismatchError` for arguments that do
+    not fit."""
     # a larger eps is usually another argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(
@@ -1035,9 +1045,9 @@ def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
 
 
 def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[int | None, ...]:
-    """Returns the shape of `x`, which is images or a kernel. Raises `ShapeError` unless it has
-    one size for each of `names`, and is not empty; only the batch may be 0. `what` is the name
-    of the argument in the error."""
+    """Returns the shape of `x`, which is images or a kernel; `names` are the names of its axes.
+    Raises `ShapeError` for another number of axes, and for an axis of length 0 other than the
+    batch. `what` is the name of the argument in the error."""
     shape = shape_of(x)
     # without its first size if that is the batch
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:

@@ -3,12 +3,12 @@ on every backend.
 
 Experimental: it may change in a minor version.
 
-The state is a dict: "step", a tensor without dimensions, and containers with the structure of
-the parameters. So it is saved, replicated and compiled like the parameters, and nothing is
-hidden in objects. A learning rate is a Python number or a tensor without dimensions, such as a
-schedule returns for the "step" of a state. A compiled step is compiled again for each new
-number, but not for a tensor. `weight_decay` times the parameter is added to the gradient; only
-`adamw` shrinks the parameter itself.
+The state is a dict of "step", which is a tensor without dimensions, and of containers with the
+structure of the parameters. So it is saved, replicated and compiled like the parameters, and
+nothing is hidden in objects. A learning rate is a Python number or a tensor without dimensions,
+such as a schedule returns for the "step" of a state. A compiled step is compiled again for each
+new number, but not for a tensor. `weight_decay` times the parameter is added to the gradient;
+only `adamw` shrinks the parameter itself.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         ArgumentError: `rule` is not an optimizer of this module. Other errors: those of
             `update`.
 
-    Costs the memory of the parameters for each average that the optimizer keeps.
+    Costs as much memory as the parameters for each average that the optimizer keeps.
 
     Example:
         >>> params = {"w": xdevice.tensor([1.0, 2.0])}
@@ -90,14 +90,18 @@ def sgd(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of gradient descent: with momentum, `m = momentum * m + g` and `p - lr * m`.
+    """A step of gradient descent: `m = momentum * m + g` and `p - lr * m`, for each parameter p
+    with its gradient g.
 
     Args:
+        grads: the gradients, in a container with the structure of `params`.
         state: the result of `init(sgd, params)` or of the previous step; it is not changed.
         lr: a number, or a tensor without dimensions.
         nesterov: whether the step is `p - lr * (g + momentum * m)` instead.
 
-    Returns the new parameters and the new state. Errors and costs are those of `update`.
+    Returns the new parameters and the new state. Raises ArgumentError if `state` belongs to
+    another optimizer, and the errors of `update`. Costs as much as `update`, without its
+    copies.
 
     Example:
         >>> params = xdevice.tensor([1.0])
@@ -128,8 +132,9 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected averages of
-    gradients and squares.
+    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected running
+    averages m' of the gradients and v' of their squares. `betas` are the weights of the old
+    averages in the new ones.
 
     Arguments, result, errors and costs are those of `sgd`.
 
@@ -219,8 +224,8 @@ _PARTS: Final = {
     rmsprop: ("square",),
     adagrad: ("square",),
 }
-"""The names of the containers in the state of each optimizer, in the order of the arguments of
-its rule."""
+"""For each optimizer, the names of the containers in its state, in the order in which its rule
+takes them."""
 
 
 def _adam(
@@ -234,8 +239,8 @@ def _adam(
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`, which is `adam` or
-    `adamw`. It is computed with the adapter's kernel if that takes these tensors, otherwise
-    with a rule for each parameter."""
+    `adamw`. The step is computed with the adapter's kernel if that takes these tensors,
+    otherwise with a rule for each parameter."""
     beta1, beta2 = betas
     rate = _number_for(lr)
 
@@ -306,8 +311,9 @@ def _stepped(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`, which has the same arguments. It is called outside a
-    compiler such as torch.compile, which could not compile the walk over containers."""
+    """Returns the result of `_step`, which has the same arguments. This function is called
+    outside a compiler such as torch.compile, which could not compile the walk over
+    containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
@@ -335,9 +341,9 @@ def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
 
 
 def _number_for(value: Any) -> Callable[[Any], Any]:
-    """Returns a function that takes a parameter, and returns `value` for computing with it. A
-    number is returned as it is, a tensor without dimensions on the device and in the dtype of
-    the parameter."""
+    """Returns a function that takes a parameter, and returns `value` for computing with that
+    parameter. A number is returned as it is; a tensor without dimensions is returned on the
+    device and in the dtype of the parameter."""
     if isinstance(value, int | float):
         return lambda p: value
     return _once_for_each_place(lambda p: _alike(value, p))
@@ -378,10 +384,11 @@ def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def global_norm(grads: Any) -> Any:
-    """The root of the sum of all squares in a container: a tensor without dimensions, on the
-    first tensor's device.
+    """The square root of the sum of the squares of all elements in a container: a tensor
+    without dimensions, on the first tensor's device.
 
-    Raises NotATensorError if there is no tensor. Costs three passes over the tensors.
+    Raises NotATensorError if a leaf is not a tensor or there is none, and ArgumentError for
+    tensors of several backends. Costs three passes over the tensors.
 
     Example:
         >>> xdevice.item(xdevice.optim.global_norm({"a": xdevice.tensor([3.0]), "b": xdevice.tensor([4.0])}))
@@ -391,7 +398,8 @@ def global_norm(grads: Any) -> Any:
 
 
 def _norm(rows: Rows) -> Any:
-    """Returns the root of the sum of all squares in rows of one tensor each."""
+    """Returns the square root of the sum of the squares of all elements; each row is one
+    tensor."""
     # each sum is computed on the device of its tensor; only the sums are moved to the device of
     # the first one
     squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
@@ -402,8 +410,8 @@ def _norm(rows: Rows) -> Any:
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """The gradients, scaled down so that their `global_norm` is at most `max_norm`.
 
-    Raises ArgumentError if `max_norm` is not positive, NotATensorError if there is no tensor.
-    Costs `global_norm` and a pass.
+    Raises ArgumentError if `max_norm` is not positive, and the errors of `global_norm`. Costs
+    one pass more than `global_norm`.
 
     Example:
         >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)
@@ -433,8 +441,8 @@ def warmup(step: Any, steps: int) -> Any:
     steps`, and then stays 1.
 
     Args:
-        step: an int, for which the result is a float; or the "step" of a state, for a tensor
-            without dimensions.
+        step: an int, for which the result is a float; or the "step" of a state, for which the
+            result is a tensor without dimensions.
 
     Example:
         >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]

@@ -72,7 +72,7 @@ _LARGEST: Final = {
 }
 """The largest finite number of each float dtype."""
 _FARTHEST: Final = 16
-"""An upper bound of the distance of a normal number from the mean, in standard deviations.
+"""An upper bound for the distance of a normal number from the mean, in standard deviations.
 NumPy's algorithm, the ziggurat, draws none beyond 13.8."""
 _FARTHEST_SUM: Final = 1e-3
 """How far from 1 the sum of probabilities may be: each one in float16 has a relative error of
@@ -152,8 +152,8 @@ def normal(
         scale: 0 or more. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: `loc` or `scale` is not a number, or the numbers would not fit into the
-            dtype.
+        ArgumentError: `loc` or `scale` is not a number, `scale` is below 0, or the numbers
+            would not fit into the dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 20 ns a number, and the copy to the device.
@@ -454,7 +454,7 @@ class seed:
         n: an int of 0 or more, of any size.
 
     Raises:
-        ArgumentError: `n` is not such an int; nothing is seeded.
+        ArgumentError: `n` is not an int of 0 or more; nothing is seeded.
         ScopeError: the block is left in another thread or asyncio task than the one that entered it.
         SettingError: XDEVICE_SEED is not an int of 0 or more.
 
@@ -501,8 +501,8 @@ def seed_all(n: int) -> None:
     and the default generators of the selected framework and of all loaded frameworks, on every
     device.
 
-    The frameworks draw different numbers from the same seed; only those of `xdevice.random` are
-    the same on all.
+    The frameworks draw different numbers from the same seed; only the numbers of
+    `xdevice.random` are the same on all backends.
 
     | backend | seeded by |
     |---|---|
@@ -515,7 +515,7 @@ def seed_all(n: int) -> None:
         n: an int of 0 or more, below 2**32, as NumPy's `np.random.seed` takes it.
 
     Raises:
-        ArgumentError: `n` is not such an int; nothing is seeded.
+        ArgumentError: `n` is not an int from 0 to 2**32 - 1; nothing is seeded.
         UnsupportedError: a third-party backend that cannot be seeded is loaded; other
             generators may be seeded by then.
 
@@ -540,9 +540,9 @@ def get_state() -> dict[str, Any]:
     """The state of the generator that the calling code draws from, which decides its next
     numbers: a dict of plain values.
 
-    It can be pickled, and `set_state` restores it. It belongs to the generator that `seed`
-    seeds: that of the innermost block or task, or else that of the process. The frameworks' own
-    generators have their own states (`torch.get_rng_state`).
+    The dict can be pickled, and `set_state` restores the state. The generator is the one that
+    `seed` seeds: that of the innermost block or task, or else that of the process. The
+    frameworks' own generators have their own states (`torch.get_rng_state`).
 
     Example:
         >>> state = xdevice.random.get_state()
@@ -554,8 +554,8 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Continues with the numbers that followed the `get_state` that returned `state`, here or
-    in another process.
+    """Restores a `state` that `get_state` returned, here or in another process: the next draws
+    give the same numbers as the draws after that call.
 
     Raises:
         ArgumentError: `state` is not the result of `get_state`; nothing changes.
@@ -575,10 +575,10 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
-    """Returns a tensor with the drawn numbers, floats, on the device `place`. `dtype` is the
-    argument of the caller. If it is None and the program runs in float64 (`xdevice parity
-    --float64`), the numbers, which were drawn in float32, are widened: so they are the same as
-    in a run in float32."""
+    """Returns a tensor with the drawn numbers, floats, on the device `place`. If `dtype`, the
+    argument of the caller, is None and the program runs in float64 (`xdevice parity
+    --float64`), the numbers, which were drawn in float32, are widened. They then equal the
+    numbers of a run in float32."""
     # `jitter` changes nothing, unless a run measures how much small differences matter
     # (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()
@@ -628,8 +628,8 @@ def _begin(
 def _sizes(
     backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str
 ) -> tuple[int, ...]:
-    """Returns the shape of a draw as a tuple. Raises `ShapeError` for a shape that the backend
-    does not support."""
+    """Returns the shape of a draw as a tuple. Raises `ShapeError` if `shape` is not a shape, or
+    is one that the backend does not support."""
     sizes = creation.shape_of(shape, dtype)
     if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
         raise ShapeError(
@@ -641,9 +641,9 @@ def _sizes(
 
 def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
     """Returns how many inputs each output of a layer is computed from, and how many outputs
-    each input goes into: "fan in" and "fan out". At least 1, because the caller divides by
-    them. Raises `ShapeError` unless the shape of the weights has two or four axes; `what` is
-    the caller's name in the error."""
+    each input goes into: "fan in" and "fan out". Both are at least 1, because the caller
+    divides by them. Raises `ShapeError` unless the shape of the weights has two or four axes;
+    `what` is the caller's name in the error."""
     sizes = creation.shape_of(shape, "float32")
     if len(sizes) not in (2, 4):
         raise ShapeError(
@@ -689,8 +689,8 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
 
 
 def _whole(what: str, value: Any) -> int:
-    """Returns an argument as an int. Raises `ArgumentError` for anything else, and for a bool;
-    `what` names the argument in the error."""
+    """Returns the argument `value` as an int. Raises `ArgumentError` if it is a bool or not an
+    integer; `what` names the argument in the error."""
     try:
         if not isinstance(value, bool):
             return index(value)
@@ -724,8 +724,8 @@ def _number(what: str, value: Any, dtype: str) -> float:
 
 def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> None:
     """Raises `DTypeError` if the integer dtype does not hold the ints from `least` to `most`.
-    If the backend now uses another dtype instead, as JAX without 64-bit does, that one has to
-    hold them."""
+    If the backend now replaces the dtype, as JAX without 64-bit does, the replacement has to
+    hold these ints."""
     import numpy
 
     refusal = backend.dtype_refusal(dtype)

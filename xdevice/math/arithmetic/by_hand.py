@@ -1,5 +1,6 @@
 """Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own:
-`BY_HAND` in `xdevice.math.contract.nn` lists them and says what they may assume.
+`BY_HAND` in `xdevice.math.contract.nn` lists these kernels, and that module says what they may
+assume.
 
 The first argument of each, `nn`, has all kernels of the adapter, so that one kernel can call
 another.
@@ -19,8 +20,9 @@ from .namespace import array_namespace, checks_of
 
 
 def completed(own: Any) -> Any:
-    """Returns the kernels of the adapter module `own`, with those of this module in place of
-    missing ones. They are compiled if the adapter has a function `compiled`."""
+    """Returns the kernels of the adapter module `own`, with kernels of this module in place of
+    missing ones. The kernels of this module are compiled if the adapter has a function
+    `compiled`."""
     kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
     for name, settings in BY_HAND.items():
         if not hasattr(own, name):

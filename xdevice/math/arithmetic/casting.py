@@ -28,7 +28,7 @@ def astype(
 
 def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
     """Whether `from_`, a dtype or a tensor, may be cast to the dtype `to`: whether the two
-    promote to it."""
+    promote to `to`."""
     return dtypes.can_cast(_name(checks, from_), dtype_name(to))
 
 
@@ -54,8 +54,8 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
 
 
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is of a kind: a word of the standard such as "integral", a dtype, or a
-    tuple of these."""
+    """Whether `dtype` is of the kind `kind`: a word of the standard such as "integral", a dtype
+    (then whether the two are the same), or a tuple of these (whether any of them matches)."""
     name = dtype_name(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(checks, dtype, item) for item in kind)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 NUMBERS = (bool, int, float, complex)
-"""The types of Python numbers. A NumPy scalar is of none of them: `type(x) in NUMBERS` does not
+"""The types of Python numbers. NumPy scalars are not among them: `type(x) in NUMBERS` does not
 count subclasses."""
 
 
@@ -132,9 +132,9 @@ class Checks:
         """The compiled function for each function that `fused` was called with."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
-        """Returns the kernel of a name for tensors of one dtype: the wrapped kernel if that
-        dtype is computed in a wider one, otherwise the adapter's own function, or the default
-        in `OPTIONAL` if the adapter has none."""
+        """Returns the kernel `name` for tensors of the framework's dtype `dtype`: the wrapped
+        kernel if that dtype is computed in a wider one, otherwise the adapter's own function,
+        or the default in `OPTIONAL` if the adapter has none."""
         # not the wrapped kernel for other dtypes: it would look up the dtype at each call
         completed = getattr(self.kernels, name)
         is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
@@ -235,7 +235,8 @@ class Checks:
 
     def require(self, x: Any, kinds: str, function: str) -> Any:
         """Returns `x` as a tensor, like `tensor`. Raises `DTypeError` if the kind of its dtype
-        is not among `kinds`, the letters of the kinds that the function takes."""
+        is not among `kinds`, the letters of the kinds that the function takes, and the errors
+        of `tensor`."""
         cls = type(x)
         # the fast path of `tensor`, repeated here because it saves a call for most tensors
         if cls not in self.tensor_types or (
@@ -249,7 +250,7 @@ class Checks:
 
     def refused(self, function: str, kinds: str, *names: str) -> DTypeError:
         """Returns the error for the dtypes `names`, of which at least one is not of the `kinds`
-        that the function takes. It proposes a dtype to cast to."""
+        that the function takes. The error proposes a dtype to cast to."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
         # for bool, an integer is nearer than a float, unless the function takes only floats
         if set(names) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
@@ -265,8 +266,9 @@ class Checks:
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
         """Returns the operands `values` as tensors of their common dtype. A value is a tensor
-        or a Python number; at least one is a tensor. Raises `DTypeError` if the kind of the
-        common dtype is not among `kinds`, and the errors of `tensor`."""
+        or a Python number; at least one is a tensor. Raises `DTypeError` if there is no common
+        dtype or its kind is not among `kinds`, `DeviceMismatchError` for tensors on several
+        devices (if `compares_devices`), and the errors of `tensor`."""
         # tensors, and Python numbers as they are
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
         # the first tensor decides the device of the numbers
@@ -298,9 +300,9 @@ class Checks:
 
     def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
         """Does the same as `operands` with these `kinds` of dtypes, and also raises
-        `DeviceMismatchError` for tensors on two devices. It is for functions whose kernel might
-        not raise for these: on backends with `ONE_DEVICE`, `operands` leaves this check to the
-        kernel."""
+        `DeviceMismatchError` for tensors on two devices. This is for functions whose kernel
+        might not raise for tensors on two devices: on backends with `ONE_DEVICE`, `operands`
+        leaves this check to the kernel."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
@@ -356,9 +358,9 @@ class Checks:
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
         """Returns `function(self, *tensors, *settings)`. On JAX this is one compiled program
-        for each combination of settings, and so is its gradient; without it, each small kernel
-        would be a program. The settings have to be hashable, because each combination is the
-        key of a program."""
+        for each combination of settings, and so is its gradient; otherwise each small kernel
+        would be a program of its own. The settings have to be hashable, because each
+        combination is the key of a program."""
         fuse = self.kernels.fused
         # frameworks other than JAX gain nothing from it
         if fuse is None:
@@ -421,9 +423,9 @@ class Checks:
 
     def require_fit(self, function: str, *values: Any) -> None:
         """Finds out why a kernel has raised an error: raises the error of xdevice for devices
-        or shapes that do not fit, or for tensors that are not dense, and returns if it finds
-        none of these. It is called after the kernel, because these checks take as long as a
-        small operation."""
+        or shapes that do not fit, or for tensors that are not dense, and returns None if there
+        is no such problem. This method is called after the kernel, because these checks take as
+        long as a small operation."""
         tensors = [self.tensor(x, function) for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
@@ -448,7 +450,7 @@ class Checks:
 
     def length(self, x: Any, axes: Sequence[int], name: str) -> Any:
         """Returns the number of elements along `axes` as a tensor of dtype `name`. The backend
-        computes it, for the case that it is not known while a function is traced."""
+        computes the number, because it may be unknown while a function is traced."""
         # sums of ones along these axes
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)

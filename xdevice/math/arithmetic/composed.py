@@ -110,19 +110,19 @@ def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
 
 
 def tril(checks: Checks, x: Any, k: int) -> Any:
-    """Returns the matrices with zeros above the diagonal `k`."""
+    """Returns the matrices in the last two axes of `x`, with zeros above the diagonal `k`."""
     return _triangle(checks, x, k, False)
 
 
 def triu(checks: Checks, x: Any, k: int) -> Any:
-    """Returns the matrices with zeros below the diagonal `k`."""
+    """Returns the matrices in the last two axes of `x`, with zeros below the diagonal `k`."""
     # from the diagonal k on: the elements above the diagonal k - 1
     return _triangle(checks, x, k - 1, True)
 
 
 def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
     """Returns the matrices with zeros in place of the elements above the diagonal `k`; if
-    `is_above`, with zeros in place of the others."""
+    `is_above`, with zeros in place of all other elements."""
     import numpy
 
     rows, columns = checks.full_shape(x, "tril or triu")[-2:]

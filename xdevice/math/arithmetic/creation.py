@@ -37,8 +37,9 @@ def asarray(
     copy: bool | None = None,
 ) -> Any:
     """Returns `obj` (numbers, nested lists, or a tensor of another framework) as a tensor; a
-    tensor of this backend is returned itself, unless the dtype, the device or `copy=True` asks
-    for another one. Raises `SharingError` if `copy=False` and a copy is needed."""
+    tensor of this backend is returned itself, unless `dtype`, `device` or `copy=True` requires
+    another one. Raises `SharingError` if `copy=False` and a copy is needed, and `DTypeError`
+    for a dtype that the backend does not have."""
     # data such as lists, or a tensor of another framework: always copied
     if not _is_mine(checks, obj):
         if copy is False:
@@ -94,9 +95,9 @@ def full(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a tensor of a shape with the number `fill_value` everywhere. Without `dtype`, the
-    kind of the number decides. Raises `DTypeError` if the number does not fit into the
-    dtype."""
+    """Returns a tensor of the given shape with the number `fill_value` everywhere. Without
+    `dtype`, the kind of the number decides the dtype. Raises `DTypeError` if the number does
+    not fit into the dtype."""
     # a NumPy scalar, or a tensor with one number
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -107,18 +108,19 @@ def full(
 
 
 def empty(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of a shape whose values do not matter."""
+    """Returns a tensor of the given shape. Its values are zeros here, but programs should not
+    rely on them."""
     # zeros, so that a program that reads them has the same numbers on every backend
     return zeros(checks, shape, dtype=dtype, device=device)
 
 
 def ones(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of ones of a shape."""
+    """Returns a tensor of ones with the given shape, float32 by default."""
     return _filled(checks, shape, 1, _named(checks, dtype, "float32", device), device)
 
 
 def zeros(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of zeros of a shape."""
+    """Returns a tensor of zeros with the given shape, float32 by default."""
     return _filled(checks, shape, 0, _named(checks, dtype, "float32", device), device)
 
 
@@ -142,7 +144,7 @@ def _filled(checks: Checks, shape: Shape, value: Any, name: str, device: object)
 
 def _place(checks: Checks, dtype: str, device: object) -> Device:
     """Returns the device of a new tensor: the argument `device`, or if that is None that of the
-    `with device:` block. Raises `DTypeError` if it cannot have the dtype."""
+    `with device:` block. Raises `DTypeError` if tensors on the device cannot have the dtype."""
     place = creation.place_for(checks.backend, device)
     require_dtype(checks.backend, dtype, "the dtype", "use another dtype", place=place)
     return place
@@ -170,17 +172,20 @@ def full_like(
 
 
 def empty_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor like `x` whose values do not matter."""
+    """Returns a tensor with the shape of `x`, and with its dtype and device unless others are
+    given. Its values are zeros here, but programs should not rely on them."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
 def ones_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of ones like `x`."""
+    """Returns ones with the shape of `x`, and with its dtype and device unless others are
+    given."""
     return full_like(checks, x, 1, dtype=dtype, device=device)
 
 
 def zeros_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
-    """Returns a tensor of zeros like `x`."""
+    """Returns zeros with the shape of `x`, and with its dtype and device unless others are
+    given."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
@@ -198,8 +203,9 @@ def arange(
     device: object = None,
 ) -> Any:
     """Returns a vector of the numbers from `start` to below `stop` in steps of `step`; from 0
-    to below `start` without `stop`. Raises `ShapeError` if `step` is 0, and `DTypeError` for
-    integers that do not fit into the dtype."""
+    to below `start` without `stop`. By default they are int64 if all arguments are ints, and
+    float32 otherwise. Raises `ShapeError` if `step` is 0, and `DTypeError` for integers that do
+    not fit into the dtype."""
     import numpy
 
     if step == 0:
@@ -235,7 +241,7 @@ def linspace(
     endpoint: bool = True,
 ) -> Any:
     """Returns `num` evenly spaced floats from `start` to `stop`, which is left out with
-    `endpoint=False`. Raises `DTypeError` for another dtype than of floats or complex
+    `endpoint=False`. Raises `DTypeError` if `dtype` is neither of floats nor of complex
     numbers."""
     import numpy
 
@@ -259,9 +265,9 @@ def eye(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a matrix with `n_rows` rows and `n_cols` columns (None: as many), with ones on
-    the diagonal `k` and zeros elsewhere. `k` is above 0 for the diagonals above the main
-    one."""
+    """Returns a matrix with `n_rows` rows and `n_cols` columns (None means as many as rows),
+    with ones on the diagonal `k` and zeros elsewhere. `k` is 0 for the main diagonal, and above
+    0 for those above it."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)
@@ -282,8 +288,8 @@ def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: obj
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
     """Returns a tuple with the coordinates of a grid: each vector along its own axis, broadcast
-    to the shape of the grid. Raises `ShapeError` for a tensor that is not a vector, or another
-    `indexing` than "xy" or "ij"."""
+    to the shape of the grid. Raises `ShapeError` if a tensor is not a vector or if `indexing`
+    is neither "xy" nor "ij", and `DeviceMismatchError` for vectors on several devices."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]

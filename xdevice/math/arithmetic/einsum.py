@@ -1,8 +1,8 @@
-"""`einsum`: sums of products, by the names of their axes.
+"""`einsum`: sums of products of tensors whose axes are named by letters.
 
 The frameworks disagree about which parts of the subscripts may be left out. So the core writes
-them in full: it gives letters to the axes of `...`, names the axes of the result, takes
-diagonals itself, and multiplies with tensors without axes itself.
+the subscripts in full: it gives letters to the axes of `...`, names the axes of the result,
+takes diagonals itself, and multiplies with tensors without axes itself.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         tensors: floats of one backend, on one device; the result has the widest dtype.
 
     Raises:
-        ArgumentError: the subscripts have another form or number of operands, or the tensors are of two backends.
+        ArgumentError: the subscripts are malformed, or describe another number of tensors; or tensors are of two
+            backends.
         ShapeError: the number of axes is wrong, or axes with the same letter differ in length (no broadcasting).
-        DTypeError: integers or bool. NotATensorError: not a tensor. DeviceMismatchError: tensors are on two devices.
+        DTypeError: a tensor is not of real floats. NotATensorError: an operand is not a tensor. DeviceMismatchError:
+            tensors are on two devices.
         UnsupportedError: a size is not known while a compiler traces, or a third-party backend has no einsum.
 
     Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy use loops, except for matrix products.
@@ -79,8 +81,8 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
 def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
     """Returns the letters of each operand and those of the result, with letters in place of
-    each `...`. Raises `ArgumentError` for subscripts that are wrong or not for this number of
-    tensors, and `ShapeError` if they do not fit the shapes."""
+    each `...`. Raises `ArgumentError` if the subscripts are malformed or describe another
+    number of tensors, and `ShapeError` if the subscripts do not fit the shapes."""
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _WHOLE.fullmatch(text):
         raise ArgumentError(
@@ -138,8 +140,8 @@ def _require_lengths(
     text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> None:
     """Raises `ShapeError` if axes with the same letter differ in length, even if one of the
-    lengths is 1: only some frameworks broadcast it. `terms` has the letters of each operand,
-    `shapes` the lengths of their axes, and `text` is what the error quotes."""
+    lengths is 1, because only some frameworks broadcast such an axis. `terms` has the letters
+    of each operand, `shapes` the lengths of their axes, and `text` is what the error quotes."""
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, length in zip(term, shape, strict=True):

@@ -94,9 +94,9 @@ def _unary(
     apart: str = "",
     other: Any = None,
 ) -> Callable[..., Any]:
-    """Returns the function `name` of one tensor, which takes the kinds of dtypes in `kinds`. It
-    computes with `kernel`, or if that is None with the adapter's kernel of that name; for the
-    kinds in `apart` it computes with `other`."""
+    """Returns the function `name` of one tensor, which takes the kinds of dtypes in `kinds`.
+    The function computes with `other` for dtypes of the kinds in `apart`. For all others it
+    computes with `kernel`, or if that is None, with the adapter's kernel `name`."""
     # the kernel for each dtype that has come up. It is written without a lock, because each
     # thread writes the same
     kernels: dict[Any, Callable[[Any], Any]] = {}
@@ -126,8 +126,8 @@ def _unary(
 
 
 def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
-    """Returns the function `name` of two tensors, or of a tensor and a number. It takes the
-    kinds of dtypes in `kinds`, and computes with the adapter's kernel of that name."""
+    """Returns the function `name` of two tensors, or of a tensor and a number. The function
+    takes the kinds of dtypes in `kinds`, and computes with the adapter's kernel `name`."""
     # makes a tensor of a kernel's result, where a framework's kernels may return something else
     settled = checks.kernels.settled or _itself
     takes_number = name in checks.kernels.TAKE_NUMBERS
@@ -170,9 +170,9 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function `power`, made to raise `DTypeError` for a tensor of integers or bool
-    to the power of a Python int below 0. Exponents in a tensor are not checked: that would read
-    their values, and wait for the device."""
+    """Returns a function that does the same as `power`, but raises `DTypeError` for a tensor of
+    integers or bool to the power of a Python int below 0. Exponents in a tensor are not
+    checked: that would read their values, and wait for the device."""
 
     def pow(x1: Any, x2: Any, /) -> Any:
         # the results are fractions, which integers cannot hold, and the frameworks give
@@ -192,8 +192,9 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clip(checks: Checks) -> Callable[..., Any]:
-    """Returns the standard's `clip`. It computes with the adapter's kernel if the bounds are
-    numbers, and with `maximum` and `minimum` if one of them is a tensor."""
+    """Returns the standard's `clip`. The function computes with the adapter's kernel `clip` if
+    the adapter has one and the bounds are numbers, and otherwise with `maximum` and
+    `minimum`."""
     kernels = checks.kernels
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
@@ -225,7 +226,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
 def _bound(checks: Checks, value: Any, name: str) -> Any:
     """Returns a bound of `clip` for a tensor of dtype `name`: None, a number that fits into
     that dtype, or a tensor cast to it. Raises `DTypeError` for a bound of another kind, such as
-    a float for integers."""
+    a float for integers, and for an int that does not fit."""
     kind = dtypes.kind_of(name)
     if value is None:
         return None

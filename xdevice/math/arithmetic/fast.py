@@ -1,6 +1,6 @@
 """`matmul` and `sum`, which a training step calls most often, apart from elementwise functions.
-They keep the kernel of each dtype that they have been called with, and check the arguments only
-if the kernel raises an error."""
+Both functions keep the kernel of each dtype that they have been called with, and check the
+arguments only if the kernel raises an error."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
 def _along_one_axis(function: str) -> Callable[..., Any]:
-    """Returns the transform of this name along one axis."""
+    """Returns the standard's transform `function`, such as "fft", along one axis."""
 
     def transform(
         checks: Checks,
@@ -58,8 +58,9 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 
 
 def _along_axes(function: str) -> Callable[..., Any]:
-    """Returns the transform of this name along several axes. It raises `ShapeError` unless `s`
-    has one length for each of `axes`, which are one axis or more."""
+    """Returns the standard's transform `function`, such as "fftn", along several axes. The
+    transform raises `ShapeError` unless `axes` names at least one axis and none twice, and `s`
+    has one length for each."""
 
     def transform(
         checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
@@ -102,8 +103,8 @@ def _transform(
     norm: str,
 ) -> Any:
     """Returns the transform `function` of `x` along the axes, each with its length in
-    `lengths`. None there means the length that follows from that of `x`. Raises `ArgumentError`
-    for `norm`, and `ShapeError` for a length."""
+    `lengths`. A length of None means the one that follows from the shape of `x`. Raises
+    `ArgumentError` for an unknown `norm`, and `ShapeError` for a length below 1."""
     checked = _check_lengths(checks, function, shape_of(x), lengths, axes, norm)
     return checks.fused(_apply, (x,), function, checked, axes, norm)
 
@@ -156,8 +157,8 @@ def _apply(
     norm: str,
 ) -> Any:
     """Returns the transform `function` of `x`: from the adapter's kernel of this name, or
-    computed with other transforms. `lengths`, `axes` and `norm` are those of `_transform`,
-    checked."""
+    computed with other transforms. `lengths`, `axes` and `norm` are the checked arguments of
+    `_transform`."""
     # `hfft` and `ihfft` are defined with `irfft` and `rfft`, so adapters need no kernels for
     # them
     if function == "hfft":
@@ -203,7 +204,8 @@ def _axis_by_axis(
 def fftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns the frequencies of the results of `fft` for `n` samples at distances of `d`."""
+    """Returns a vector with the frequency of each element of the result of `fft`, for `n`
+    samples at distances of `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.fftfreq(n, d), dtype, device)
@@ -212,27 +214,29 @@ def fftfreq(
 def rfftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
-    """Returns the frequencies of the results of `rfft` for `n` samples at distances of `d`."""
+    """Returns a vector with the frequency of each element of the result of `rfft`, for `n`
+    samples at distances of `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.rfftfreq(n, d), dtype, device)
 
 
 def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any:
-    """Returns frequencies as a tensor. NumPy has computed them, so that the bits are the same
-    on every backend."""
+    """Returns frequencies as a tensor. `values` are the frequencies, which NumPy has computed,
+    so that the bits are the same on every backend. `dtype` is float32 if it is None."""
     name = "float32" if dtype is None else dtype_name(dtype)
     return checks.xp.asarray(values.astype(name), dtype=name, device=device)
 
 
 def fftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
-    """Returns `x` with the frequency 0 moved to the middle of each axis."""
+    """Returns `x` with the frequency 0 moved to the middle of each of `axes`; None means all
+    axes."""
     return _shifted(checks, "fftshift", x, axes, 0)
 
 
 def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
-    """Returns `x` with the middle of each axis moved to its beginning: the inverse of
-    `fftshift`."""
+    """Returns `x` with the middle of each of `axes` (None means all) moved to the beginning:
+    the inverse of `fftshift`."""
     return _shifted(checks, "ifftshift", x, axes, 1)
 
 

@@ -64,7 +64,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
         NotATensorError, DTypeError, ShapeError: a parameter or the loss is not a tensor of floats of 16, 32 or 64 bits;
             there are no parameters; or the loss has dimensions.
         ArgumentError: tensors are of several backends, or the loss depends on none of the parameters.
-        UnsupportedError: the backend has no gradients (NumPy) or no such second ones, or a parameter is sparse.
+        UnsupportedError: the backend has no gradients (NumPy) or no second gradients, or a parameter is sparse.
 
     Example:
         >>> step = xdevice.math.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
@@ -304,8 +304,8 @@ def _parameters_one_by_one(
 
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
-    """Returns the error for the leaf `i` of a container, which is not a tensor. It says what to
-    do with such a value."""
+    """Returns the error for the leaf `i` of a container, which is not a tensor. The error says
+    what to do with this value; `name` is what it calls the container."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
     how = "pass it to the function as a separate argument"
@@ -320,7 +320,8 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
 
 
 def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
-    """Returns the error for the tensors `name` of `backend` and `other` of `owner`."""
+    """Returns the error for two tensors of different backends: the one called `name` belongs to
+    `backend`, and the one called `other` belongs to `owner`."""
     return ArgumentError(
         f"{name} belongs to {backend.name}, but {other} belongs to {owner.name}; convert one of them with "
         f"xdevice.convert(x, {backend.name!r})"

@@ -36,7 +36,7 @@ def at(x: Any) -> At:
     `x` itself does not change.
 
     Raises:
-        IndexError: an index is out of range, or is not an index. ShapeError: the values do not broadcast.
+        IndexError: the index is out of range, or is of another type. ShapeError: the values do not broadcast.
         NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or they
             differ in backend, dtype or device.
         UnsupportedError: a compiler traces the index itself, or does not know a size.
@@ -75,17 +75,17 @@ class Where:
         self._index = index
 
     def set(self, values: Any) -> Any:
-        """Returns the tensor with these values at the index."""
+        """Returns a copy of the tensor with these values at the index."""
         return _changed(self._x, self._index, values, "set")
 
     def add(self, values: Any) -> Any:
-        """Returns the tensor with these values added at the index."""
+        """Returns a copy of the tensor with these values added at the index."""
         return _changed(self._x, self._index, values, "add")
 
 
 def _changed(x: Any, index: Any, values: Any, action: str) -> Any:
-    """Returns the tensor `x` with `values` set or added at the index; `action` is "set" or
-    "add"."""
+    """Returns a copy of the tensor `x` with `values` set or added at the index; `action` is
+    "set" or "add"."""
     function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
     x = checks.tensor(x, function) if action == "set" else checks.require(x, NUMERIC, function)
@@ -134,8 +134,9 @@ def _places(
     shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: str
 ) -> tuple[Places, Places]:
     """Returns the positions in the flattened tensor that an index selects, and for each the
-    position of its value in the flattened values, whose shape is `own`. Raises `IndexError` for
-    the index, and `ShapeError` if the values do not broadcast to its shape."""
+    position of its value in the flattened values, whose shape is `own`. Raises `IndexError` if
+    the index is out of range or not an index, and `ShapeError` if the values do not broadcast
+    to the shape that the index selects."""
     import numpy as np
 
     places = _pointed(shape, index, function)

@@ -46,8 +46,8 @@ class Info:
         return creation.place_for(self._backend, None)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
-        """Returns the default dtype for each kind of the standard on a device, without the
-        kinds that it lacks."""
+        """Returns a dict with the default dtype for each kind of the standard, such as
+        "integral", without the kinds that `device` lacks; None means the default device."""
         place = creation.place_for(self._backend, device)
         usual = {
             "real floating": "float32",
@@ -72,7 +72,8 @@ class Info:
     def dtypes(
         self, *, device: object = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Any]:
-        """Returns the dtypes of the given kinds on a device, by their names."""
+        """Returns a dict from names to the dtypes of these kinds that the device has. Without
+        `kind`, all kinds are meant; without `device`, the default device."""
         # without `kind`, all dtypes of the standard
         kinds = (
             ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind

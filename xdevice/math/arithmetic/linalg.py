@@ -57,9 +57,9 @@ class SVDResult(NamedTuple):
 
 
 def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Callable[..., Any]:
-    """Returns a function of square matrices that calls the adapter's kernel of the same name.
-    `result` makes the named tuple of a function with several results from the kernel's
-    tuple."""
+    """Returns the standard's function `function` of square matrices, such as "det". It calls
+    the adapter's kernel of that name. If there are several results, `result` turns the kernel's
+    tuple into a named tuple."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
         return result(_factor(checks, function, x, is_square=True))
@@ -96,7 +96,7 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
     """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy.
-    Raises `ArgumentError` for another `mode`."""
+    Raises `ArgumentError` for another `mode`, and the errors of `_factor`."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -105,8 +105,9 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the solution y of `x1 @ y = x2`; `x2` is a vector or a stack of matrices. Raises
-    `ShapeError` if the shapes do not fit."""
+    """Returns the solution y of `x1 @ y = x2`; `x1` is a square matrix or a stack of these,
+    `x2` a vector, a matrix or a stack of matrices. Raises `ShapeError` if the shapes do not
+    fit, and the errors of `_kernel`, `_matrix` and `Checks.operands_together`."""
     x1, x2 = checks.operands_together("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = _kernel(checks, "solve"), _matrix(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
@@ -183,8 +184,8 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
 
 
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
-    """Returns square matrices to the power of the int `n`; below 0, the power of the
-    inverse."""
+    """Returns square matrices to the power of the int `n`; for `n` below 0, returns powers of
+    the inverses."""
     x, n = _matrix(checks, x, "matrix_power", True), index(n)
     # the identity, also for a matrix that has no inverse: of a matrix of ones only the diagonal
     # is kept
@@ -221,7 +222,7 @@ def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
     """Returns the pseudo-inverses of matrices; singular values up to `rtol` times the largest
-    one count as 0. `rtol` is that of `matrix_rank`."""
+    one count as 0. `rtol` takes the same values as in `matrix_rank`."""
     return checks.fused(_pseudo_inverse, *_with_rtol(checks, "pinv", x, rtol))
 
 
@@ -253,7 +254,8 @@ def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, .
 
 def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
     """Returns a mask of the singular values of `x` that count as nonzero: those above `rtol`
-    times the largest."""
+    times the largest. `values` are the singular values; `rtol` takes the same values as in
+    `matrix_rank`."""
     xp, shape = checks.xp, shape_of(x)
     # an empty matrix has no largest value
     if 0 in shape:
@@ -275,7 +277,8 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the cross product of vectors of 3 elements along the axis; other axes are
-    broadcast. Raises `ShapeError` for axes of another length."""
+    broadcast. Raises `ShapeError` for axes of another length, and the errors of
+    `Checks.operands_together`."""
     x1, x2 = checks.operands_together("linalg.cross", NUMERIC, x1, x2)
     # an axis below 0 has to exist in the tensor with fewer dimensions; it stays counted from
     # the end, because the numbers of dimensions may differ
@@ -304,7 +307,7 @@ def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
     """Returns the matrix of the products of all elements of two vectors. Raises `ShapeError`
-    for tensors that are not vectors."""
+    for tensors that are not vectors, and the errors of `Checks.operands`."""
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(
@@ -314,8 +317,8 @@ def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
 
 
 def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """Returns the sums of the diagonals of the matrices in the last two axes; `offset` is that
-    of `diagonal`, `dtype` that of `sum`."""
+    """Returns the sums of the diagonals of the matrices in the last two axes; `offset` has the
+    same meaning as in `diagonal`, and `dtype` as in `sum`."""
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 
@@ -324,7 +327,7 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of
-    either sign. Raises `ArgumentError` for another `ord`."""
+    either sign. Raises `ArgumentError` for another `ord`, and the errors of `_matrix`."""
     xp, x = checks.xp, _matrix(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
@@ -348,7 +351,8 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
 def vector_norm(
     checks: Checks, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2
 ) -> Any:
-    """Returns the norm of order `ord` of all elements, or of vectors along the axes."""
+    """Returns the norm of order `ord` of the vectors along the axes; of all elements if `axis`
+    is None."""
     xp, x = checks.xp, checks.require(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
         return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
@@ -365,8 +369,8 @@ def vector_norm(
 
 
 def _euclidean_norm(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
-    """Returns the root of the sum of squares along the axes; `function` is the name in
-    errors."""
+    """Returns the square root of the sum of the squares along the axes (None means all);
+    `function` is the name in errors."""
     axes = checks.axes(axis, len(x.shape), f"linalg.{function}")
     # the contract promises kernels at least one axis; without any, the norm of each element is
     # its absolute value

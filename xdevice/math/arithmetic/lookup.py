@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Functions:
-    """The functions of one backend: the base class of its namespace and of its functions of
-    layers."""
+    """The functions of one backend: the base class for the functions of its array namespace,
+    and for those of `xdevice.nn`."""
 
     def __init__(self, checks: Checks) -> None:
         self.checks = checks
@@ -29,8 +29,8 @@ class Functions:
         self.enter: Callable[[], None] | None = checks.kernels.enter
         """If this is not None, each thread has to call it before it computes."""
         self.scopes = checks.backend.scopes
-        """How the scopes of devices are set aside; None if the framework has none that slow
-        down its calls."""
+        """The functions that remove the open scopes of devices; None if the framework has no
+        scopes that slow down its calls."""
 
 
 F = TypeVar("F", bound=Functions)
@@ -77,8 +77,9 @@ class Lookup(Generic[F]):
 
 
 def _checks(backend: Backend) -> Checks:
-    """Returns the `Checks` of a backend, which its namespace and its functions of layers share.
-    Kernels in `COMPOSED` that the adapter does not have are built from its other kernels."""
+    """Returns the `Checks` of a backend, which its array namespace and its functions of
+    `xdevice.nn` share. Kernels in `COMPOSED` that the adapter does not have are built from its
+    other kernels."""
     checks = _all_checks.get(backend.name)
     if checks is None or checks.backend is not backend:
         checks = _all_checks[backend.name] = Checks(backend)

@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions for shapes, joining and products. They check axes
-and shapes here, so that all backends raise the same errors."""
+"""The Python Array API standard's functions for shapes, joining and products. The functions
+check axes and shapes themselves, so that all backends raise the same errors."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def matrix_transpose(checks: Checks, x: Any, /) -> Any:
 def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
-    """Returns `x` with the axes `source` moved to the places `destination`; the others keep
-    their order. Raises `ShapeError` if an axis or a place is named twice, or if they differ in
-    number."""
+    """Returns `x` with the axes `source` moved to the places `destination`; the other axes keep
+    their order. Raises `ShapeError` if an axis or a place is named twice, or if there are not
+    as many places as axes."""
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
@@ -198,9 +198,10 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
 def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
-    """Returns the elements of `x` in another shape; one length may be -1. With `copy=False`,
-    never a copy: raises `ValueError` if one is needed, and `UnsupportedError` on a backend that
-    does not tell. Raises `ShapeError` if the numbers of elements differ."""
+    """Returns the elements of `x` in another shape; one length may be -1. With `copy=True`,
+    always returns a copy; with `copy=False`, raises `ValueError` if a copy is needed, and
+    `UnsupportedError` on a backend that does not tell whether it copies. Raises `ShapeError` if
+    the numbers of elements differ."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _filled(old, _ints(shape, "reshape"))
@@ -270,8 +271,8 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
 def squeeze(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn
 ) -> Any:
-    """Returns `x` without these axes, which have the length 1. Raises `ShapeError` for an axis
-    of another length."""
+    """Returns `x` without the axes `axis`, which must have the length 1. Raises `ShapeError`
+    for an axis of another length."""
     if spelling:
         spellings.refuse("xp.squeeze", spelling, "axis=")
     x = checks.tensor(x, "squeeze")
@@ -288,7 +289,8 @@ def squeeze(
 def unstack(
     checks: Checks, x: Any, /, *, axis: int = 0, **spelling: NoReturn
 ) -> tuple[Any, ...]:
-    """Returns the parts of `x` along an axis, in a tuple and without that axis."""
+    """Returns a tuple of the parts of `x` at each index along the axis; the parts do not have
+    that axis."""
     if spelling:
         spellings.refuse("xp.unstack", spelling, "axis=")
     x = checks.tensor(x, "unstack")
@@ -299,8 +301,9 @@ def unstack(
 
 
 def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
-    """Returns `x` repeated as a whole, `repetitions[i]` times along axis i. If the numbers of
-    axes and of repetitions differ, the shorter ones are completed with 1 in front."""
+    """Returns `x` repeated as a whole, `repetitions[i]` times along axis i. If `x` has more or
+    fewer axes than there are repetitions, the shorter one of the shape and `repetitions` gets
+    ones in front."""
     x = checks.tensor(x, "tile")
     times = _sizes(repetitions, "tile")
     shape = checks.full_shape(x, "tile")
@@ -379,9 +382,10 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
-    """Returns the sums of products of `x1` and `x2` over some axes of both. `axes` names them
-    in two sequences, or is a number: then they are the last axes of `x1` and the first ones of
-    `x2`. Raises `ShapeError` if there are no such axes, or if they differ in length."""
+    """Returns the sums of products of `x1` and `x2` over some axes of both. `axes` is a pair of
+    sequences, with the axes of `x1` and those of `x2`, or a number n: the last n axes of `x1`
+    and the first n of `x2`. Raises `ShapeError` if there are no such axes, or if they differ in
+    length."""
     x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
@@ -402,7 +406,8 @@ def tensordot(
 
 
 def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
-    """Returns `x` with its axes in this order, and merged to a matrix of this shape."""
+    """Returns `x` with its axes in the order `order`, and then merged into a matrix of the
+    shape `shape`."""
     return checks.kernels.reshape(checks.kernels.permute_dims(x, order), shape)
 
 
@@ -434,9 +439,9 @@ def _contracted(
 
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """Returns the products of vectors along an axis, which the result does not have; `x1` is
-    conjugated. Raises `ShapeError` if the axes differ in length, or if `axis` is counted from
-    the front and the tensors have different numbers of axes."""
+    """Returns the scalar products of vectors along an axis, which the result does not have;
+    `x1` is conjugated. Raises `ShapeError` if the axes differ in length, or if `axis` is
+    counted from the front and the tensors have different numbers of axes."""
     x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))
@@ -489,7 +494,8 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the new shape of a tensor of the shape `old`, with the actual length in place of
-    -1. Raises `ShapeError` if the number of elements differs."""
+    -1. Raises `ShapeError` if the number of elements differs. If a length in `old` is None,
+    which means not known, `new` is returned unchanged."""
     # with a length that is not known while a function is traced, the framework fills in -1
     # itself
     if None in old or min(new, default=0) >= 0:

@@ -101,8 +101,8 @@ class Namespace:
 
     def __getattr__(self, name: str) -> Any:
         """Raises `NotOfferedError` for a dtype or an extension that the backend lacks, and
-        `AttributeError` for a name that the standard does not have. Python calls it only for
-        names that are not there."""
+        `AttributeError` for a name that the standard does not have. Python calls this method
+        only for names that are not attributes of the namespace."""
         if name in (*STANDARD, "fft", "linalg"):
             backend = self._backend.name
             raise NotOfferedError(
@@ -121,9 +121,9 @@ class Namespace:
 
 
 def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., Any]]:
-    """Returns the public functions of a module of this folder whose first argument is `checks`,
-    bound to those of a backend, by name. They are `partial`s and not bound methods, which
-    Paddle's to_static would take for methods of the object that has them as attributes."""
+    """Returns a dict of those public functions of a module whose first argument is `checks`, by
+    name, bound to the given `checks`. The functions are `partial`s, because Paddle's to_static
+    would take bound methods for methods of the object that has them as attributes."""
     return {
         name: _bound(name, function, checks)
         for name, function in vars(module).items()
@@ -156,7 +156,7 @@ def array_namespace(*xs: Any) -> Any:
 
     Args:
         xs: tensors of one backend; Python numbers and None are skipped. Without any tensor, the
-            functions are those of the selected backend.
+            result is the namespace of the selected backend.
 
     Raises:
         ArgumentError: the tensors are of several backends. NotATensorError: `xs` contains

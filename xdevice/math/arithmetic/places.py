@@ -52,8 +52,8 @@ def _first_of_extremes(
 
 
 def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any:
-    """Returns the positions that the kernel `function` finds along the axis, with those of the
-    first NaN if the kernel may skip NaN."""
+    """Returns the positions that the kernel `function` finds along the axis; where there is a
+    NaN, the position of the first NaN, even if the kernel skips NaN."""
     kernels = checks.kernels
     places = getattr(kernels, function)(x, axis)
     # integers have no NaN, and the kernels of some frameworks find it themselves
@@ -92,8 +92,9 @@ def take(
     checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
     """Returns the elements of `x` at a vector of indices along an axis. Without `axis`, `x` has
-    to be a vector. Raises `ShapeError` for another shape of `x` or of the indices, and
-    `IndexError` for an index out of range."""
+    to be a vector. Raises `ShapeError` if `axis` is missing or does not exist or `indices` is
+    not a vector, `IndexError` for an index out of range, `DTypeError` if the indices are not
+    integers, and `DeviceMismatchError` if they are on another device."""
     if spelling:
         spellings.refuse("xp.take", spelling, "axis=")
     x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
@@ -112,8 +113,9 @@ def take(
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
     """Returns the elements of `x` at the indices along an axis; the indices may differ at each
-    position of the other axes. Raises `ShapeError` if the two shapes do not fit, and
-    `IndexError` for an index out of range."""
+    position of the other axes. Raises `ShapeError` if the two shapes do not fit, `IndexError`
+    for an index out of range, `DTypeError` if the indices are not integers, and
+    `DeviceMismatchError` if they are on another device."""
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),
@@ -233,8 +235,8 @@ sort = _ordering("sort", _sorted)
 
 
 def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
-    """Whether each element of `x1` is in `x2`, as a mask; inverted with `invert`. NaN is in
-    nothing."""
+    """Returns a mask, which is True for each element of `x1` that is in `x2`; with `invert`,
+    for each that is not. NaN is never in `x2`."""
     kernels = checks.kernels
     x1, x2 = checks.operands_together("isin", REAL, x1, x2)
     # nothing is an element of an empty set

@@ -76,8 +76,9 @@ sum = _accumulation("sum")
 
 
 def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Computes the `function` "max" or "min". Raises `ShapeError` if there are no elements to
-    choose from."""
+    """Returns the greatest or the least element of `x` along the axes; `function` is "max" or
+    "min". Raises `ShapeError` if there are no elements to choose from, and `DTypeError` for
+    bool and complex numbers."""
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
@@ -109,7 +110,7 @@ mean = reduction("mean", _average)
 
 
 def _deviation(function: str) -> Callable[..., Any]:
-    """Returns the function `var` or `std`."""
+    """Returns the standard's function `function`, which is "var" or "std"."""
 
     def deviation(
         checks: Checks,
@@ -144,7 +145,7 @@ def _variance(
     keepdims: bool,
 ) -> Any:
     """Returns the sum of the squared differences from the mean, divided by the number of
-    elements less `correction`; for `std` the root of that."""
+    elements less `correction`; if `function` is "std", the square root of this quotient."""
     kernels = checks.kernels
     deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
     squares = kernels.square(deviations)
@@ -223,8 +224,9 @@ def diff(
     prepend: Any = None,
     append: Any = None,
 ) -> Any:
-    """Returns the differences of neighbors along an axis, taken `n` times, after joining
-    `prepend` and `append`. Raises `ArgumentError` if `n` is below 0."""
+    """Returns the differences of neighbors along an axis, taken `n` times. Before that, the
+    tensors `prepend` and `append` are joined to the beginning and the end of `x`. Raises
+    `ArgumentError` if `n` is below 0."""
     kernels = checks.kernels
     x = checks.require(x, NUMERIC, "diff")
     place = checks.axis(axis, len(x.shape), "diff")
@@ -259,15 +261,16 @@ def _differences(checks: Checks, x: Any, place: int, length: int, times: int) ->
 
 
 def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
-    """Computes the `function` "all" or "any"."""
+    """Returns a bool tensor: whether all elements of `x` along the axes are nonzero, or whether
+    any is; `function` is "all" or "any"."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
     return checks.fused(_truth, (x,), function, axes, bool(keepdims))
 
 
 def _truth(checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns `all` or `any` (the `function`) of the elements of `x` along the axes, of which
-    there may be none."""
+    """Returns the result of `all` or `any` (the `function`) for the elements of `x` along the
+    axes. Without axes, each element is tested."""
     # the kernels of some frameworks take only bool
     x = checks.cast(x, "bool")
     return (

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 class Aside:
     """`with Aside(backend) as aside:` removes the open scopes of the backend's framework during
-    the block. `aside.inside(function)` returns a function that runs inside them
-    nevertheless."""
+    the block; none if `backend` is None. `aside.inside(function)` returns a function that calls
+    `function` with the scopes open."""
 
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
@@ -60,7 +60,7 @@ class Aside:
 
 def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that calls `function` while the scopes of its backend are removed;
-    `function` itself if the backend has none (None)."""
+    `function` itself if `scopes` is None."""
     if scopes is None:
         return function
     are_open, set_aside, put_back = scopes

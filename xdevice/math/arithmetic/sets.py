@@ -42,23 +42,25 @@ def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
 
 
 def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
-    """Returns the distinct elements, where each occurs first, the inverse indices and the
-    counts."""
+    """Returns the distinct elements of `x`, for each the index of its first occurrence in the
+    flattened `x`, for each element of `x` its index among the distinct ones, and how often each
+    distinct element occurs."""
     return UniqueAllResult(*_unique(checks, "unique_all", x, True, True, True))
 
 
 def unique_counts(checks: Checks, x: Any, /) -> UniqueCountsResult:
-    """Returns the distinct elements and how often each occurs."""
+    """Returns a vector of the distinct elements of `x`, and how often each occurs."""
     return UniqueCountsResult(*_unique(checks, "unique_counts", x, False, False, True))
 
 
 def unique_inverse(checks: Checks, x: Any, /) -> UniqueInverseResult:
-    """Returns the distinct elements, and for each element of `x` its index among them."""
+    """Returns a vector of the distinct elements of `x`, and for each element of `x` its index
+    in that vector."""
     return UniqueInverseResult(*_unique(checks, "unique_inverse", x, False, True, False))
 
 
 def unique_values(checks: Checks, x: Any, /) -> Any:
-    """Returns the distinct elements."""
+    """Returns a vector of the distinct elements of `x`."""
     return _unique(checks, "unique_values", x, False, False, False)[0]
 
 

@@ -78,15 +78,16 @@ def standard_array(x: Any) -> Any:
     Experimental: it may change in a minor version.
 
     Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of
-    TensorFlow, Paddle and MXNet. They return such arrays again, and `.tensor` is the tensor of
-    an array, on the same device. Operators, indexing and dtypes are those of `array_namespace`.
-    `a[i] = v` and `a += v` give `a` another tensor and never write into one. As in NumPy,
-    `a[1:]` and `a[0]` are views; parts without dimensions and results of functions are not.
+    TensorFlow, Paddle and MXNet. These libraries return arrays of the same type; `.tensor` is
+    the tensor of an array, on the same device. Operators, indexing and dtypes are those of
+    `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and never write into one.
+    As in NumPy, `a[1:]` and `a[0]` are views; parts without dimensions and results of functions
+    are not.
 
     Raises:
-        NotATensorError: `x` is not a tensor. Later calls raise the errors of
-            `array_namespace`'s functions, and
-        DTypeError if NumPy reads an array that is not on a CPU.
+        NotATensorError: `x` is not a tensor. Later, functions and operators raise the errors of
+            the namespace's functions.
+        DTypeError: later, when NumPy reads an array that is not on a CPU.
 
     An index of slices and ints costs a kernel for each axis. Any other index costs 1 ns for
     each element on the host. An assignment costs as much as `at`.
@@ -135,8 +136,8 @@ class Array:
         return self._tensor
 
     def _write(self, tensor: Any) -> None:
-        """Gives the array another tensor. For a view, the base gets another tensor that has
-        this one at the index."""
+        """Gives the array another tensor. If the array is a view, its base gets another tensor,
+        which has the elements of `tensor` at the index."""
         if self._base is None:
             self._tensor = tensor
         else:
@@ -159,7 +160,7 @@ class Array:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The lengths of the axes; None for one that is not known while a function is
+        """The lengths of the axes; None for a length that is not known while a function is
         traced."""
         return shape_of(self.tensor)
 
@@ -192,7 +193,7 @@ class Array:
     # how other libraries use an array: its namespace, its device, DLPack
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """Returns the namespace whose functions take and return such arrays. Raises
+        """Returns the namespace whose functions take and return `Array`s. Raises
         `ArgumentError` for an unknown version of the standard."""
         # an unknown version is refused, because the library relies on its rules
         if api_version not in (None, *VERSIONS):
@@ -224,8 +225,8 @@ class Array:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Returns a DLPack capsule of the memory. Raises `SharingError` if it cannot be shared
-        as requested."""
+        """Returns a DLPack capsule of the memory. Raises `SharingError` if the memory cannot be
+        shared as requested."""
         x = self
         # the caller wants the array on the CPU, and allows a copy
         if dl_device == (dlpack.CPU, 0) and copy is not False:
@@ -237,7 +238,8 @@ class Array:
         return x._capsule(bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Returns DLPack's type and number of the device."""
+        """Returns the type and the number that DLPack has for the device of the array. Raises
+        `SharingError` if the device cannot share memory."""
         return (
             (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
         )
@@ -329,7 +331,7 @@ class Array:
 
 
 def _of_one(function: str) -> Callable[[Array], Any]:
-    """Makes Python's unary operator from a function of the namespace."""
+    """Returns a unary operator that calls the namespace's function `function`."""
 
     def operator(self: Array) -> Any:
         return getattr(self.__array_namespace__(), function)(self)
@@ -338,8 +340,8 @@ def _of_one(function: str) -> Callable[[Array], Any]:
 
 
 def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
-    """Makes Python's binary operator from a function of the namespace. With `reflected`, the
-    array is the second operand, as in `1 - a`."""
+    """Returns a binary operator that calls the namespace's function `function`. With
+    `reflected`, the array is the second operand, as in `1 - a`."""
 
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
@@ -354,7 +356,8 @@ def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], An
 
 
 def _in_place(function: str) -> Callable[[Array, Any], Any]:
-    """Makes an operator such as `__iadd__`, which gives the array another tensor."""
+    """Returns an operator such as `__iadd__`: it calls the namespace's function `function`, and
+    gives the array the tensor of the result."""
     compute = _of_two(function)
 
     def operator(self: Array, other: Any) -> Any:

@@ -67,8 +67,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """Returns the result of `update`. It is called outside a compiler such as torch.compile,
-    which could not compile the walk over containers."""
+    """Returns the result of `update`. This function is called outside a compiler such as
+    torch.compile, which could not compile the walk over containers."""
     walk = flatten(params)
     with Aside(backend_of(walk)) as aside:
         rows = Rows("params", walk, grads=grads)
@@ -80,8 +80,9 @@ class Rows:
     same place in other containers of the same structure, such as its gradient.
 
     `name` is the name of the container in errors, `walk` the walked container, and `others` are
-    the other containers by their names. Raises `ContainerError` or `ArgumentError` if a row is
-    not complete, and `DeviceMismatchError` if it is not on one device."""
+    the other containers by their names. Raises `ContainerError` if a row is not complete,
+    `DeviceMismatchError` if a row is not on one device, `NotATensorError` if a leaf is not a
+    tensor, and `ArgumentError` for tensors of several backends."""
 
     def __init__(self, name: str, walk: Walked, **others: Any) -> None:
         self.walk, self._name = walk, name
@@ -98,8 +99,8 @@ class Rows:
             and cls in registry.probes
             and len(self._backend.devices_of(cls, tensors)) == 1
         )
-        """Whether these are tensors of one type and on one device. Symbols of a traced function
-        have no device."""
+        """Whether all tensors of all rows are of one type and on one device. Symbols of a
+        traced function have no device."""
         if not self._is_together:
             for other, leaves in zip(others, columns[1:], strict=True):
                 self._require_one_device(other, leaves)
@@ -112,8 +113,9 @@ class Rows:
 
     def _beside(self, name: str, walk: Walked) -> list[Any]:
         """Returns the leaves of another walked container (`walk`, called `name` in errors) in
-        the order of the parameters. Raises `ContainerError` if the two differ in structure, and
-        `ArgumentError` if they are of two backends."""
+        the order of the parameters. Raises `ContainerError` if the two containers differ in
+        structure, `ArgumentError` if they are of two backends, and the errors of
+        `parameters`."""
         backend, leaves = parameters(walk, name)
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
@@ -127,7 +129,7 @@ class Rows:
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
         """Returns the leaves of `other` in the order of the parameters, paired by their paths.
-        Raises `ContainerError` if one has no partner."""
+        Raises `ContainerError` if a parameter or one of the leaves has no partner."""
         paths, others = self.tree.paths(), other.paths()
         by_path = dict(zip(others, leaves, strict=True))
         for i, path in enumerate(paths):
@@ -144,7 +146,7 @@ class Rows:
         return [by_path[path] for path in paths]
 
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
-        """Raises `DeviceMismatchError` for one of `leaves` on a different device than its
+        """Raises `DeviceMismatchError` if one of `leaves` is on a different device than its
         parameter. `name` is the name of their container."""
         # symbols have no device
         if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
@@ -167,7 +169,8 @@ class Rows:
         return results
 
     def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
-        """Returns new rows, each the result of the rule for one of these rows."""
+        """Returns new `Rows` for the same container: each row is the rule's result for one of
+        these rows."""
         # the copy has the same container
         new = copy(self)
         new._rows = self.applied(rule)
@@ -175,8 +178,8 @@ class Rows:
 
     def kernel(self, name: str) -> Callable[..., Any] | None:
         """Returns the adapter's kernel `name` (one of `STEPS` in `xdevice.math.contract.nn`)
-        with these rows as its first argument. Returns None if it has none, if the kernel does
-        not take these tensors, or inside `value_and_grad`."""
+        with these rows as its first argument. Returns None if the adapter has no such kernel,
+        if the kernel does not take these tensors, or inside `value_and_grad`."""
         kernels = self._backend.nn()
         # a kernel takes tensors on one device only. The symbols of a traced function have no
         # device, and only the kernels in `TRACED` take them
@@ -199,8 +202,9 @@ class Rows:
         return partial(kernel, self._rows)
 
     def rebuilt(self, parameters: Sequence[Any]) -> Any:
-        """Returns the container with new parameters. Raises `NotATensorError`, `ShapeError` or
-        `DTypeError` for one that cannot replace its old parameter."""
+        """Returns the container with the new parameters in place of the old ones. Raises
+        `NotATensorError`, `ShapeError` or `DTypeError` if a new parameter cannot replace the
+        old one."""
         leaves = list(parameters)
         for i, x in enumerate(self.leaves):
             new = leaves[i]
@@ -214,7 +218,7 @@ class Rows:
         return rebuild(self.walk, leaves)
 
     def _checked(self, x: Any, new: Any, i: int) -> Any:
-        """Returns `new`, the rule's result for the parameter `x` with the number `i`. Raises
+        """Returns `new`, the rule's result for the parameter `x`, whose index is `i`. Raises
         the errors of `rebuilt` if it cannot be the new parameter."""
         new = registry.as_array(new)
         owned = registry.kind_of(type(new))

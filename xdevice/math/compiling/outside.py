@@ -1,6 +1,6 @@
 """The values that a compiled function reads besides its arguments: global variables, variables
-of enclosing functions, defaults. They are *watched*: `Outside` keeps them and notices when a
-variable has another value.
+of enclosing functions, defaults. These values are *watched*: `Outside` keeps them, and notices
+when a variable has another value.
 
 A function may read only the values in this table; the error for any other value names its
 variable:
@@ -57,9 +57,10 @@ if TYPE_CHECKING:
 CODE: Final = (FunctionType, MethodType, partial, type, Enum)
 """The types of arguments whose own variables are watched, too."""
 _GONE: Final = object()
-"""In place of the value of a variable that does not exist, or has no value yet."""
+"""Used in place of the value of a variable that does not exist, or has no value yet."""
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
-"""The package of namespaces, and of the objects to which their functions are bound."""
+"""The name of the package that defines the class of namespaces, and the classes of the objects
+to which their functions are bound."""
 # types whose objects never change; the last one is the type of the fields of a named tuple,
 # which has no public name
 _CONSTANT: Final = frozenset((
@@ -74,7 +75,7 @@ _PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
 _PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
 _PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
 _LOOKS_UP: Final = (globals, eval, exec, __import__, open, input, builtins)
-"""The parts of Python that find variables by strings, or read from elsewhere."""
+"""The parts of Python that find variables by their names as strings, or read files or input."""
 _ELSEWHERE: Final = frozenset(
     ("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals")
 )
@@ -83,7 +84,7 @@ _OF_PYTHON: Final = frozenset((
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
     "__dataclass_fields__", "__dataclass_params__", "__orig_bases__", "__parameters__", "__slotnames__", "_abc_impl",
 ))  # fmt: skip
-"""Names in a class that Python itself sets, some of them only when they are first used."""
+"""Attributes of classes that Python itself sets, some of them only when they are first used."""
 _STATELESS: Final = frozenset((
     "abc", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "decimal", "enum", "fractions",
     "functools", "itertools", "math", "numbers", "operator", "random", "re", "reprlib", "statistics", "string", "types",
@@ -94,16 +95,16 @@ because `random_states` shows whether numbers were drawn."""
 
 
 class Outside:
-    """The variables that functions read, and the values that they had when this object was
-    made. Raises `UnsupportedError` for a variable whose changes could not be noticed.
-    `functions` may also contain classes."""
+    """The variables that functions read, and the values that these variables had when this
+    object was made. Raises `UnsupportedError` for a variable whose changes could not be
+    noticed. `functions` may also contain classes."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
         # by `id`; the values themselves are kept, so that no other object gets the same `id`
         self._visited: dict[int, Any] = {}
         self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
-        """Functions that read the values of variables, the values that they returned at first,
-        and the names of the variables."""
+        """Tuples of three: a function that reads the values of some variables, the values that
+        it returned at first, and the names of the variables."""
         functions = list(functions)
         # the packages of these functions, which count as parts of the program even if they are
         # installed
@@ -162,7 +163,7 @@ class Outside:
     def _visit_function(self, function: FunctionType, name: str) -> None:
         """Watches the values that a function reads: its defaults, attributes, cells (the
         variables of enclosing functions), and the globals that its code names. Raises
-        `UnsupportedError` if it may read others."""
+        `UnsupportedError` if the function may read other values."""
         variables = function.__globals__
         module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":
@@ -198,8 +199,8 @@ class Outside:
         )
 
     def _watch(self, read: Callable[[], Iterable[Any]], *names: str) -> None:
-        """Keeps the values that `read` returns now, and visits them. There is a name for each
-        value, or one name for all of them."""
+        """Keeps the values that `read` returns now, and visits them. `names` has a name for
+        each value, or one name for all values."""
         values = [*read()]
         # one name for all: repeated, and kept even if there is no value, for `has_changed`
         if len(names) != len(values):
@@ -211,8 +212,8 @@ class Outside:
 
 def is_constant(value: Any, own: Container[str] = ()) -> bool:
     """Whether nothing in a value can change: a number, a text, a dtype, a module, a C function,
-    or an object that a library has under its name. Packages in `own` do not count as
-    libraries."""
+    or a class or function that a library's module has under the object's own name. Packages in
+    `own` do not count as libraries."""
     cls = type(value)
     # one of the types that never change, a field of a dataclass, or a namespace of xdevice or
     # one of the objects that its functions are bound to
@@ -267,8 +268,8 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
 @cache
 def _is_installed(file: str) -> bool:
     """Whether `file`, the `__init__` of a package or a module that is a single file, is in a
-    folder into which pip installs. Such a folder has `*.dist-info` folders; "dist-packages" is
-    that of Debian."""
+    folder into which pip installs. Such a folder contains `*.dist-info` folders; Debian's is
+    called "dist-packages"."""
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
     return "dist-packages" in file or any(folder.glob("*.dist-info"))
@@ -307,7 +308,7 @@ def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
 
 def _parts_of_a_class(cls: type) -> list[Any]:
     """Returns the names and values in a class, in one list. In place of a property, a class
-    method, a static method or a cached property, it has the functions behind that."""
+    method, a static method or a cached property, the list has the functions that it wraps."""
     parts: list[Any] = []
     for name, value in vars(cls).items():
         # Python sets these itself, at any time
@@ -317,8 +318,8 @@ def _parts_of_a_class(cls: type) -> list[Any]:
 
 
 def _behind(value: Any) -> tuple[Any, ...]:
-    """Returns the functions in a property, a class method, a static method or a cached
-    property; for any other value, the value itself."""
+    """Returns the functions that are wrapped in a property, a class method, a static method or
+    a cached property; for any other value, the value itself."""
     if isinstance(value, property | DynamicClassAttribute):
         return tuple(_PARTS_OF_A_PROPERTY(value))
     if isinstance(value, cached_property):
@@ -336,15 +337,16 @@ def _in_cell(cell: Any) -> Any:
 
 
 def _codes(code: CodeType) -> list[CodeType]:
-    """Returns a code object and those of all functions defined in it, at any depth."""
+    """Returns a list of the code object `code` and the code objects of all functions defined in
+    it, at any depth."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(nested for part in inner for nested in _codes(part))]
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
     """Returns the names of the modules that the function with this `code` imports, as its
-    source shows. Without a source, as after `exec`, returns those of its `names` that could be
-    imported. A relative import begins with dots."""
+    source shows. Without a source, as after `exec`, returns those of `names`, the names in the
+    code, that could be imported. A relative import begins with dots."""
     if code.co_name == "<lambda>":  # which cannot import
         return set()
     try:
@@ -362,7 +364,7 @@ def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether there is a top-level module with this name. It is not imported."""
+    """Whether there is a top-level module with this name. The module is not imported."""
     return name in sys.modules or find_spec(name) is not None
 
 
@@ -379,8 +381,8 @@ def _is_dtype(value: Any) -> bool:
 
 
 def random_states() -> Any:
-    """Returns the states of the random generators of Python and NumPy. They are equal as long
-    as nothing is drawn."""
+    """Returns the states of the random generators of Python and NumPy. Two results are equal if
+    nothing was drawn in between."""
     # if the program has not imported NumPy, it cannot have drawn from it
     numpy = sys.modules.get("numpy")
     if numpy is None:

@@ -56,9 +56,10 @@ def compile(function: F, **spelling: NoReturn) -> F:
     Experimental: it may change in a minor version.
 
     The program takes the arguments of the function: tensors of one backend and on one device, also in containers. Other
-    values in the arguments (numbers, texts, functions) are part of the program. It is compiled again for each of their
-    values, and for each shape and dtype of a tensor. Pass values that change at each step as tensors. The results are
-    the same in the same containers, including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`.
+    values in the arguments (numbers, texts, functions) are part of the program. The function is compiled again for each
+    of their values, and for each shape and dtype of a tensor. Pass values that change at each step as tensors. The
+    results, including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`, are those of the
+    function, in the same containers.
 
     | backend | the program is |
     |---|---|
@@ -70,8 +71,8 @@ def compile(function: F, **spelling: NoReturn) -> F:
     Costs one slow call for each program (0.3 to 2 s for a small net, 0.02 s on PyTorch), and 4 to 15 us a call.
 
     Raises:
-        ArgumentError: `function` is not a function; an argument is none of the above, or none is a tensor; or tensors
-            are of two backends. DeviceMismatchError: tensors are on two devices: compile the work of each.
+        ArgumentError: `function` is not a function; an argument is none of these, or no argument is a tensor; or
+            tensors are of two backends. DeviceMismatchError: tensors are on two devices: compile the work of each.
         UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
             random numbers, asks where a tensor is, changes an argument or a variable of the program, or uses a variable
             whose changes xdevice cannot notice. It notices changes of numbers, texts, tensors, functions, classes and
@@ -170,8 +171,8 @@ class _Arguments:
         return (None, x) if value is None else (owned.backend, value)
 
     def _name(self, i: int) -> str:
-        """Returns the name of a leaf in errors: "argument", followed by its path in the
-        arguments."""
+        """Returns the name of the leaf with the index `i` in errors: "argument", followed by
+        the path of the leaf in the arguments."""
         return "argument" + trees.Tree(None, walk=self.walk).path(i)
 
     def device(self) -> Device:
@@ -199,7 +200,8 @@ class _Arguments:
             )
 
     def put(self, tensors: list[Any]) -> Call:
-        """Returns the args and kwargs of the call with these tensors in place of its own."""
+        """Returns the args and kwargs of the call with `tensors` in place of its own tensors,
+        in the same order."""
         leaves = list(self.walk[1])
         for i, x in zip(self.places, tensors, strict=True):
             leaves[i] = x
@@ -208,9 +210,9 @@ class _Arguments:
 
 class _Pattern:
     """The arguments of a call without their tensors: their containers, and the values that are
-    not tensors. `find` recognizes arguments of the same pattern and returns their tensors. It
-    takes a fifth of the time of a whole walk, for which each step of a training loop would
-    wait."""
+    not tensors. `find` recognizes arguments of the same pattern and returns their tensors.
+    `find` takes a fifth of the time of a whole walk, for which each step of a training loop
+    would wait."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
@@ -268,10 +270,10 @@ class _Pattern:
 
 
 def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
-    """Returns a function `read(container, leaves)`, made from the node of a container. It adds
-    the leaves of a container that is built like this one to the list `leaves`. It returns True
-    if the container is built differently, and False otherwise. Raises LookupError for
-    containers other than lists, tuples, and dicts whose keys are strings."""
+    """Returns a function `read(container, leaves)`, made from the node of a container. For a
+    container that is built like this one, `read` appends the container's leaves to the list
+    `leaves`, and returns False. It returns True if the container is built differently. Raises
+    LookupError for containers other than lists, tuples, and dicts whose keys are strings."""
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
     # other containers have rules of their own, and go through a whole walk
@@ -462,9 +464,9 @@ class _Program:
         return self._parted(result)
 
     def _parted(self, result: Any) -> tuple[Build, list[Any]]:
-        """Returns a function that builds a result like this one around other tensors, and the
-        tensors in this result. Raises `UnsupportedError` if the result contains something that
-        a program cannot return."""
+        """Returns a function that builds a result with the structure of `result` from other
+        tensors, and a list of the tensors in `result`. Raises `UnsupportedError` if the result
+        contains something that a program cannot return."""
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):

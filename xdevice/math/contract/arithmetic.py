@@ -105,14 +105,14 @@ SHAPING: Final = (
 )
 
 COMPLEX: Final = ("conj", "imag", "real")
-"""The further kernels, for complex tensors, of a backend that has complex dtypes."""
+"""Further kernels, for complex tensors; only a backend with complex dtypes needs them."""
 
 HOST: Final = "numpy"
-"""The backend that computes on the host what a framework cannot: a value in `WIDER` (see
-`OPTIONAL`)."""
+"""The name of the backend that computes on the host what a framework cannot. It is used as a
+value in `WIDER` (see `OPTIONAL`)."""
 
 PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
-"""The kernels whose results are indices, whatever dtype they get."""
+"""The kernels whose results are indices, whatever the dtype of their operands is."""
 
 COMPOSED: Final = (
     "cross",  # cross(x1, x2, axis): both have the same shape, with 3 elements along the axis
@@ -201,7 +201,7 @@ class Scopes(NamedTuple):
     """Removes the scopes from this thread and returns them. If something else in the program
     also watches each operation, removes none and returns an empty sequence."""
     put_back: Callable[[Sequence[Any]], None]
-    """Opens the scopes that `set_aside` returned again, in their former order."""
+    """Opens again the scopes that `set_aside` returned, in their former order."""
 
 
 class Arithmetic(Primitives):
@@ -211,8 +211,8 @@ class Arithmetic(Primitives):
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
     scopes: ClassVar[Scopes | None] = None
-    """How the core sets aside the scopes of a framework, if they slow down the calls inside
-    them."""
+    """The functions with which the core removes the framework's scopes of devices for a while;
+    None if these scopes do not slow down calls inside them."""
 
     def namespace(self) -> Any:
         """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a

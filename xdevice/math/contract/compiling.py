@@ -25,24 +25,24 @@ class Compiling(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("compile",)
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns a function that computes the results of `call` faster. It may return None for
-        a call that it cannot compute; the core then calls the user's function. `call` and the
-        function take a list of dense tensors on `device`, and return a note and a list of
-        tensors. The note is a hashable object of any type: `call` makes one for each
-        combination of shapes and dtypes, and the function returns it with all results for that
-        combination.
+        """Returns a function that computes the results of `call` faster. The returned function
+        may return None for arguments that it cannot compute; the core then calls the user's
+        function. `call` and the returned function take a list of dense tensors on `device`, and
+        return a note and a list of tensors. The note is a hashable object of any type: `call`
+        makes one for each combination of shapes and dtypes, and the function returns it with
+        all results for that combination.
 
         The function is called with the same number of tensors each time. It may call `call` any
         number of times, also with symbols in place of tensors; `call` raises the errors of the
         traced function. Gradients flow through the function as they do through `call`. It
         raises `DeviceMismatchError` if the tensors are not all on `device`, unless
-        `common_device` notices that."""
+        `common_device` detects this case."""
         raise self.unsupported("compiled functions", "call the function directly")
 
     def common_device(self, tensors: list[Any]) -> Device | None:
         """Returns the device of one or more dense tensors; None if their types or devices
-        differ, so that the core has to look at each of them. If a compiled function refuses
-        such tensors anyway, it may return the device of the first."""
+        differ, so that the core has to look at each tensor. If a compiled function refuses such
+        tensors anyway, the method may return the device of the first tensor."""
         # the types of the tensors, such as those of tensors and of variables
         kinds = set(map(type, tensors))
         devices = self.devices_of(kinds.pop(), tensors) if len(kinds) == 1 else ()

@@ -11,8 +11,8 @@ below. The core promises a kernel that
   `relu` and `sigmoid`;
 - `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints
   for height and width;
-- `labels` and `indices` are int32 or int64. They are in range, except while a function is
-  traced and if the adapter's `guards` returned True for them;
+- `labels` and `indices` are int32 or int64. They are in range, with two exceptions: while a
+  function is traced, and if the adapter's `guards` returned True for them;
 - in pools `padding` is at most half of the window, and every window fits into the padded image.
 
 The result has the dtype of `x` and is on the device of `x`. If the framework has gradients,
@@ -57,10 +57,10 @@ BY_HAND: Final = {
     # layer_norm(x, weight, bias, eps): over the last axis
     "layer_norm": ("eps",),
 }
-"""Kernels that the core implements itself, on the namespace, each with its arguments that are
-not tensors. An adapter overrides those that its framework has. Its `gelu`, `layer_norm` and
-`batch_norm` may return NotImplemented for a case that they cannot compute: then the core's is
-used."""
+"""Kernels that the core implements itself, on the namespace, each with the names of those
+arguments that are not tensors. An adapter overrides those that its framework has. Its `gelu`,
+`layer_norm` and `batch_norm` may return NotImplemented for a case that they cannot compute; the
+core then uses its own kernel."""
 
 OPTIONAL: Final = {
     # compiled(kernel, settings): returns a kernel in `BY_HAND` compiled by the framework;
@@ -87,12 +87,12 @@ STEPS: Final = (
     # its gradient g, and the running means m of the gradients and v of their squares
     "adam",
 )
-"""Optional kernels of `xdevice.optim`, which has its own versions. They get float32 tensors on
-one device, and return new ones, through which no gradient flows. `step`, the number of steps
-made before, is an integer tensor without dimensions on that device; `rate` is a number, or a
-float32 tensor without dimensions. They may return NotImplemented for a case that they cannot
-compute."""
+"""Optional kernels for `xdevice.optim`, which has its own versions of them. The kernels get
+float32 tensors on one device, and return new ones, through which no gradient flows. `step`, the
+number of steps made before, is an integer tensor without dimensions on that device; `rate` is a
+number, or a float32 tensor without dimensions. A kernel may return NotImplemented for a case
+that it cannot compute."""
 
 TRACED: Final = "TRACED"
-"""The name of an optional collection: those of `STEPS` that also take the symbols of a traced
-function, or return NotImplemented for them."""
+"""The name of an optional attribute of `Backend.nn()`: a collection of those kernels in `STEPS`
+that also take the symbols of a traced function, or return NotImplemented for them."""

@@ -25,8 +25,8 @@ class Reproducibility(Primitives):
     def deterministic(self) -> AbstractContextManager[list[str]]:
         """Returns a context manager. In its block the framework chooses deterministic kernels;
         afterwards, also after an error, it has its former settings. `as` gives a list with one
-        line for each thing that stays nondeterministic and how to make it deterministic; an
-        empty list means that nothing does."""
+        line for each thing that stays nondeterministic, which also says how to make it
+        deterministic. An empty list means that everything is deterministic."""
         raise self.unsupported(
             "deterministic kernels", "turn them on with the framework's own settings"
         )
