@@ -34,10 +34,9 @@ _FILE = click.Path(path_type=Path)
 def _refuse_other_suffixes(
     ctx: click.Context, param: click.Parameter, path: Path | None
 ) -> Path | None:
-    """The callback of `--report`: returns the path if its suffix is that of a format.
+    """The callback of `--report`: returns the path, or None without the option.
 
-    Raises:
-        click.BadParameter: the path ends in something else.
+    Raises: click.BadParameter: if the path does not end in .json, .txt or .html.
     """
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
         raise click.BadParameter(
@@ -96,9 +95,10 @@ def _goal(command: Command) -> Command:
 
 
 def _project(command: Command) -> Command:
-    """Decorates a command with the arguments and options that `scan` and `port` share. They are
-    used up here: the files are read and judged, and the command gets the result as its argument
-    `examined`. The report is written before the command runs, because `port` changes files."""
+    """Decorates a command with the arguments and options that `scan` and `port` share. The
+    decorator reads and judges the files, writes the report, and passes the result to the
+    command as its argument `examined`. The report is written before the command runs, because
+    `port` changes files."""
 
     @functools.wraps(command)
     def with_examined(
@@ -446,7 +446,7 @@ def _show_needs(examined: Examined) -> bool:
 
 def _end(examined: Examined, status: int) -> NoReturn:
     """Prints to standard error which files cannot be read, and exits: with `status`, or with 2
-    if there are any."""
+    if there are such files."""
     for path, why in examined.unreadable:
         click.echo(f"{path}: not read: {why}", err=True)
     sys.exit(2 if examined.unreadable else status)

@@ -93,9 +93,10 @@ class Interpreter(Inference):
     env: Env
     """The facts about the names before the statement that is read."""
     owner: Class | None
-    """The class whose body is read."""
+    """The class whose body is read; None outside the bodies of classes."""
     _left_loops: list[list[Env]]
-    """For each loop around: what is known at its `break`s and `continue`s."""
+    """For each loop around the statement, the outermost first: the environments at its `break`s
+    and `continue`s."""
 
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
@@ -164,8 +165,8 @@ class Interpreter(Inference):
         return self.env
 
     def _expression(self, node: ast.Expr) -> Env | None:
-        """An expression as a statement; nothing is reached after `sys.exit()` and its
-        relatives."""
+        """Evaluates an expression that is a statement. Returns None for a call that ends the
+        program, such as `sys.exit()`, because nothing is reached after it."""
         self.evaluate(node.value)
         call = node.value
         if isinstance(call, ast.Call) and self.full_name(call.func) in _END_OF_PROGRAM:
@@ -186,8 +187,8 @@ class Interpreter(Inference):
         return self.env
 
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
-        """`a: int = value`, or a field of a class without a value, whose annotation says what
-        it may be."""
+        """`a: int = value`: binds the target to the value. A field of a class without a value
+        is bound to the values that its annotation allows."""
         # the value counts, not the annotation: that may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
@@ -349,7 +350,8 @@ class Interpreter(Inference):
         return self.env
 
     def _import(self, node: ast.Import) -> Env:
-        """`import a.b` and `import a.b as c`."""
+        """`import a.b` and `import a.b as c`: binds `a` to the package, or `c` to the module in
+        it."""
         for alias in node.names:
             # the first binds `a` to the package, the second `c` to the module in it
             package = alias.name.split(".")[0]
@@ -361,7 +363,8 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        """`from a import b` and `from a import *`."""
+        """`from a import b`, which binds `b`, and `from a import *`, which only notes the
+        module."""
         origin = origin_of(node, self.module)
         for alias in node.names:
             # the names are looked up in the other module when they are read (`global_name`)
@@ -512,7 +515,7 @@ class Interpreter(Inference):
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
         """Gives a value to the target of an assignment; with `is_inner`, to the variable of a
-        comprehension, which nothing outside it can read."""
+        comprehension, which no code outside the comprehension can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
             case ast.Name() if is_inner:
@@ -533,9 +536,9 @@ class Interpreter(Inference):
                         self.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
-        """Binds the items of a value to several targets, as `a, b = value` does. The items of a
-        tuple with as many items are told apart; of anything else, each target may get any
-        item."""
+        """Binds the items of a value to several targets, as `a, b = value` does. If the value
+        is a tuple with as many items as there are targets, each target gets its own item;
+        otherwise each may get any item."""
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
@@ -582,7 +585,8 @@ class Interpreter(Inference):
 
     def _name(self, node: ast.Name) -> Value:
         """The possible values of a name, which is looked up as Python does it: in the function,
-        in the functions around it, in the module, and among the builtins."""
+        in the functions around it, in the module, and among the builtins. Empty if the value is
+        not known yet, and "anything" for a name that is bound nowhere."""
         # a local name, or a global in the code of the module itself
         if node.id in self.env:
             return self.env[node.id]
@@ -606,7 +610,8 @@ class Interpreter(Inference):
     # expressions
 
     def _other_expression(self, node: ast.expr) -> Value:
-        """An expression of which nothing is known, such as a slice."""
+        """The value of an expression about which nothing is known, such as a slice:
+        anything."""
         self._evaluate_parts(node)
         return UNKNOWN
 
@@ -691,7 +696,8 @@ class Interpreter(Inference):
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
-        """The value of `left op right`, also of `left op= right`."""
+        """The value of `left op right` or `left op= right`; empty as long as one side is not
+        known."""
         # one side is not known yet, and values only grow: a guess could not be taken back later
         if not left or not right:
             return NOTHING

@@ -34,8 +34,8 @@ from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
-"""Folders that are not searched, nor are those that begin with a dot, unless the user names
-one."""
+"""The names of folders that are not searched, unless the user names a folder itself. Folders
+whose names begin with a dot are not searched, either."""
 
 # the line ends at which Python's tokenizer splits; `splitlines` would split at form feeds, too
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
@@ -108,8 +108,8 @@ class PythonModule:
         return nodes, parents
 
     def release(self) -> None:
-        """Drops what `walked` keeps, because a large project would not fit into memory with
-        it."""
+        """Deletes the stored result of `walked`, because a large project would not fit into
+        memory with all of them. The next use of `walked` computes it again."""
         self.__dict__.pop("walked", None)
 
     def segment(self, node: ast.AST) -> str:
@@ -136,8 +136,8 @@ class Cell:
 @dataclass(eq=False)
 class Source:
     """A file as it was read. `path` is its path as it is shown to the user: relative to the
-    root folder, with slashes; `raw` are the bytes of the file, and `text` is the text in which
-    all positions are (see the top of this file)."""
+    root folder, with slashes; `raw` are the bytes of the file, and `text` is the text to which
+    all positions refer (see the top of this file)."""
 
     path: str
     raw: bytes
@@ -178,7 +178,8 @@ class Source:
 
     def place(self, line: int) -> tuple[int, int | None]:
         """Where a line of `text` is for the user: the line of the file and, for a notebook, the
-        number of the code cell, from 1; None for other files."""
+        number of the code cell, from 1. For other files, None takes the place of that
+        number."""
         if not self.tokens:
             return line, None
         # a notebook's lines are strings in JSON, so the file's own line is found by the
@@ -269,8 +270,8 @@ def read(path: Path, shown: str) -> Source:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Puts new bytes into a file, all or none: if the program is stopped in between, the file
-    has the old ones.
+    """Replaces the content of a file with new bytes, all or nothing: if the program is stopped
+    in between, the file keeps the old content.
 
     Raises:
         OSError: the file or its folder cannot be written to; the file is unchanged.
@@ -297,8 +298,8 @@ def parse(raw: bytes, shown: str) -> Source:
     """Returns a file with its modules, from its bytes. The suffix of `shown` tells whether it
     is a notebook, a d2l text or a script.
 
-    Raises:
-        UnreadableError: the bytes are not text, not JSON of a notebook, or not Python.
+    Raises: UnreadableError: if the bytes are not text, if they are not a notebook as JSON, or
+    if a script is not Python or is nested too deep.
     """
     try:
         if shown.endswith(".ipynb"):
@@ -365,7 +366,8 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
 
 
 def _fences(source: Source) -> Iterator[Cell]:
-    """The blocks of code of a page, without the lines of backticks around them."""
+    """The cells of a page: its blocks of Python code, without the lines of backticks around
+    them. A block without a closing line is left out."""
     lines = [source.line_text(i + 1) for i in range(len(source.starts))]
     begin = None  # the first line of the block that is read, None outside blocks
     for number, line in enumerate(lines, 1):
@@ -377,8 +379,9 @@ def _fences(source: Source) -> Iterator[Cell]:
 
 
 def _cell(begin: int, lines: list[str]) -> Cell:
-    """The cell of some lines, of which the first that is not blank may name the tabs. That line
-    is made blank, because `%%tab` is not Python."""
+    """The cell that consists of these lines; `begin` is the number of the first one. If the
+    first line that is not blank names the tabs, it becomes blank, because `%%tab` is not
+    Python."""
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     marked = _TAB.match(lines[first]) if lines else None
     if marked is None:
@@ -495,8 +498,8 @@ class _Decoder(json.JSONDecoder):
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
-    """The bytes of a notebook with the edits made. Only the JSON strings that they touch are
-    written again; outputs, metadata and layout stay byte for byte. The edits are sorted."""
+    """The bytes of a notebook after the edits, which must be sorted. Only the JSON strings that
+    the edits touch are written again; outputs, metadata and layout stay byte for byte."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
     for first, last, group in _touched(source.tokens, edits):
@@ -532,7 +535,8 @@ def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     """The new text of a cell or of some of its lines as JSON: one string, or one for each line,
-    in the style of the file. `tokens[at]` is the first of the strings that it replaces."""
+    in the style of the file. `tokens[at]` is the first of the strings that the new text
+    replaces, and `file` is the old text of the file."""
     token = tokens[at]
     # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
@@ -565,8 +569,8 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
 
 
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
-    """One text of all cells, given with their Python code, in which each keeps the line where
-    it begins."""
+    """Returns one text with the code of all cells, in which each cell begins at the same line
+    as in `Source.text`. `cells` are pairs of a cell and its code."""
     lines: list[str] = []
     for cell, text in cells:
         # blank lines in place of what belongs to other tabs: every line keeps its number
@@ -578,14 +582,16 @@ def _join(cells: Iterable[tuple[Cell, str]]) -> str:
 
 def _python(text: str) -> str:
     """The text of a cell, in which IPython's commands are replaced by `pass`, so that blocks
-    keep a body. The number of lines stays the same."""
+    keep a body. A cell in another language becomes empty lines. The number of lines stays the
+    same."""
     if not _MAGIC.search(text):
         return text
     # inside brackets, a line may begin with % and be Python
     try:
         _tree(text)
     except SyntaxError:
-        # a cell of bash or JavaScript keeps its lines, so that those below keep their numbers
+        # a cell of bash or JavaScript becomes as many empty lines, so that the lines below keep
+        # their numbers
         if _OTHER_LANGUAGES.match(text):
             return "\n" * text.count("\n")
         return _MAGIC.sub(lambda match: f"{match[1]}pass", text)
