@@ -36,7 +36,8 @@ def _refuse_other_suffixes(
 ) -> Path | None:
     """The callback of `--report`: returns the path, or None without the option.
 
-    Raises: click.BadParameter: if the path does not end in .json, .txt or .html.
+    Raises:
+        click.BadParameter: if the path does not end in .json, .txt or .html.
     """
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
         raise click.BadParameter(
@@ -52,7 +53,7 @@ def _read_version(
     the option.
 
     Raises:
-        click.BadParameter: the text names no release.
+        click.BadParameter: if the text names no release.
     """
     from .words import version
 

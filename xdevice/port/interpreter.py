@@ -243,6 +243,7 @@ class Interpreter(Inference):
 
         # the items are evaluated once, before the first round; the variable is bound in each
         def read_body() -> Env | None:
+            """Reads one round, and returns the environment at its end."""
             self.bind(node.target, items)
             return self._block(node.body, self.env)
 
@@ -252,6 +253,7 @@ class Interpreter(Inference):
         """Reads the body, with what the test tells, until nothing changes, and then `else`."""
 
         def read_body() -> Env | None:
+            """Reads one round, and returns the environment at its end."""
             self.evaluate(node.test)
             return self._block(node.body, narrowed(node.test, self.env, True))
 

@@ -37,8 +37,8 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
-    """A text for such a command: the value of a property, in which a colon or a comma would end
-    it, or the message behind the properties."""
+    """Escapes a text for a command of GitHub's workflows: the value of a property, which a
+    colon or a comma would end, or the message behind the properties if not `is_value`."""
     # as escapeProperty and escapeData do in https://github.com/actions/toolkit; % first,
     # because the others insert it
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
@@ -104,7 +104,7 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
-    """The part of a file from one line and column up to another, as SARIF has it."""
+    """The SARIF region from one line and column up to another."""
     return {
         "startLine": start[0],
         "startColumn": start[1],

@@ -21,8 +21,8 @@ from .values import TENSOR, means_of
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""The results of a rule for one node: each is a code and a message, and perhaps the node inside
-that they are about."""
+"""The results of a rule for one node: each is a code and a message, and perhaps the inner node
+that `port` would rewrite."""
 _Check = Callable[["_View", Any], Found]
 
 
@@ -194,8 +194,9 @@ def hits(module: PythonModule) -> Iterator[Hit]:
 
 
 def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
-    """Returns a dict from each node that is reached only behind a test which is a finding
-    itself to that test; if there are several, to the outermost one."""
+    """Returns a dict that maps each guarded node to its test. A node is guarded if it is
+    reached only behind a test that is a finding itself; if there are several, the outermost one
+    counts."""
     guards: dict[ast.AST, ast.AST] = {}
     for hit in all_hits:  # the outer ones first
         if hit.code in _GUARDED:
@@ -473,9 +474,9 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code is about CUDA on purpose: by the name of its path or of a class around it,
-    because setup.py decides what to build, or because tests around it ask for the release or
-    for other vendors."""
+    """Whether code is about CUDA on purpose: if its path or a class around it has "cuda" in the
+    name, if it is in setup.py, which decides what to build, or if tests around it check a
+    release or name other vendors."""
     path = view.module.source.path
     places, inner = [path], node
     while inner in view.parents:

@@ -43,8 +43,8 @@ _FILLED: Final = re.compile(rb"""[fF](["'])cuda:""")
 class NeutralSites(JudgedSites):
     """The sites of one module for the target "accelerator".
 
-    Unlike the other target, a string that names CUDA is a site itself, wherever it is, and most
-    methods and functions stay as they are.
+    Unlike for the target "xdevice", a string that names CUDA is a site itself, wherever it is,
+    and most methods and functions stay as they are.
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
@@ -91,8 +91,8 @@ class NeutralSites(JudgedSites):
         return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device=x` and the like; None if the value is a string, which is a
-        site itself."""
+        """The judgement on `device=x` and the like. None for a call with a rule of its own, and
+        for any string but "cpu", because a string that names CUDA is a site itself."""
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
             return None
@@ -101,8 +101,8 @@ class NeutralSites(JudgedSites):
     # strings that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        """The judgement on a string that names CUDA; None for any other string, and for one in
-        a call that is a site."""
+        """The judgement on a string that names CUDA, or on "nccl". None for any other string,
+        and for a string in a call that is a site itself."""
         judged = super()._judge_text(node)
         if judged is not None or "torch" not in self.frameworks:
             return judged
@@ -240,7 +240,7 @@ class NeutralSites(JudgedSites):
 
 
 def _names_device(node: ast.expr) -> bool:
-    """Whether an expression is a device, its name, or its type."""
+    """Whether an expression is known to be a device, or the name or type of a device."""
     if isinstance(node, ast.Attribute) and node.attr in ("type", "device_type"):
         return only(means_of(node.value), ("device",))
     return only(means_of(node), DEVICES)

@@ -36,6 +36,7 @@ def shown_on_terminal() -> Iterator[Progress]:
 
         # one bar for all steps: its label and its total change with the step
         def show(step: str, done: int, total: int) -> None:
+            """Moves the bar: the `Progress` for the block."""
             bars.update(bar, description=step, completed=done, total=total)
 
         yield show

@@ -54,7 +54,7 @@ class JudgedSites(JudgedModule):
 
     def sites(self) -> Iterator[Site]:
         """The sites of the module. A node that is rewritten together with a site around it is
-        no site of its own."""
+        no site of its own. A module that imports no framework has no sites."""
         # without a framework, `x.cpu()` and the like mean something else
         if not self.frameworks:
             return
@@ -159,8 +159,8 @@ class JudgedSites(JudgedModule):
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
-        """The judgement on a call: of a name in the tables, of one of d2l's helpers, or of a
-        method."""
+        """The judgement on a call of a name in the tables, of one of d2l's helpers, or of a
+        method; None for any other call."""
         # a parameter that is a function: the callers choose the device, and more of them may be
         # added
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
@@ -213,7 +213,7 @@ class JudgedSites(JudgedModule):
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
         """The judgement on a CUDA-only name that is not called here, but passed on, or is in an
-        annotation."""
+        annotation; None for any other name."""
         parent = self.parents.get(node)
         # a part of a longer name, or a call, which `_judge_call` judges
         if isinstance(parent, ast.Attribute) or (
@@ -271,8 +271,8 @@ class JudgedSites(JudgedModule):
     # uses that are no calls
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device="cuda"` and the like, in calls that have no rule of their
-        own."""
+        """The judgement on `device="cuda"` and the like. None for other keyword arguments, and
+        in calls that have a rule of their own."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
@@ -306,7 +306,8 @@ class JudgedSites(JudgedModule):
 
     def _judge_choice(self, node: ast.IfExp) -> Judged | None:
         """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"` that is no argument
-        of `torch.device`, so that the program keeps a string."""
+        of `torch.device`, so that the program keeps a string; None for any other conditional
+        expression."""
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))

@@ -260,7 +260,7 @@ def read(path: Path, shown: str) -> Source:
     """Reads a file, and returns it with its modules. `shown` is its path as the user sees it.
 
     Raises:
-        UnreadableError: the file cannot be opened, is not text, or is not Python.
+        UnreadableError: if the file cannot be opened, is not text, or is not Python.
     """
     try:
         raw = path.read_bytes()
@@ -274,7 +274,7 @@ def write(path: Path, raw: bytes) -> None:
     in between, the file keeps the old content.
 
     Raises:
-        OSError: the file or its folder cannot be written to; the file is unchanged.
+        OSError: if the file or its folder cannot be written to; the file is unchanged.
     """
     path = path.resolve()  # a symbolic link stays one: its target is replaced
     # raises if the file is write-protected, which `os.replace` would ignore
@@ -298,8 +298,9 @@ def parse(raw: bytes, shown: str) -> Source:
     """Returns a file with its modules, from its bytes. The suffix of `shown` tells whether it
     is a notebook, a d2l text or a script.
 
-    Raises: UnreadableError: if the bytes are not text, if they are not a notebook as JSON, or
-    if a script is not Python or is nested too deep.
+    Raises:
+        UnreadableError: if the bytes are not text, if they are not a notebook as JSON, or if a
+            script is not Python or is nested too deep.
     """
     try:
         if shown.endswith(".ipynb"):
@@ -331,7 +332,9 @@ def _tree(text: str) -> ast.Module:
     """The syntax tree of a text.
 
     Raises:
-        SyntaxError: the text is not Python.
+        SyntaxError: if the text is not Python.
+        RecursionError: if an expression is nested too deep.
+        ValueError: before Python 3.12, if the text has a null character in it.
     """
     with warnings.catch_warnings():
         # warnings about escapes in strings are for the file's author
@@ -437,7 +440,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
     for rewriting.
 
     Raises:
-        ValueError: the file is not JSON, or has no list of cells.
+        ValueError: if the file is not JSON, or has no list of cells.
     """
     file = raw.decode("utf-8-sig")
     whole = _Decoder().decode(file)
@@ -488,6 +491,7 @@ class _Decoder(json.JSONDecoder):
         scan = self.parse_string
 
         def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
+            """Returns the string that begins at `begin`, and the position behind it."""
             value, end = scan(text, begin, strict)
             # `begin` is the position behind the opening quote
             return _Token(begin - 1, end, value), end
