@@ -70,8 +70,8 @@ class Invocation:
         return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
-        """The possible values of the call if it calls the method of this name of `owner`;
-        anything for kinds without a rule."""
+        """The possible values of the call if it calls the method `name` of `owner`; "anything"
+        for kinds of owners without a rule."""
         method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
@@ -88,7 +88,7 @@ class Invocation:
         self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
-        """The values of a call of an object about which nothing is known: anything."""
+        """The value of a call of an object about which nothing is known: "anything"."""
         self._escape()
         return UNKNOWN
 

@@ -32,10 +32,11 @@ for "anything". In PyTorch's torchtitan and in Keras, none needed more than 10."
 
 
 class Cells:
-    """The cells of a project, and the modules and functions that have read each of them.
+    """The cells of a project, and for each cell the modules and functions that have read it.
 
-    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times. Whatever
-    they put into a cell from then on counts as "anything", so that the analysis ends.
+    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times. Every value
+    that such a task puts into a cell from then on counts as "anything", so that the analysis
+    ends.
     """
 
     def __init__(self) -> None:
@@ -55,8 +56,8 @@ class Cells:
         raise NotImplementedError
 
     def get(self, key: Any) -> Value:
-        """The value of a cell, empty if nobody has put one there; notes that the current task
-        has read it."""
+        """The value of a cell, empty if nothing has been put into it. Notes that the current
+        task has read the cell."""
         # an empty cell counts as read too: its first value has to make the reader run again
         self._readers[key].setdefault(self.reader)
         return self.values.get(key, NOTHING)

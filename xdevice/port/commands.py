@@ -65,7 +65,8 @@ def _read_version(
 
 def _goal(command: Command) -> Command:
     """Decorates a command with the options `--to` and `--torch-minimum`, which say which words
-    are written. The command gets both together as its argument `goal`."""
+    are written. The command gets both options together, as the `Goal` in its argument
+    `goal`."""
 
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
@@ -329,6 +330,7 @@ def lint(
         # leaves out findings that the revision or the baseline had already, and joins guarded
         # findings with their tests
         def narrow(findings: list[Finding]) -> list[Finding]:
+            """Returns the findings to show."""
             if revision is not None:
                 findings = rules.only_added(findings, revision, root)
             elif baseline is not None:

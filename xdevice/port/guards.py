@@ -185,7 +185,7 @@ def _guarded_by_name(
 ) -> list[ast.AST]:
     """The code guarded by tests of a variable or attribute: `target` is the node to which it is
     assigned, `name` its source text, and `passed` are the names that were followed already.
-    Tests of a variable are searched in its function, those of an attribute in the whole
+    Tests of a variable are searched for in its function, and tests of an attribute in the whole
     module."""
     scope: ast.AST = target
     # an attribute may be tested anywhere in the module, a variable only in its function
@@ -248,8 +248,8 @@ def last_name(node: ast.AST) -> str:
 
 
 def known_at(node: ast.expr, parents: Parents) -> Value:
-    """The possible values of an expression at its place. For an attribute such as `args.gpu`
-    they are without None if a test around it excludes that."""
+    """The possible values of an expression at its place. For an attribute such as `args.gpu`,
+    None is left out if a test around the expression excludes it."""
     means = means_of(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
@@ -322,8 +322,8 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
 
 
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether a test compares the number of GPUs so that it is true only if there is one, such
-    as `device_count() > 0`. `full_name` returns the full name of an expression."""
+    """Whether a test compares the number of GPUs with a number and is true only if there is a
+    GPU, such as `device_count() > 0`. `full_name` returns the full name of an expression."""
     match test:
         case ast.Compare(
             left=ast.Call(func=func),
@@ -337,8 +337,8 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
-    """Whether the tab of a module is among those of a test such as `tab.selected("mxnet",
-    "jax")`; None for any other test, or in a module without a tab."""
+    """Whether a test such as `tab.selected("mxnet", "jax")` names the tab of the module; None
+    for any other test, or if the module has no tab."""
     if (
         module.tab is None
         or not isinstance(test, ast.Call)

@@ -84,8 +84,8 @@ class Inference(Cells):
                 )
 
     def foreign(self, name: str) -> Value:
-        """The value of a full name outside the project. Each name has one value, which all its
-        uses share."""
+        """The value of a full name outside the project. All uses of a name share one `Value`
+        object."""
         value = self._foreign.get(name)
         if value is None:
             value = self._foreign[name] = of("foreign", name)

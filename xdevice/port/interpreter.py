@@ -145,9 +145,9 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads statements one after the other, beginning with `env`, up to one after which
-        nothing is reached. Returns the environment at the end, or None if that is never
-        reached."""
+        """Reads statements one after the other, beginning with the environment `env`, and stops
+        after a statement behind which nothing is reached. Returns the environment at the end of
+        the block, or None if the end is never reached."""
         for statement in body:
             # after `return`, `raise` and the like: what follows keeps no `means`, so no rule
             # looks at it
@@ -262,8 +262,8 @@ class Interpreter(Inference):
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
         """Returns the environment at the end of a loop. `read_body` reads one round, and is
         called until the environment no longer changes. The first round begins with what was
-        known when this loop was last read, so that an inner loop is usually read only once in
-        each round of the outer one."""
+        known at the end of the loop when this loop was last read, so that an inner loop is
+        usually read only once in each round of the outer one."""
         ends = self.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
@@ -450,7 +450,7 @@ class Interpreter(Inference):
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
         """The value of a function with a decorator: `value`, the value without it, if the
         decorator is known to return a function with the same arguments and results; else
-        anything."""
+        "anything"."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
@@ -613,7 +613,7 @@ class Interpreter(Inference):
 
     def _other_expression(self, node: ast.expr) -> Value:
         """The value of an expression about which nothing is known, such as a slice:
-        anything."""
+        "anything"."""
         self._evaluate_parts(node)
         return UNKNOWN
 
@@ -628,7 +628,8 @@ class Interpreter(Inference):
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
-        """The value of an f-string: a device's name if it can be one, else any string."""
+        """The value of an f-string: the name of a device if the f-string can give one, else any
+        string."""
         pattern = ""
         for part in node.values:
             self.evaluate(part)
@@ -779,7 +780,7 @@ class Interpreter(Inference):
         return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
-        """The value of `(x, y)`; with a star in it, it is treated as a list."""
+        """The value of `(x, y)`; a tuple with a star in it is treated as a list."""
         values = [self.evaluate(item) for item in node.elts]
         # a star adds an unknown number of items, so that positions mean nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):

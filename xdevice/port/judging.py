@@ -75,10 +75,10 @@ class JudgedModule:
     """A module whose uses of devices are judged, with the facts that the rules need.
 
     `text_origins` and `device_origins` are nodes of the whole project that choose a device or
-    its name (see `text_flow.origins`): those whose device is turned into text somewhere, and
-    those whose device is passed to a call as its device. `sets_current` tells whether the
-    program may set the current device; "cuda" may then mean a GPU other than the first. `goal`
-    says which words are written.
+    its name (see `text_flow.origins`): in `text_origins`, the device or name is turned into
+    text somewhere, and in `device_origins`, it is passed to a function that takes a device.
+    `sets_current` tells whether the program may set the current device; "cuda" may then mean a
+    GPU other than the first. `goal` says which words are written.
     """
 
     def __init__(

@@ -376,7 +376,7 @@ def result(full: str) -> Value | None:
 
 def output_of(full: str) -> Value | None:
     """The value that a call of a layer returns; None if it is not known. `full` is the full
-    name of the layer's class, or of the function that made the model."""
+    name of the class, or of the function that made a whole model."""
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT

@@ -265,9 +265,8 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, in which those that are only reached behind a test for vendor-specific
-    devices have become part of that test's finding. They stay as they are if the test is not
-    among the findings."""
+    """The findings. Those that are reached only behind a test for vendor-specific devices
+    become part of the finding for that test, unless the test is not among the findings."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}
@@ -283,7 +282,7 @@ def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
 
 def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
     """The finding of a test, with a message that names the lines of the findings that it
-    guards. Without such findings it stays as it is."""
+    guards. If `guarded` is empty, returns `test` itself."""
     if not guarded:
         return test
     lines = sorted({finding.line for finding in guarded})

@@ -126,8 +126,8 @@ class Class:
         self._heirs: set[Class] = set()
 
     def family(self) -> Class:
-        """The class that stands for all classes related by inheritance: the same one for each
-        of them."""
+        """The class that stands for all classes that are related to this one by inheritance.
+        All of them return the same class."""
         cls = self
         while cls.united_with is not None:
             cls = cls.united_with
@@ -202,9 +202,9 @@ class Class:
 
 
 def classes_in(value: Value) -> list[Class]:
-    """The classes of the project that a value may be, in an order that is the same in each run;
-    of several definitions in one file the last comes first, which may inherit from those
-    above."""
+    """The classes of the project that a value may be, in an order that is the same in each run:
+    by file, and within a file the last definition first, because a later class may inherit from
+    an earlier one."""
     return sorted(
         [atom.subject for atom in value if atom.kind == "class"],
         key=lambda cls: (cls.module.source.path, -cls.node.lineno),

@@ -102,6 +102,7 @@ class JudgedSites(JudgedModule):
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
+        """Whether an expression, or a node inside it, is a use. Keyword arguments are left out."""
         # not keyword arguments: `device=x` counts as a use, whatever x is
         return any(
             self._judge(inner) is not None
@@ -110,8 +111,8 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
-        """The site of a use with its judgement. A use that could be rewritten stays if
-        something around it forbids that (`_hindrance`)."""
+        """The site of a use with its judgement. A use that could be rewritten stays if the code
+        around it is a reason against the edit (see `_hindrance`)."""
         node, idiom = use.node, use.idiom
         # of a keyword argument, the site is its value
         where: Any = node.value if isinstance(node, ast.keyword) else node
@@ -345,7 +346,8 @@ class JudgedSites(JudgedModule):
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
         """The judgement on attributes such as `x.device`, which tell where something is; None
-        if `x` is no tensor or model of a framework."""
+        if `x` is known not to be a tensor or model of a framework, or nothing is known about
+        `x`."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = means_of(node.value)
@@ -384,7 +386,7 @@ class JudgedSites(JudgedModule):
     }
 
     def _is_parameter(self, node: ast.Name) -> bool:
-        """Whether a name is that of a parameter of a function around it."""
+        """Whether a name is a parameter of a function around it."""
         for scope in self.around(node):
             if isinstance(scope, SCOPES):
                 parameters = (arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
@@ -395,8 +397,9 @@ class JudgedSites(JudgedModule):
     # reasons against an edit
 
     def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
-        """The judgement that keeps a use of this idiom which could be rewritten, because of the
-        code around it; None if nothing is against the edit."""
+        """The judgement that a use which could be rewritten stays, because of the code around
+        it; None if there is no reason against the edit. `idiom` is the idiom of the use at
+        `node`."""
         around = list(self.around(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
             return Judgement("neutral", "behind a check of the framework's release")
@@ -462,8 +465,8 @@ class JudgedSites(JudgedModule):
 
 
 def _only_chooses(node: ast.AST) -> bool:
-    """Whether a statement or expression only chooses a device or its name, so that it is right
-    for any vendor's device."""
+    """Whether a statement or expression only chooses a device or the name of one, and so is
+    right for any vendor's device."""
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
             return value is not None and _only_chooses(value)

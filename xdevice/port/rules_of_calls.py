@@ -77,8 +77,9 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
-    """The judgement on `paddle.is_compiled_with_cuda()` and the like: it asks how the framework
-    was built, and the new text asks about the machine, so it is never proven."""
+    """The judgement on `paddle.is_compiled_with_cuda()` and the like: the old call asks how the
+    framework was built, and the new text asks about the machine, so the rewriting is never
+    proven."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
@@ -450,7 +451,7 @@ def _is_list_of_devices(use: Use, means: Value) -> bool:
 def split_batch(use: Use) -> Judgement:
     """The judgement on d2l's `a, b = split_batch(x, y, devices)`, which returns a list for x
     and one for y. xdevice's function takes a pair, and returns a pair for each device:
-    `zip(*...)` makes two sequences of these."""
+    `zip(*...)` turns these pairs into two sequences."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )

@@ -104,9 +104,9 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def _moved(use: Use, judgement: Judgement) -> Judgement:
-    """Completes the judgement on a move, which so far considers only the argument. The move can
-    be rewritten if its result is used, or if the receiver is a model: a tensor whose move is
-    thrown away stays where it is."""
+    """Completes the judgement on a move: `judgement` considers only the argument of the move.
+    The move can be rewritten if its result is used, or if the receiver is a model: a tensor
+    whose move is thrown away stays where it is."""
     moved = means_of(use.receiver)
     # any other reason says more about the argument, so it is kept
     is_plain = judgement.why == _A_DEVICE
@@ -202,8 +202,8 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
     """The judgement on `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for
-    `.numpy()` reads from any device. None if there is no such read around `node`, directly or
-    behind methods in `_SAME_ANYWHERE`."""
+    `.numpy()` reads from any device. None if `node` is not the object of such a read, directly
+    or with methods in `_SAME_ANYWHERE` in between."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None

@@ -297,8 +297,8 @@ def _is_stream(means: Value) -> bool:
 
 def _seed(use: Use, row: Row) -> Judgement:
     """The judgement on the functions that seed CUDA's generators. If `torch.manual_seed` has
-    just set the same seed on all devices, the new text calls it again; else it calls the
-    function in the module of the current accelerator."""
+    just set the same seed on all devices, the new text calls `torch.manual_seed` again; else it
+    calls the function of the same name in the module of the current accelerator."""
     seed = use.only_argument
     if seed is None:
         return OTHER_ARGUMENTS

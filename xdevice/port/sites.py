@@ -78,8 +78,8 @@ class Edit:
 
 
 def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
-    """Returns `text` with the edits made, in whatever order they come. They may not overlap;
-    everything outside them stays byte for byte.
+    """Returns `text` after the edits, which may come in any order but must not overlap.
+    Everything outside the edits stays byte for byte.
 
     Raises:
         ValueError: if two edits overlap, which is a fault of xdevice: sites should nest.
@@ -107,10 +107,10 @@ class Site:
     reason for the verdict. `end` is the line and column behind the expression, `before` its
     text, and `after` its new text (None unless there is a rewriting). `grade` says how sure the
     rewriting is. A site that is open only because its grade is weaker than the level of
-    `--only` keeps the grade. It is None if there is no rewriting at all. `since` is the release
-    of PyTorch that the new text needs, "" for any; `vendor` is the vendor whose devices the old
-    text names, "" for none. `link` is the page of the documentation to read, or None; `tabs`
-    are the tabs of a d2l text that share the site.
+    `--only` keeps the grade. `grade` is None if there is no rewriting at all. `since` is the
+    release of PyTorch that the new text needs, "" for any; `vendor` is the vendor whose devices
+    the old text names, "" for none. `link` is the page of the documentation to read, or None;
+    `tabs` are the tabs of a d2l text that share the site.
     """
 
     file: str

@@ -126,7 +126,8 @@ class PythonModule:
 @dataclass(eq=False)
 class Cell:
     """A code cell: `text` is its code, which begins at `line` of `Source.text`. `tabs` are the
-    tabs that it is marked with; an unmarked cell (no tabs) belongs to `Source.default_tabs`."""
+    tabs named in the mark of the cell; an unmarked cell (no tabs) belongs to
+    `Source.default_tabs`."""
 
     line: int
     text: str
@@ -300,7 +301,7 @@ def parse(raw: bytes, shown: str) -> Source:
 
     Raises:
         UnreadableError: if the bytes are not text, if they are not a notebook as JSON, or if a
-            script is not Python or is nested too deep.
+            script is not Python.
     """
     try:
         if shown.endswith(".ipynb"):
@@ -333,8 +334,8 @@ def _tree(text: str) -> ast.Module:
 
     Raises:
         SyntaxError: if the text is not Python.
-        RecursionError: if an expression is nested too deep.
-        ValueError: before Python 3.12, if the text has a null character in it.
+        RecursionError, MemoryError: if an expression is nested too deep.
+        ValueError: on Python 3.10, if the text has a null character in it.
     """
     with warnings.catch_warnings():
         # warnings about escapes in strings are for the file's author
@@ -351,7 +352,7 @@ def _tree(text: str) -> ast.Module:
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
     """A page of d2l.ai: Markdown, in which each block of code is for the tab of one framework,
-    or for several. It gets a module for each tab; a page without such blocks gets none."""
+    or for several. The page gets a module for each tab, or none if it has no such blocks."""
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
     source.cells = list(_fences(source))
@@ -424,7 +425,8 @@ class _Token:
     characters, with its quotes, and `value` begins at the offset `at` of `Source.text`.
 
     `is_listed` tells whether it is one line in a list, as Jupyter writes cells, or a whole
-    cell. `previous_end` is the end of the string before it in the same list, or None.
+    cell. `previous_end` is the end of the previous string in the same list, None for the first
+    one.
     """
 
     start: int

@@ -128,8 +128,8 @@ _STYLE: Final = (
 
 
 def page(examined: Examined) -> str:
-    """The content of `text` as one page of HTML without scripts, on which the list of each file
-    can be unfolded."""
+    """The content of `text` as one page of HTML without scripts, on which the reader can unfold
+    the list of uses in each file."""
     figures = summary(examined)
     title = f"Device code in {escape(examined.root.resolve().name)}"
     parts = [

@@ -36,8 +36,7 @@ def origins(
     inference: Inference,
     parts_of: Callable[[ast.AST, Inference], Sequence[ast.expr]],
 ) -> set[ast.AST]:
-    """Returns the expressions that choose the devices which get into certain places of a
-    module.
+    """Returns the expressions that choose the devices that reach certain places in a module.
 
     `parts_of` returns those places for one node: `parts_in_text` or `devices_in`. The choosing
     expression may be far from the place, or in another module.

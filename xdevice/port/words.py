@@ -112,8 +112,9 @@ def _same(names: str, since: str, idle: str | None = None, differs: str = "") ->
 
 
 def _of_module(names: str, idle: str | None = None) -> list[Row]:
-    """Rows for functions of `torch.cuda` for which the function of the same name in the module
-    of the current accelerator is called, such as `torch.xpu`."""
+    """Rows for functions of `torch.cuda`. Their words call the function of the same name in the
+    module of the current accelerator, such as `torch.xpu`. `names` are separated by white
+    space."""
     differs = "calls the function of torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
