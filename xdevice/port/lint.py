@@ -298,7 +298,8 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
     """The first and the last line of the statement around a node; for a compound statement,
-    only the lines before its body. `parents` has the parent of each node."""
+    only the lines before its body. The lines of the node itself if they are not among these, as
+    in a decorator. `parents` has the parent of each node."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
@@ -336,9 +337,9 @@ def _at(source: Source, offset: int) -> Place:
 
 
 def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
-    """The site whose rewriting fixes a finding; None if there is none. It ends or begins where
-    the finding does, or one of its edits replaces the finding with the code around it, as in
-    `"cuda" if torch.cuda.is_available() else "cpu"`."""
+    """The site whose rewriting fixes a finding; None if there is no such site. The site ends or
+    begins where the finding does, or one of its edits replaces the finding with the code around
+    it, as in `"cuda" if torch.cuda.is_available() else "cpu"`."""
     if finding.code not in lint_rules.BY_PORT:
         return None
     first, last = finding.part
@@ -476,7 +477,8 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
-    """Whether a comment ignores a finding. All comments that do so are marked as used."""
+    """Whether one of the comments `ignores` applies to a finding. All comments that apply are
+    marked as used."""
     is_ignored = False
     for ignore in ignores:
         # one line in common is enough, so that the comment may be on any line of the statement
@@ -572,8 +574,8 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
 
 
 def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
-    """The findings in statements with a line that was added since a revision, and in files that
-    Git does not track yet. `root` is the folder to which the paths of the findings are
+    """The findings in statements that contain a line added since a Git revision, and in files
+    that Git does not track yet. `root` is the folder to which the paths of the findings are
     relative.
 
     Raises:

@@ -46,8 +46,8 @@ def _escape(text: str, is_value: bool = True) -> str:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """A JSON object with a list of the findings, whose keys are documented in
-    docs/reference/lint.md."""
+    """The text of a JSON object with a list of the findings. docs/reference/lint.md documents
+    the keys."""
     names = ("path", "line", "col", "end", "cell", "code", "message")
     rows = [{name: getattr(finding, name) for name in names} for finding in findings]
     return _write({"tool": "xdevice", "version": installed_version(), "findings": rows})
@@ -74,7 +74,7 @@ def sarif(findings: Sequence[Finding]) -> str:
 
 
 def _write(document: object) -> str:
-    """A document as JSON, with a line end."""
+    """A document as the text of a JSON file, with a line end."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 

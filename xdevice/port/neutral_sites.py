@@ -48,8 +48,8 @@ class NeutralSites(JudgedSites):
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """The judgement on a call of a method. PyTorch's own methods are right on any device,
-        except `.cuda()`."""
+        """The judgement on a call of a method; None if the call is no use of a device.
+        PyTorch's own methods are right on any device, except `.cuda()`."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
@@ -61,8 +61,8 @@ class NeutralSites(JudgedSites):
         return use, rules_of_words.move(use)
 
     def _of_call(self, use: Use, full_name: str) -> Judgement:
-        """The judgement on a call of a name in the table of calls which is not in the table of
-        words for PyTorch."""
+        """The judgement on a call of a name that is in the table of calls, but not in the table
+        of words for PyTorch."""
         if full_name == "torch.device":
             return self._of_device(use)
         if full_name.startswith(_VENDORS):
@@ -76,8 +76,8 @@ class NeutralSites(JudgedSites):
         return _NEUTRAL
 
     def _of_device(self, use: Use) -> Judgement:
-        """The judgement on `torch.device("cuda")`, which is replaced as a whole. Any other
-        argument is a site of its own, if it names CUDA."""
+        """The judgement on `torch.device("cuda")`, which is replaced as a whole. For any other
+        argument, the call is neutral: a string in it that names CUDA is a site of its own."""
         argument = use.only_argument
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL

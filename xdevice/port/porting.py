@@ -77,8 +77,8 @@ _OF_CUDA: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
 def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
-    """The edits that remove imports from `torch.cuda` whose last use the edits have
-    rewritten."""
+    """The edits that remove those imports from `torch.cuda` whose last use is rewritten by
+    `edits`; an empty set for a package's `__init__.py`."""
     # other modules may import the name from a package's `__init__.py`
     if module.source.path.endswith("__init__.py"):
         return set()
@@ -123,9 +123,9 @@ def _without(
     gone: set[ast.alias],
     parents: dict[ast.AST, ast.AST],
 ) -> Edit:
-    """The edit that removes the names `gone` from an import; the whole statement with its line
-    if no name is left. A statement that shares its line, or is alone in its block, becomes
-    `pass`."""
+    """The edit that removes the names `gone` from an import. If no name is left, the edit
+    removes the statement with its line; a statement that shares its line, or is alone in its
+    block, becomes `pass`."""
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]

@@ -212,7 +212,7 @@ def classes_in(value: Value) -> list[Class]:
 
 
 class Project:
-    """The modules that are examined together, by which imports are resolved."""
+    """The modules that are examined together. Imports are resolved to these modules."""
 
     def __init__(self, modules: Iterable[PythonModule]) -> None:
         self.modules = list(modules)

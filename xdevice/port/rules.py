@@ -102,7 +102,8 @@ class JudgedSites(JudgedModule):
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
-        """Whether an expression, or a node inside it, is a use. Keyword arguments are left out."""
+        """Whether an expression, or a node inside it, is a use; keyword arguments are left
+        out."""
         # not keyword arguments: `device=x` counts as a use, whatever x is
         return any(
             self._judge(inner) is not None
