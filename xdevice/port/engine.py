@@ -74,7 +74,7 @@ class Examined:
         return source.rewrite(edits | self.import_edits(source, sites))
 
     def vendor_sites(self, source: Source) -> list[Site]:
-        """The sites of a file that will still need the devices of one vendor after `port`: open
+        """The sites of a file that will still need one vendor's devices after `port`: open
         sites that name a vendor."""
         return [site for site in self.of(source) if site.verdict == "open" and site.vendor]
 

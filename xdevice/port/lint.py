@@ -298,8 +298,8 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
     """The first and the last line of the statement around a node; for a compound statement,
-    only the lines before its body. The lines of the node itself if they are not among these, as
-    in a decorator. `parents` has the parent of each node."""
+    only the lines before its body. If the node is not on these lines, as in a decorator, the
+    lines of the node itself. `parents` has the parent of each node."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]

@@ -37,8 +37,8 @@ _SAME_ANYWHERE: Final = {
     "long",
     "flatten",
 }
-"""Methods that give the same on the CPU as on a device, so that they may be between `.cpu()`
-and `.numpy()`."""
+"""Methods that give the same result on the CPU as on any other device, so that they may be
+between `.cpu()` and `.numpy()`."""
 # the full name of a dtype, such as "torch.float32"
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
 # names that suggest a model: "net", "my_model", "encoder2"

@@ -10,7 +10,7 @@ Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]
 
 GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
-"""The levels of `port --only`; each one includes those before it.
+"""The levels of `port --only`; each level includes those before it.
 
 "proven": the rewriting follows from the project's own text. "safe": if an assumption is wrong,
 the new text raises at once. "likely": only a name suggests what an object is.
