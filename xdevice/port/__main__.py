@@ -1,5 +1,5 @@
-"""`python -m xdevice.port`: the commands `scan`, `lint` and `port` without the rest of xdevice,
-of which they import nothing."""
+"""`python -m xdevice.port`: the commands `scan`, `lint` and `port`, without importing the rest
+of xdevice."""
 
 import sys
 

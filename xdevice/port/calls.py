@@ -70,8 +70,8 @@ class Invocation:
         return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
-        """The possible values of the call if it calls the method of this name of `owner`;
-        anything for kinds without a rule."""
+        """The possible values of the call if it calls the method `name` of `owner`; "anything"
+        for kinds of owners without a rule."""
         method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
@@ -88,20 +88,20 @@ class Invocation:
         self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
-        """A call of an object of which nothing is known."""
+        """The value of a call of an object about which nothing is known: "anything"."""
         self._escape()
         return UNKNOWN
 
     # of the project
 
     def _function(self, callee: Atom) -> Value:
-        """A call of a function or a bound method of the project."""
+        """The possible values of a call of a function or a bound method of the project."""
         function: Function = callee.subject
         self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
         return self.get((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
-        """A call of a class of the project, which makes an object: the arguments go into the
+        """The object that a call of a class of the project makes. The arguments go into the
         parameters of `__init__`."""
         instance = of("instance", callee.subject)
         # without an `__init__` in the project, no code of the project gets the arguments
@@ -112,7 +112,8 @@ class Invocation:
         return instance
 
     def _instance(self, callee: Atom) -> Value:
-        """A call of an object of a class of the project."""
+        """The possible values of a call of an object of a class of the project; "anything" if
+        the class has no method for that."""
         # PyTorch calls `forward`, Keras `call`, and a class without a framework has `__call__`
         for name in _FORWARD:
             method = callee.subject.method(name)
@@ -123,7 +124,7 @@ class Invocation:
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
         """Puts the arguments into the parameters of a function. If `is_bound`, the first
-        parameter is the object itself, and gets none of them."""
+        parameter is the object itself, and gets no argument."""
         function.has_callers = True
         # the object itself is put into its parameter where the method is found
         names = function.positional[is_bound:]
@@ -150,7 +151,7 @@ class Invocation:
     # of packages outside
 
     def _model(self, callee: Atom) -> Value:
-        """A call of a layer or model of a framework."""
+        """The possible values of a call of a layer or model of a framework."""
         self._escape()
         return knowledge.output_of(callee.subject) or UNKNOWN
 
@@ -191,7 +192,7 @@ class Invocation:
 
     def _spawn(self) -> Value:
         """`torch.multiprocessing.spawn(function, args)`, which calls the function in each
-        process, with the rank and `args` as arguments."""
+        process, with the rank and `args` as arguments, and returns None."""
         arguments = self._argument(1, "args", tuple_of([]))
         for atom in self.first:
             if atom.kind != "function":
@@ -264,12 +265,13 @@ class Invocation:
     # of methods
 
     def _attribute(self, owner: Atom, name: str) -> Value:
-        """A method that is found like any attribute: of a module, of a class or object of the
-        project, or of a name outside it."""
+        """The possible values of a call of a method that is found like any attribute: of a
+        module, of a class or object of the project, or of a name outside it."""
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_anything(self, owner: Atom, name: str) -> Value:
-        """A method of an object about which nothing is known."""
+        """The possible values of a call of a method of an object about which nothing is
+        known."""
         self._escape()
         # the call may be one of any method of this name in the project, which then gets the
         # arguments
@@ -281,8 +283,8 @@ class Invocation:
         return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
-        """A method of an object of a class of the project, or of the framework's class that it
-        derives from."""
+        """The possible values of a call of a method of an object of a class of the project. The
+        class of the project, or the framework's class from which it derives, has the method."""
         cls: Class = owner.subject
         # in Lightning and d2l: it sets an attribute for each argument of the calling method,
         # which it finds by the caller's frame
@@ -303,14 +305,15 @@ class Invocation:
         return self._attribute(owner, name)
 
     def _method_of_model(self, owner: Atom, name: str) -> Value:
-        """A method of a layer, a model or an optimizer of a framework."""
+        """The possible values of a call of a method of a layer, a model or an optimizer of a
+        framework."""
         if name in ("parameters", "trainable_weights", "buffers"):
             return self.list_of(self.node, TENSOR)
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
-        """A method of a tensor: one whose result depends on its arguments, or one in the
-        tables."""
+        """The possible values of a call of a method of a tensor; "anything" for a method that
+        is in no table."""
         has_arguments = bool(self.values or self.node.keywords)
         # with an axis they give values and indices in PyTorch, and a tensor elsewhere
         if name in ("max", "min"):
@@ -323,17 +326,19 @@ class Invocation:
         return knowledge.TENSOR_METHODS.get(name, UNKNOWN)
 
     def _method_of_array(self, owner: Atom, name: str) -> Value:
-        """A method of an array on the host; all others are taken to return arrays."""
+        """The possible values of a call of a method of an array on the host. All methods except
+        `item` are taken to return arrays."""
         return FLOAT if name == "item" else ARRAY
 
     def _method_of_text(self, owner: Atom, name: str) -> Value:
-        """A method of a string."""
+        """The possible values of a call of a method of a string."""
         if name == "format":
             return filled_text(pattern_of(self.node.func.value), self.node)  # type: ignore[attr-defined]
         return knowledge.TEXT_METHODS.get(name, STR)
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
-        """A method of a list or dict, which may change the items."""
+        """The possible values of a call of a method of a list or dict. The method may add
+        items."""
         items = "items", owner.subject
         match name:
             # the last argument of each of them is the item
@@ -363,7 +368,8 @@ class Invocation:
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
-        """A method of an `argparse.ArgumentParser` or of a group in it."""
+        """The possible values of a call of a method of an `argparse.ArgumentParser`, or of a
+        group in it."""
         namespace = of("namespace", owner.subject)
         match name:
             case "parse_args":
@@ -402,8 +408,8 @@ class Invocation:
         self.put(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
-        """A method of an object that a function outside the project has returned;
-        `owner.subject` is the function's full name."""
+        """The possible values of a call of a method of an object that a function outside the
+        project has returned; `owner.subject` is the function's full name."""
         match owner.subject, name:
             case "accelerate.Accelerator", "prepare":
                 return self.first if len(self.values) == 1 else tuple_of(self.values)
@@ -459,7 +465,7 @@ def _collate_atom(atom: Atom) -> Value:
 
 
 def _constant(node: ast.expr | None) -> Any:
-    """The value of a literal; None for any other expression, or for none."""
+    """The value of a literal; None for any other expression, or if `node` is None."""
     return node.value if isinstance(node, ast.Constant) else None
 
 

@@ -23,18 +23,20 @@ from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 
 Task = PythonModule | Function
-"""The unit that is interpreted at one time."""
+"""The unit that is interpreted at one time: the code of a module outside its functions, or one
+function."""
 
 MOST_READINGS: Final = 100
 """How often a module or a function is interpreted before the values that it hands on are taken
-for anything. In PyTorch's torchtitan and in Keras, none needed more than 10."""
+for "anything". In PyTorch's torchtitan and in Keras, none needed more than 10."""
 
 
 class Cells:
-    """The cells of a project, and the modules and functions that have read each of them.
+    """The cells of a project, and for each cell the modules and functions that have read it.
 
-    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times. Whatever
-    they put into a cell from then on counts as "anything", so that the analysis ends.
+    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times. Every value
+    that such a task puts into a cell from then on counts as "anything", so that the analysis
+    ends.
     """
 
     def __init__(self) -> None:
@@ -49,13 +51,13 @@ class Cells:
         self._attributes: defaultdict[Class, dict[str, None]] = defaultdict(dict)
 
     def give_up(self, value: Value) -> None:
-        """Lets everything that can be reached from a value be anything. `Inference` has the
-        implementation."""
+        """Treats everything that can be reached from a value as "anything". `Inference`
+        implements this method."""
         raise NotImplementedError
 
     def get(self, key: Any) -> Value:
-        """The value of a cell, empty if nobody has put one there; notes that the current task
-        has read it."""
+        """The value of a cell, empty if nothing has been put into it. Notes that the current
+        task has read the cell."""
         # an empty cell counts as read too: its first value has to make the reader run again
         self._readers[key].setdefault(self.reader)
         return self.values.get(key, NOTHING)
@@ -107,14 +109,15 @@ class Cells:
     # containers
 
     def list_of(self, key: Any, items: Value) -> Value:
-        """The value of a list with these items among others. `key` is the node that makes it,
-        or another key of its own, under which the items of all lists from that place are
-        collected."""
+        """Adds `items` to the possible items of the lists with this key, and returns the value
+        of such a list. `key` is the node that makes the list, or another key for the place
+        where it is made: all lists made there share their items."""
         self.put(("items", key), items)
         return of("list", key)
 
     def dict_of(self, key: Any, items: Value) -> Value:
-        """The value of a dict with these items, as `list_of` has it. Keys are not followed."""
+        """The same as `list_of`, for a dict: `items` are its possible values. Keys are not
+        followed."""
         self.put(("items", key), items)
         return of("dict", key)
 
@@ -130,8 +133,8 @@ class Cells:
     # attributes
 
     def attribute_of(self, cls: Class, name: str) -> tuple[str, Class, str]:
-        """The key of the cell for an attribute of the objects of a class; related classes share
-        it."""
+        """The key of the cell for an attribute of the objects of a class. Classes related by
+        inheritance share the cell."""
         family = cls.family()
         # for `unite`, which has to move the cell when two families become one
         self._attributes[family].setdefault(name)

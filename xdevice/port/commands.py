@@ -34,10 +34,10 @@ _FILE = click.Path(path_type=Path)
 def _refuse_other_suffixes(
     ctx: click.Context, param: click.Parameter, path: Path | None
 ) -> Path | None:
-    """The callback of `--report`: returns the path if its suffix is that of a format.
+    """The callback of `--report`: returns the path, or None without the option.
 
     Raises:
-        click.BadParameter: the path ends in something else.
+        click.BadParameter: if the path does not end in .json, .txt or .html.
     """
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
         raise click.BadParameter(
@@ -53,7 +53,7 @@ def _read_version(
     the option.
 
     Raises:
-        click.BadParameter: the text names no release.
+        click.BadParameter: if the text names no release.
     """
     from .words import version
 
@@ -65,7 +65,8 @@ def _read_version(
 
 def _goal(command: Command) -> Command:
     """Decorates a command with the options `--to` and `--torch-minimum`, which say which words
-    are written. The command gets both together as its argument `goal`."""
+    are written. The command gets both options together, as the `Goal` in its argument
+    `goal`."""
 
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
@@ -96,9 +97,10 @@ def _goal(command: Command) -> Command:
 
 
 def _project(command: Command) -> Command:
-    """Decorates a command with the arguments and options that `scan` and `port` share. They are
-    used up here: the files are read and judged, and the command gets the result as its argument
-    `examined`. The report is written before the command runs, because `port` changes files."""
+    """Decorates a command with the arguments and options that `scan` and `port` share. The
+    decorator reads and judges the files, writes the report, and passes the result to the
+    command as its argument `examined`. The report is written before the command runs, because
+    `port` changes files."""
 
     @functools.wraps(command)
     def with_examined(
@@ -328,6 +330,7 @@ def lint(
         # leaves out findings that the revision or the baseline had already, and joins guarded
         # findings with their tests
         def narrow(findings: list[Finding]) -> list[Finding]:
+            """Returns the findings to show."""
             if revision is not None:
                 findings = rules.only_added(findings, revision, root)
             elif baseline is not None:
@@ -446,7 +449,7 @@ def _show_needs(examined: Examined) -> bool:
 
 def _end(examined: Examined, status: int) -> NoReturn:
     """Prints to standard error which files cannot be read, and exits: with `status`, or with 2
-    if there are any."""
+    if there are such files."""
     for path, why in examined.unreadable:
         click.echo(f"{path}: not read: {why}", err=True)
     sys.exit(2 if examined.unreadable else status)

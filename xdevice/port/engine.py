@@ -32,11 +32,11 @@ from .words import USUAL, Goal, Version, version
 class Examined:
     """The result of `examine`. `sites` are sorted; `unreadable` holds (path, why).
 
-    `root`, `only`, `backend` and `goal` are the arguments of `examine`. `port(source)` is the
-    file as the command would write it. After `examine`, every expression of `PythonModule.tree`
-    that is reached has an attribute `means`, the set of its possible values (see `values`),
-    which rules of lint may read. `unsettled` names the functions and modules whose values did
-    not converge, and were therefore taken for "anything".
+    `root`, `only`, `backend` and `goal` are the arguments of `examine`. After `examine`, every
+    expression of `PythonModule.tree` that is reached has an attribute `means`: its value, a set
+    of atoms (see `values`). Rules of lint may read this attribute. `unsettled` names the
+    functions and modules whose values did not converge, and which were therefore taken for
+    "anything".
     """
 
     root: Path
@@ -65,8 +65,8 @@ class Examined:
         return self.rewrite(source, sites) if sites else source.raw
 
     def rewrite(self, source: Source, sites: list[Site]) -> bytes:
-        """The bytes of a file with some of its sites rewritten, and with the imports that they
-        need."""
+        """The bytes of a file after rewriting these sites, inserting the imports that their new
+        text needs, and removing the imports that lose their last use."""
         edits = {edit for site in sites for edit in site.edits}
         # only imports that lose their last use to these edits
         for module in source.modules:
@@ -74,12 +74,13 @@ class Examined:
         return source.rewrite(edits | self.import_edits(source, sites))
 
     def vendor_sites(self, source: Source) -> list[Site]:
-        """The sites for which the file will still need one vendor's devices after `port`."""
+        """The sites of a file that will still need one vendor's devices after `port`: open
+        sites that name a vendor."""
         return [site for site in self.of(source) if site.verdict == "open" and site.vendor]
 
     def needed_torch(self, source: Source) -> Version | None:
-        """The oldest release of PyTorch that has all words which `port` writes into a file;
-        None if any release has them."""
+        """The oldest release of PyTorch that has all the words that `port` writes into a file;
+        None if every release has them."""
         return max(
             (version(site.since) for site in self.of(source) if site.since and site.after),
             default=None,
@@ -134,12 +135,13 @@ def examine(
     """Reads all files under the paths as one project, and returns them with a verdict for each
     site.
 
-    `only` is the level of `port --only`. Imports are resolved from the folder `root`, and paths
-    are shown relative to it; by default it is the folder that all paths share or, if that is a
-    package, the folder around it. `backend` is the name for `set_backend`, by default the one
-    framework that a file uses. `goal` says which words are written, and `progress` is called as
-    the work goes on. The path "-" is a script on the standard input. Files that cannot be read
-    are listed in `unreadable`.
+    `only` is the level of `port --only`: sites with a weaker grade stay open. Imports are
+    resolved from the folder `root`, and paths are shown relative to it; by default, `root` is
+    the folder that all paths share or, if that is a package, the folder around it. `backend` is
+    the name to write into each file's `set_backend` call; if it is None, the framework that the
+    file imports, provided that it imports only one. `goal` says which words are written, and
+    `progress` is called as the work goes on. The path "-" is a script on the standard input.
+    Files that cannot be read are listed in `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
@@ -205,7 +207,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
 
 
 def _name_of_task(task: Task) -> str:
-    """The name of a module or function in messages: its path, and the name of a function."""
+    """The name of a module or function in messages: the path of its file and, for a function,
+    the name."""
     return (
         task.source.path
         if isinstance(task, PythonModule)
@@ -214,8 +217,9 @@ def _name_of_task(task: Task) -> str:
 
 
 def _merge(one: Site, other: Site) -> Site:
-    """Merges the judgements of several tabs on the same use. If verdict and edits agree, the
-    result has the weaker of the two grades; if the edits differ, the site is open."""
+    """Returns one site for the judgements of two tabs on the same use: the one with the weaker
+    grade if verdict and edits agree, and the open one if neither has edits. If the edits
+    differ, the new site is open."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
         # the grades are listed from the strongest on; a site without one counts as stronger
@@ -232,7 +236,8 @@ def _merge(one: Site, other: Site) -> Site:
 
 
 def _at_level(site: Site, only: Grade) -> Site:
-    """The site, or an open one in its place if its grade is weaker than `--only` allows."""
+    """The site itself, or an open copy if its grade is weaker than `only`, the level of
+    `--only`."""
     # the edits stay, so that the report can say what a lower level would write
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
         return site
@@ -240,7 +245,8 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 
 def _after(source: Source, site: Site) -> str:
-    """The new text of a site's expression, with the edits of this site alone."""
+    """The new text of a site's expression after the edits of this site alone, with the code
+    around the expression if the edits replace that, too."""
     # an edit may reach beyond the expression, such as one that also replaces the `len(...)`
     # around it
     end = source.offset(*site.end)
@@ -273,9 +279,9 @@ def _sets_current(module: PythonModule, inference: Inference) -> bool:
 
 
 def _common_folder(paths: list[Path]) -> Path:
-    """The folder that all paths share; if that is in a package, the folder around the package,
-    from which the modules of the package import each other. The standard input counts as a file
-    in the current folder if it is the only path."""
+    """The folder that all paths share. If this folder is in a package, the result is the folder
+    around the outermost package: imports are resolved from there. The standard input counts as
+    a file in the current folder if it is the only path."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
     root = Path(os.path.commonpath(resolved))

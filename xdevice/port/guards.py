@@ -15,8 +15,9 @@ Env = dict[str, Value]
 """The possible values of the names at one place of a program."""
 Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
-"""A key of environments that is not the name of a variable. Its value is empty if a test has
-shown that there is a GPU, and None otherwise, so that branches join it like a variable."""
+"""A key of environments that is not the name of a variable. Its value is the empty set if a
+test has shown that there is a GPU, and `NONE` otherwise, so that branches join it like a
+variable."""
 
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
@@ -63,8 +64,8 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
     """Returns the expression that a test is about, and a function that tells which atoms the
-    expression cannot be if the test is true (or false, if not `is_true`). (None, a function
-    that is always False) if the test is not understood."""
+    expression cannot be if the test is true (or false, if not `is_true`). Returns None and a
+    function that is always False if the test is not understood."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             # `x is None` that is true, or `x is not None` that is false
@@ -101,11 +102,12 @@ def _named_kinds(node: ast.expr) -> set[str]:
 def guarded_by(
     test: ast.AST, parents: Parents, passed: frozenset[str] = frozenset()
 ) -> list[ast.AST]:
-    """The code that runs only if an expression is true.
+    """The code that runs only if the expression `test` is true; an empty list if there is none.
 
     That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that
     leaves the block, code that a decorator skips, and code guarded by a name to which the
-    result is assigned. `passed` are the names that were followed already.
+    result is assigned. `parents` has the parent of each node, and `passed` are the names that
+    were followed already.
     """
     # from the test outwards; `is_true` tells whether `node` is true when the test is
     guarded: list[ast.AST] = []
@@ -151,8 +153,8 @@ def guarded_by(
 
 
 def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
-    """Whether a comparison is true when there is no such device: `device_count() == 0`,
-    `x.device.type != "cuda"`."""
+    """Whether a comparison with the operator `op` and the right side `right` is true if there
+    is no such device, as in `device_count() == 0`, `x.device.type != "cuda"`."""
     is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
     return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
 
@@ -181,8 +183,9 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
 def _guarded_by_name(
     target: ast.expr, name: str, parents: Parents, passed: frozenset[str]
 ) -> list[ast.AST]:
-    """The code guarded by tests of a name: `target` is where it is assigned, and `name` its
-    text. Tests of a variable are searched in its function, those of an attribute in the whole
+    """The code guarded by tests of a variable or attribute: `target` is the node to which it is
+    assigned, `name` its source text, and `passed` are the names that were followed already.
+    Tests of a variable are searched for in its function, and tests of an attribute in the whole
     module."""
     scope: ast.AST = target
     # an attribute may be tested anywhere in the module, a variable only in its function
@@ -201,14 +204,14 @@ def _guarded_by_name(
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides
-    CUDA."""
+    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor other
+    than NVIDIA."""
     return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node check a release: then the old name there already has its
-    new word in another branch."""
+    """Whether the tests around a node check a release of a framework. Another branch then has
+    the new word already."""
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 
 
@@ -245,8 +248,8 @@ def last_name(node: ast.AST) -> str:
 
 
 def known_at(node: ast.expr, parents: Parents) -> Value:
-    """The possible values of an expression at its place. For an attribute such as `args.gpu`
-    they are without None if a test around it excludes that."""
+    """The possible values of an expression at its place. For an attribute such as `args.gpu`,
+    None is left out if a test around the expression excludes it."""
     means = means_of(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
@@ -301,8 +304,9 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
 
 
 def joined(one: Env | None, other: Env | None) -> Env | None:
-    """Returns the facts that hold where two paths of a program meet. None stands for a path
-    that never gets there, and is returned if neither does."""
+    """Returns the environment at a place where two paths of a program meet. `one` and `other`
+    are the environments at the ends of the paths, None for a path that never gets there.
+    Returns None if neither path does."""
     if one is None or other is None:
         return one if other is None else other
     # neither path has changed anything, which is usual
@@ -318,8 +322,8 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
 
 
 def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
-    """Whether a test compares the number of GPUs so that it is true only if there is one, such
-    as `device_count() > 0`. `full_name` returns the full name of an expression."""
+    """Whether a test compares the number of GPUs with a number and is true only if there is a
+    GPU, such as `device_count() > 0`. `full_name` returns the full name of an expression."""
     match test:
         case ast.Compare(
             left=ast.Call(func=func),
@@ -333,8 +337,8 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
-    """Whether the tab of a module is among those of a test such as `tab.selected("mxnet",
-    "jax")`; None for any other test, or in a module without a tab."""
+    """Whether a test such as `tab.selected("mxnet", "jax")` names the tab of the module; None
+    for any other test, or if the module has no tab."""
     if (
         module.tab is None
         or not isinstance(test, ast.Call)

@@ -31,8 +31,8 @@ class Idiom:
 def _calls(
     code: str, rule: str, text: str, names: str, why: str = "", link: str = ""
 ) -> dict[str, Idiom]:
-    """A table of idioms with these full names, which are separated by white space, and
-    otherwise the same fields."""
+    """A table of idioms by full name. `names` are the full names, separated by white space; all
+    idioms share the other fields."""
     idioms = {}
     for name in names.split():
         shown = re.sub(r"^d2l\.\w+\.", "d2l.", name)  # the same in all of d2l's tabs
@@ -41,7 +41,8 @@ def _calls(
 
 
 def _methods(code: str, rule: str, text: str, names: str, why: str = "") -> dict[str, Idiom]:
-    """A table of idioms for methods with these names, which are separated by white space."""
+    """A table of idioms of methods by name. `names` are separated by white space; all idioms
+    share the other fields."""
     return {name: Idiom(f".{name}()", code, rule, text, why) for name in names.split()}
 
 
@@ -252,4 +253,4 @@ SETS_CURRENT: Final = set(
     horovod.torch.init
     """.split()
 )
-"""Calls after which "cuda" without an index may mean another GPU than the first."""
+"""Calls after which "cuda" without an index may mean a GPU other than the first."""

@@ -30,9 +30,9 @@ from .values import (
 class Inference(Cells):
     """The facts about a project.
 
-    `functions` and `classes` are those of the project, by their nodes; `loop_ends` holds what
-    was known at the end of each loop when it was last read. The interpreter inherits from this
-    class.
+    `functions` and `classes` map the nodes of the project's definitions to their `Function` or
+    `Class`; `loop_ends` maps each loop to the environment at its end when the loop was last
+    read. The interpreter inherits from this class.
     """
 
     def __init__(self, project: Project) -> None:
@@ -49,14 +49,15 @@ class Inference(Cells):
 
     def escape(self, value: Value) -> None:
         """Notes that the functions in a value are passed to code outside the project, which may
-        call them with anything. Their parameters are opened later, by `infer`."""
+        call them with anything. `infer` later opens their parameters (see `open`)."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
 
     def give_up(self, value: Value) -> None:
-        """Lets everything that can be reached from a value be anything, because the value is no
-        longer followed: functions may be called with anything, and lists may hold anything."""
+        """Treats everything that can be reached from a value as "anything", because the value
+        is no longer followed: functions may be called with anything, and lists and dicts may
+        hold anything."""
         for atom in value:
             match atom.kind:
                 case "function" | "bound":
@@ -71,7 +72,9 @@ class Inference(Cells):
                     self.give_up(union(*atom.subject))
 
     def open(self, function: Function) -> None:
-        """Lets a function be called with anything that its annotations allow."""
+        """Notes that code outside the project may call a function: adds to each parameter,
+        except the receiver, the values that its annotation allows, or "anything" if these are
+        not known."""
         function.is_open = function.has_callers = True
         for arg in function.args:
             if arg.arg != function.receiver:
@@ -81,8 +84,8 @@ class Inference(Cells):
                 )
 
     def foreign(self, name: str) -> Value:
-        """The value of a full name outside the project. Each name has one value, which all its
-        uses share."""
+        """The value of a full name outside the project. All uses of a name share one `Value`
+        object."""
         value = self._foreign.get(name)
         if value is None:
             value = self._foreign[name] = of("foreign", name)
@@ -107,8 +110,8 @@ class Inference(Cells):
         return ""
 
     def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
-        """The values that an annotation allows; None without an annotation, or if it names a
-        type that no table has."""
+        """The values that an annotation allows; None if there is no annotation, or if it names
+        a type that is in no table of `knowledge`."""
         match node:
             # `None`, or a type in quotes
             case ast.Constant(value=value):
@@ -125,8 +128,8 @@ class Inference(Cells):
         return knowledge.PLAIN_TYPES.get(name) or knowledge.TYPES.get(name)
 
     def _annotated_name(self, node: ast.expr | None, module: PythonModule) -> str:
-        """The full name of the type that an annotation names, by the imports of its module; ""
-        for an annotation in another form."""
+        """The full name of the type that an annotation names, resolved through its module's
+        imports; "" if the annotation is neither a name nor a dotted name."""
         match node:
             case ast.Attribute(value=owner, attr=name):
                 return f"{self._annotated_name(owner, module)}.{name}"
@@ -145,7 +148,9 @@ class Inference(Cells):
         return self.foreign(name) if module is None else of("module", module)
 
     def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
-        """The value of `from origin import name` in the module `asker`."""
+        """The value of `from origin import name` in the module `asker`: that of a name or
+        module of the project, or a foreign name; empty if the project's module has no value for
+        the name yet."""
         module = self._other_module(origin, asker)
         inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
         if module is not None:
@@ -156,8 +161,9 @@ class Inference(Cells):
         return self.foreign(f"{origin}.{name}") if inner is None else of("module", inner)
 
     def _other_module(self, name: str, asker: PythonModule) -> PythonModule | None:
-        """The module of the project that `asker` imports under this name; None for one outside
-        the project, or for itself. Notes the import in `imports`."""
+        """The module of the project that `asker` imports under this name; None if the module is
+        outside the project, or is `asker` itself. Notes the import in `imports`, for both
+        modules."""
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
@@ -167,8 +173,9 @@ class Inference(Cells):
         return module
 
     def global_name(self, module: PythonModule, name: str) -> Value:
-        """The value of a global name of a module: its own, or one from a module of which it
-        imports everything (`from m import *`)."""
+        """The value of a global name of a module: its own value, together with those in the
+        modules from which it imports everything (`from m import *`); empty if the name has
+        none."""
         value = self.get((module, name))
         for star in self.get((module, "*")):
             if star.kind == "module":
@@ -178,8 +185,8 @@ class Inference(Cells):
     # the attributes and items of values
 
     def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
-        """The possible values of the attribute of this name of an atom; `node` is the
-        expression that reads it."""
+        """The possible values of the attribute `name` of an atom; "anything" for kinds of atoms
+        without a rule. `node` is the expression that reads the attribute."""
         match atom.kind:
             case "foreign":
                 return self.foreign(f"{atom.subject}.{name}")
@@ -204,7 +211,8 @@ class Inference(Cells):
         return UNKNOWN
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
-        """The possible values of an attribute of a module of the project."""
+        """The possible values of an attribute of a module of the project: of a global name, or
+        the module of this name inside a package. Empty if there is neither."""
         value = self.get((module, name))
         # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has
         # imported it
@@ -215,7 +223,7 @@ class Inference(Cells):
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
         """The possible values of an attribute of a class of the project, of its objects, or of
-        `super()`. A property gives what it returns."""
+        `super()`. For a property, they are the values that it returns."""
         cls: Class = atom.subject
         values = self.get(self.attribute_of(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
@@ -275,7 +283,7 @@ class Inference(Cells):
 
     def item_of(self, atom: Atom) -> Value:
         """The possible values of an item of an atom: of a list, a data set, or an object with
-        `__getitem__`; anything for others."""
+        `__getitem__`; "anything" for other atoms."""
         if atom == Atom("result", "dataset"):
             return tuple_of([TENSOR, TENSOR])
         if atom.kind == "list":
@@ -296,7 +304,7 @@ def _is_inner_class(atom: Atom, name: str) -> bool:
 
 
 def _only_atom(node: ast.AST) -> Atom:
-    """The one atom that an expression may be; "anything" if it may be several, or is not known
-    yet."""
+    """The one atom that an expression can be; `ANYTHING` if it can be several, or nothing is
+    known about it yet."""
     means = means_of(node)
     return next(iter(means)) if len(means) == 1 else ANYTHING

@@ -93,9 +93,10 @@ class Interpreter(Inference):
     env: Env
     """The facts about the names before the statement that is read."""
     owner: Class | None
-    """The class whose body is read."""
+    """The class whose body is read; None outside the bodies of classes."""
     _left_loops: list[list[Env]]
-    """For each loop around: what is known at its `break`s and `continue`s."""
+    """For each loop around the statement, the outermost first: the environments at its `break`s
+    and `continue`s."""
 
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
@@ -144,9 +145,9 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads statements one after the other, beginning with `env`, up to one after which
-        nothing is reached. Returns the environment at the end, or None if that is never
-        reached."""
+        """Reads statements one after the other, beginning with the environment `env`, and stops
+        after a statement behind which nothing is reached. Returns the environment at the end of
+        the block, or None if the end is never reached."""
         for statement in body:
             # after `return`, `raise` and the like: what follows keeps no `means`, so no rule
             # looks at it
@@ -164,8 +165,8 @@ class Interpreter(Inference):
         return self.env
 
     def _expression(self, node: ast.Expr) -> Env | None:
-        """An expression as a statement; nothing is reached after `sys.exit()` and its
-        relatives."""
+        """Evaluates an expression that is a statement. Returns None for a call that ends the
+        program, such as `sys.exit()`, because nothing is reached after it."""
         self.evaluate(node.value)
         call = node.value
         if isinstance(call, ast.Call) and self.full_name(call.func) in _END_OF_PROGRAM:
@@ -186,8 +187,8 @@ class Interpreter(Inference):
         return self.env
 
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
-        """`a: int = value`, or a field of a class without a value, whose annotation says what
-        it may be."""
+        """`a: int = value`: binds the target to the value. A field of a class without a value
+        is bound to the values that its annotation allows."""
         # the value counts, not the annotation: that may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
@@ -242,6 +243,7 @@ class Interpreter(Inference):
 
         # the items are evaluated once, before the first round; the variable is bound in each
         def read_body() -> Env | None:
+            """Reads one round, and returns the environment at its end."""
             self.bind(node.target, items)
             return self._block(node.body, self.env)
 
@@ -251,6 +253,7 @@ class Interpreter(Inference):
         """Reads the body, with what the test tells, until nothing changes, and then `else`."""
 
         def read_body() -> Env | None:
+            """Reads one round, and returns the environment at its end."""
             self.evaluate(node.test)
             return self._block(node.body, narrowed(node.test, self.env, True))
 
@@ -259,8 +262,8 @@ class Interpreter(Inference):
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
         """Returns the environment at the end of a loop. `read_body` reads one round, and is
         called until the environment no longer changes. The first round begins with what was
-        known when this loop was last read, so that an inner loop is usually read only once in
-        each round of the outer one."""
+        known at the end of the loop when this loop was last read, so that an inner loop is
+        usually read only once in each round of the outer one."""
         ends = self.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
@@ -349,7 +352,8 @@ class Interpreter(Inference):
         return self.env
 
     def _import(self, node: ast.Import) -> Env:
-        """`import a.b` and `import a.b as c`."""
+        """`import a.b` and `import a.b as c`: binds `a` to the package, or `c` to the module in
+        it."""
         for alias in node.names:
             # the first binds `a` to the package, the second `c` to the module in it
             package = alias.name.split(".")[0]
@@ -361,7 +365,8 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        """`from a import b` and `from a import *`."""
+        """`from a import b`, which binds `b`, and `from a import *`, which only notes the
+        module."""
         origin = origin_of(node, self.module)
         for alias in node.names:
             # the names are looked up in the other module when they are read (`global_name`)
@@ -445,7 +450,7 @@ class Interpreter(Inference):
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
         """The value of a function with a decorator: `value`, the value without it, if the
         decorator is known to return a function with the same arguments and results; else
-        anything."""
+        "anything"."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
@@ -512,7 +517,7 @@ class Interpreter(Inference):
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
         """Gives a value to the target of an assignment; with `is_inner`, to the variable of a
-        comprehension, which nothing outside it can read."""
+        comprehension, which no code outside the comprehension can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
             case ast.Name() if is_inner:
@@ -533,9 +538,9 @@ class Interpreter(Inference):
                         self.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
-        """Binds the items of a value to several targets, as `a, b = value` does. The items of a
-        tuple with as many items are told apart; of anything else, each target may get any
-        item."""
+        """Binds the items of a value to several targets, as `a, b = value` does. If the value
+        is a tuple with as many items as there are targets, each target gets its own item;
+        otherwise each may get any item."""
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
@@ -582,7 +587,8 @@ class Interpreter(Inference):
 
     def _name(self, node: ast.Name) -> Value:
         """The possible values of a name, which is looked up as Python does it: in the function,
-        in the functions around it, in the module, and among the builtins."""
+        in the functions around it, in the module, and among the builtins. Empty if the value is
+        not known yet, and "anything" for a name that is bound nowhere."""
         # a local name, or a global in the code of the module itself
         if node.id in self.env:
             return self.env[node.id]
@@ -606,7 +612,8 @@ class Interpreter(Inference):
     # expressions
 
     def _other_expression(self, node: ast.expr) -> Value:
-        """An expression of which nothing is known, such as a slice."""
+        """The value of an expression about which nothing is known, such as a slice:
+        "anything"."""
         self._evaluate_parts(node)
         return UNKNOWN
 
@@ -621,7 +628,8 @@ class Interpreter(Inference):
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
-        """The value of an f-string: a device's name if it can be one, else any string."""
+        """The value of an f-string: the name of a device if the f-string can give one, else any
+        string."""
         pattern = ""
         for part in node.values:
             self.evaluate(part)
@@ -691,7 +699,8 @@ class Interpreter(Inference):
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
-        """The value of `left op right`, also of `left op= right`."""
+        """The value of `left op right` or `left op= right`; empty as long as one side is not
+        known."""
         # one side is not known yet, and values only grow: a guess could not be taken back later
         if not left or not right:
             return NOTHING
@@ -771,7 +780,7 @@ class Interpreter(Inference):
         return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
-        """The value of `(x, y)`; with a star in it, it is treated as a list."""
+        """The value of `(x, y)`; a tuple with a star in it is treated as a list."""
         values = [self.evaluate(item) for item in node.elts]
         # a star adds an unknown number of items, so that positions mean nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):

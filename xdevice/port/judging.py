@@ -37,19 +37,21 @@ class Judgement:
 
 
 def left_open(why: str, code: str = "") -> Judgement:
-    """The judgement that a use stays as it is, and a person has to look at it."""
+    """The judgement that a use stays as it is, and a person has to look at it. `code` is the
+    code of the reason; if it is "", reports show that of the idiom."""
     return Judgement("open", why, code)
 
 
 def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judgement:
-    """The judgement that edits are right by the project's own text. `consumed` are nodes inside
-    the use that are rewritten with it, and are no sites themselves."""
+    """The judgement that the project's own text proves the edits to be right. `consumed` are
+    nodes inside the use that are rewritten with it, and are no sites themselves. `since` is the
+    release of PyTorch that the new text needs, "" for any."""
     return Judgement("rewritten", why, "", "proven", edits, since, consumed)
 
 
 def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
-    """The judgement that edits rest on an assumption, and the new text raises if that is wrong.
-    `code` says what is not proven: usually the argument."""
+    """The judgement that the edits rest on an assumption: if it is wrong, the new text raises
+    an error. `code` says what is not proven: usually the argument."""
     return Judgement("rewritten", why, code, "safe", edits, since)
 
 
@@ -64,17 +66,19 @@ OTHER_GPU: Final = left_open("set_device may have chosen a GPU other than the fi
 
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
-"""CUDA's own handles of streams and events, and streams that stay CUDA's: a stream of
-`torch.cuda` is not equal to the same stream in PyTorch's own class."""
+"""The names of CUDA's own handles of streams and events, and of functions and classes that
+return CUDA's own streams. An object of `torch.cuda` is not equal to the object of PyTorch's own
+class for the same stream."""
 
 
 class JudgedModule:
     """A module whose uses of devices are judged, with the facts that the rules need.
 
-    `text_origins` and `device_origins` are the nodes of the project that choose devices or
-    their names which are turned into text, or are passed as devices (`text_flow.origins`).
-    `sets_current` tells whether the program may set the current device, so that "cuda" may be
-    another GPU than the first.
+    `text_origins` and `device_origins` are nodes of the whole project that choose a device or
+    its name (see `text_flow.origins`): in `text_origins`, the device or name is turned into
+    text somewhere, and in `device_origins`, it is passed to a function that takes a device.
+    `sets_current` tells whether the program may set the current device; "cuda" may then mean a
+    GPU other than the first. `goal` says which words are written.
     """
 
     def __init__(
@@ -108,8 +112,8 @@ class JudgedModule:
 
     @cached_property
     def torch_name(self) -> str:
-        """The name that the module has for PyTorch: "torch" unless it imports it under another
-        one."""
+        """The name under which the module imports PyTorch; "torch" if it has no `import torch
+        as ...`."""
         for node in self.nodes:
             # `import torch as th`
             for alias in node.names if isinstance(node, ast.Import) else ():
@@ -118,31 +122,32 @@ class JudgedModule:
         return "torch"
 
     def reads(self, names: set[str]) -> bool:
-        """Whether the module has an attribute of one of these names."""
+        """Whether the code of the module uses an attribute with one of these names."""
         return any(
             isinstance(node, ast.Attribute) and node.attr in names for node in self.nodes
         )
 
     @property
     def asks_xdevice(self) -> bool:
-        """Whether new text may ask xdevice, which answers for the one framework of the file."""
+        """Whether new text may call functions of xdevice that ask the selected framework: if
+        the target is "xdevice", and the file imports exactly one framework."""
         return self.goal.target == "xdevice" and len(self.frameworks) == 1
 
     @property
     def available(self) -> str:
-        """The text of a test whether there is a GPU."""
+        """The text of an expression that tests whether there is a GPU."""
         return "xdevice.num_gpus() > 0" if self.asks_xdevice else self.named(AVAILABLE)
 
     @property
     def accelerator(self) -> str:
-        """The text of an expression for the GPU without an index. If the machine has none, its
-        value is None, or a device on which nothing can be made."""
+        """The text of an expression for the GPU without an index. On a machine without a GPU,
+        the value of the expression is None, or a device on which nothing can be made."""
         return "xdevice.native.gpu()" if self.asks_xdevice else self.named(ACCELERATOR)
 
     @property
     def current_gpu(self) -> str:
-        """The text of an expression for the GPU that `set_device` has chosen: PyTorch takes a
-        device without an index for it. "" for modules that work with another framework, or with
+        """The text of an expression for the GPU that `set_device` has chosen, which is what a
+        device without an index means in PyTorch. "" for modules that use another framework, or
         several."""
         return (
             f"{self.torch_name}.device(xdevice.native.gpu().type)"
@@ -152,21 +157,22 @@ class JudgedModule:
 
     @property
     def accelerator_name(self) -> str:
-        """The text of an expression for the type of the current accelerator as a string, "cuda"
-        on CUDA, which is compared with `device.type`."""
+        """The text of an expression for the type of the current accelerator as a string ("cuda"
+        on CUDA). The new text compares `device.type` with this string."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
 
     def named(self, text: str) -> str:
-        """A text with `torch` in it, changed to the name that the module has for PyTorch."""
+        """Returns `text` with each `torch.` changed to the name under which the module imports
+        PyTorch."""
         return re.sub(r"\btorch\.", f"{self.torch_name}.", text)
 
     def has_uses(self, node: ast.AST) -> bool:
-        """Whether an expression is a use of a device, or has one in it. `JudgedSites` has the
-        implementation."""
+        """Whether an expression is a use of a device, or contains one. `JudgedSites` implements
+        this method."""
         raise NotImplementedError
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around a node, from its parent to the module."""
+        """The nodes around a node, from its parent outwards to the module."""
         while node in self.parents:
             node = self.parents[node]
             yield node
@@ -212,7 +218,8 @@ class Use:
 
     @property
     def parent(self) -> ast.AST | None:
-        """The node around the use."""
+        """The node directly around the use; None only for the module itself, which is never a
+        use."""
         return self.module.parents.get(self.node)
 
     @property
@@ -227,8 +234,8 @@ class Use:
 
     @property
     def indent(self) -> str | None:
-        """The white space before a use that has its lines for itself, apart from a comment;
-        None if other code is on them."""
+        """The white space before a use that is alone on its lines, except for a comment behind
+        it; None if other code is on these lines."""
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
@@ -237,23 +244,23 @@ class Use:
 
     @property
     def receiver(self) -> ast.expr:
-        """The object whose method is called."""
+        """The expression for the object whose method is called; only for calls of methods."""
         return self.node.func.value  # type: ignore[no-any-return]
 
     @property
     def method(self) -> str:
-        """The name of the called method."""
+        """The name of the called method; only for calls of methods."""
         return self.node.func.attr  # type: ignore[no-any-return]
 
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
-        """An edit of this use, whose rank makes it come before the edits of uses inside this
-        one."""
+        """The edit that replaces the bytes from `start` to `end` by a text. Its rank puts it
+        before the edits of uses inside this one."""
         return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
-        """Replaces the whole use, or another node, by a text."""
+        """The edits that replace the whole use, or another node, by a text."""
         # the rank is that of the node, which may be larger than the use, or inside it
         start, end = self.span(node or self.node)
         return (Edit(start, -end, end, text),)
@@ -261,14 +268,15 @@ class Use:
     def replace_around(
         self, part: ast.AST, before: str, after: str, node: ast.AST | None = None
     ) -> Edits:
-        """Replaces the text before and behind one part of the use, or of another node; the part
-        itself stays, with the edits in it."""
+        """The edits that replace the text before and behind one part of the use, or of another
+        node. The part itself stays, and may have edits of its own."""
         start, end = self.span(node or self.node)
         part_start, part_end = self.span(part)
         return Edit(start, -end, part_start, before), Edit(part_end, -end, end, after)
 
     def rename(self, text: str) -> Edits:
-        """Replaces the name of the called function, and leaves the arguments as they are."""
+        """The edits that replace the name of the called function, and leave the arguments as
+        they are."""
         return (self.edit(*self.span(self.node.func), text),)
 
     @property
@@ -277,20 +285,22 @@ class Use:
         return self.rename(self.idiom.text)
 
     def rename_with_bracket(self, text: str) -> Edit:
-        """Replaces the name of the called function and the opening bracket behind it."""
+        """The edit that replaces the name of the called function and the opening bracket behind
+        it."""
         start, end = self.span(self.node.func)
         return self.edit(start, self.find(b"(", end) + 1, text)
 
     def drop(self, keyword: ast.keyword) -> Edit:
-        """Removes a keyword argument and the comma before it."""
+        """The edit that removes a keyword argument and the comma before it."""
         start, end = self.span(keyword)
         return self.edit(self.module.source.text.rindex(b",", 0, start), end, "")
 
     def call_with_receiver(
         self, word: str, upto: int, text: str = "", comma: str = ","
     ) -> Edits:
-        """Turns `x.method(...)` into `word(x, ...)`: everything from the dot to the position
-        `upto` becomes `comma` and `text`. Comments and line breaks in between are kept."""
+        """The edits that turn `x.method(...)` into `word(x, ...)`: everything from the dot to
+        the position `upto` becomes `comma` and `text`. Comments and line breaks in between are
+        kept."""
         start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
         # comments and line breaks between the dot and the argument; the spaces go
@@ -307,8 +317,8 @@ class Use:
     def move_to(
         self, device: ast.expr, word: str = "xdevice.to_device", maker: str = ""
     ) -> Edits:
-        """Turns `x.method(device)` into `word(x, device)`, or into `word(x, maker(device))` if
-        `maker` names a function that makes a device from an index."""
+        """The edits that turn `x.method(device)` into `word(x, device)`, or into `word(x,
+        maker(device))` if `maker` names a function that makes a device from an index."""
         text = f"{maker}(" if maker else ""
         edits = self.call_with_receiver(word, self.span(device)[0], text)
         return (*edits, self.close_bracket(device)) if maker else edits
@@ -330,13 +340,13 @@ class Use:
 
     @property
     def dot(self) -> int:
-        """The position of the dot in `value.attr`, after the brackets and comments of the
-        value."""
+        """The offset of the dot in `value.attr`, behind any brackets and comments that follow
+        the value."""
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:
-        """The next position of a mark, from `at` on, that is not in a comment. There must be
-        one."""
+        """The offset of the next `mark` that is not in a comment, from the offset `at` on. The
+        text must contain one."""
         match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(
             self.module.source.text, at
         )
@@ -345,7 +355,7 @@ class Use:
 
 
 def text_of(node: ast.AST | None) -> str | None:
-    """The string that a literal is; None for any other expression, or for none."""
+    """The value of a string literal; None for any other expression, or if `node` is None."""
     return (
         node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
     )

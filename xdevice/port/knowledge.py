@@ -45,11 +45,13 @@ _PARTS: Final = {
     **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
     "gluoncv.torch": "torch",
 }
-"""Modules that belong to a different framework than the rest of their package."""
+"""The frameworks of modules that belong to a different framework than the rest of their
+package."""
 
 
 def framework_of(full: str) -> str | None:
-    """The framework that a full name such as "torch.nn.Linear" belongs to; None if to none."""
+    """The framework that a full name such as "torch.nn.Linear" belongs to; None if it belongs
+    to no framework."""
     two = ".".join(full.split(".")[:2])
     return _PARTS.get(two) or FRAMEWORKS.get(full.split(".")[0])
 
@@ -311,7 +313,7 @@ TENSOR_METHODS: Final[dict[str, Value]] = {
 """The results of a tensor's methods. `max`, `min` and `size` are left out, because their
 results depend on the arguments."""
 TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "tolist": UNKNOWN}
-"""The values of the items, for methods of a tensor that return lists."""
+"""The methods of a tensor that return lists, with the possible values of the items."""
 TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
     **dict.fromkeys(("device", "ctx", "context", "place"), of("device")),
@@ -344,7 +346,8 @@ function and the name of the attribute."""
 GLUONS_OUTPUT: Final = of("result", "mxnet.gluon.output")
 """The result of calling a model of a Gluon model zoo: an MXNet array, or several."""
 DECORDS_ARRAY: Final = of("result", "decord.array")
-"""A decord array on the host, whose methods have the names of those of MXNet's arrays."""
+"""A decord array on the host, which has methods with the same names as those of MXNet's
+arrays."""
 
 
 def result(full: str) -> Value | None:
@@ -372,8 +375,8 @@ def result(full: str) -> Value | None:
 
 
 def output_of(full: str) -> Value | None:
-    """The value of a call of an object of a framework's layer class with this full name; None
-    if it is not known."""
+    """The value that a call of a layer returns; None if it is not known. `full` is the full
+    name of the class, or of the function that made a whole model."""
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT

@@ -58,7 +58,8 @@ class Change(NamedTuple):
 class Finding:
     """One place that a rule has found. `line`, `col` and `end` are positions in the file, from
     1 and in characters; `cell` is the number of the notebook's cell, None in other files.
-    `text` is the first line with single spaces, by which a baseline recognizes the finding."""
+    `text` is the first line, with single spaces instead of other white space; a baseline
+    recognizes the finding by this text."""
 
     path: str
     line: int
@@ -79,8 +80,8 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, int, int, str]:
-        """The path, the position and the code: by these findings are sorted, and two tabs'
-        findings are the same."""
+        """The path, the position and the code. Findings are sorted by this key, and findings of
+        two tabs with the same key count as one."""
         return self.path, self.line, self.col, self.code
 
 
@@ -105,17 +106,18 @@ class Choice(NamedTuple):
         return code.startswith(self.select) if self.select else RULES[code].on
 
     def needs_engine(self) -> bool:
-        """Whether the rule XD212 is selected, which alone needs the values of expressions
-        across the project; finding these takes far longer than all other rules."""
+        """Whether the rule XD212 is selected, the only rule that needs the values of
+        expressions across the project. Finding these values takes far longer than running all
+        other rules."""
         # without `select` it does not run, because it is off by default
         return "XD212".startswith(self.select or "-")
 
     def with_options(self, select: str | None, ignore: str | None) -> Choice:
-        """This choice, read from the settings, with the options of a command: `--select`
-        replaces the settings' codes, and `--ignore` adds to them.
+        """A copy of this choice with the options of a command: `--select` replaces the selected
+        codes, and `--ignore` adds to the ignored ones. None or "" changes nothing.
 
         Raises:
-            OptionError: an option names a code that does not exist.
+            OptionError: if an option names a code that does not exist.
         """
         selected = codes(select, "--select") if select else self.select
         return self._replace(
@@ -134,7 +136,7 @@ def codes(text: str, of: str) -> tuple[str, ...]:
     whole code, or the prefix of several. `of` names the option in the message.
 
     Raises:
-        OptionError: no code has this prefix.
+        OptionError: if one of these is not the beginning of any code.
     """
     beginnings = tuple(filter(None, re.split(r"[,\s]+", text)))
     for beginning in beginnings:
@@ -154,7 +156,9 @@ def configure(root: Path) -> Choice:
     there is no such section.
 
     Raises:
-        OptionError: the file is not TOML, the section is wrong, or Python is older than 3.11.
+        OptionError: if the file is not TOML, the section is wrong, or Python is older than
+            3.11.
+        OSError: if the file cannot be read.
     """
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
@@ -193,7 +197,7 @@ def _list_codes(setting: Any, of: str) -> tuple[str, ...]:
     """The codes in a list of the settings. `of` names the setting in the message.
 
     Raises:
-        OptionError: the setting is no list of strings, or has an unknown code.
+        OptionError: if the setting is not a list of strings, or has an unknown code.
     """
     if not isinstance(setting, list) or not all(isinstance(code, str) for code in setting):
         raise OptionError(f"{of}: expected a list of codes such as ['XD202'], got {setting!r}")
@@ -204,10 +208,10 @@ def _list_codes(setting: Any, of: str) -> tuple[str, ...]:
 
 
 def findings(source: Source, choice: Choice) -> list[Finding]:
-    """The findings in a file, sorted by position. A finding that two tabs share comes once.
+    """The findings in a file, sorted by position. A finding that two tabs share is listed once.
 
     Raises:
-        OptionError: a comment names a code that does not exist.
+        OptionError: if a comment names a code that does not exist.
     """
     # by key, so that two tabs' findings of the same code become one
     chosen = {
@@ -261,9 +265,8 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, in which those that are only reached behind a test for vendor-specific
-    devices have become part of that test's finding. They stay as they are if the test is not
-    among the findings."""
+    """The findings. Those that are reached only behind a test for vendor-specific devices
+    become part of the finding for that test, unless the test is not among the findings."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}
@@ -279,7 +282,7 @@ def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
 
 def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
     """The finding of a test, with a message that names the lines of the findings that it
-    guards. Without such findings it stays as it is."""
+    guards. If `guarded` is empty, returns `test` itself."""
     if not guarded:
         return test
     lines = sorted({finding.line for finding in guarded})
@@ -295,7 +298,8 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
     """The first and the last line of the statement around a node; for a compound statement,
-    only the lines before its body. `parents` has the parent of each node."""
+    only the lines before its body. If the node is not on these lines, as in a decorator, the
+    lines of the node itself. `parents` has the parent of each node."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
@@ -309,9 +313,8 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """The findings, each with the edits by which `port` would fix it, if it would. Those in
-    notebooks get none, because edits of a cell's code have no place in the file, which is
-    JSON."""
+    """The findings. Those that `port` would fix get its edits as `fix`, except in notebooks:
+    edits of a cell's code have no place in the file, which is JSON."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)
@@ -323,20 +326,20 @@ def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Find
 
 
 def _change(source: Source, edit: Edit) -> Change:
-    """An edit in offsets as one in lines and columns."""
+    """Converts an edit with offsets to one with lines and columns."""
     return Change(_at(source, edit.start), _at(source, edit.end), edit.text)
 
 
 def _at(source: Source, offset: int) -> Place:
-    """The line and the column of an offset, from 1 and in characters."""
+    """The line and the column of an offset: both from 1, the column in characters."""
     line, col = source.position(offset)
     return line, column(source, line, col)
 
 
 def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
-    """The site whose rewriting fixes a finding; None if there is none. It ends or begins where
-    the finding does, or one of its edits replaces the finding with the code around it, as in
-    `"cuda" if torch.cuda.is_available() else "cpu"`."""
+    """The site whose rewriting fixes a finding; None if there is no such site. The site ends or
+    begins where the finding does, or one of its edits replaces the finding with the code around
+    it, as in `"cuda" if torch.cuda.is_available() else "cpu"`."""
     if finding.code not in lint_rules.BY_PORT:
         return None
     first, last = finding.part
@@ -354,9 +357,9 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
 
 
 def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
-    """The new bytes of the files in which `port` rewrites findings, or others that these guard,
-    by file. Streams and events of a file are rewritten together or not at all, because
-    PyTorch's do not mix with CUDA's."""
+    """The new bytes of the files in which `port` rewrites these findings, or code that they
+    guard, by file; other files are left out. The streams and events of a file are rewritten
+    together or not at all, because PyTorch's streams do not mix with CUDA's."""
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).extend((finding, *finding.behind))
@@ -385,12 +388,13 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
 def _complete(
     test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None
 ) -> None:
-    """Completes `sites`, which are to be rewritten, for a finding that is a test.
+    """Completes the list `sites`, which are to be rewritten, for a finding that is a test.
 
     Adds the sites that the test guards and lint does not report, as in `"cuda" if
     torch.cuda.is_available() else "cpu"`. Removes the test instead if it guards code that
     stays, because a test for any vendor's devices must not lead to code for one vendor. `own`
-    is the site of the test itself, and `all_sites` are those of the file.
+    is the site of the test itself, and `all_sites` are those of the file. Nothing changes if
+    `own` is None, or is not among `sites`.
     """
     if own is None or own not in sites:
         return
@@ -433,7 +437,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
     """The comments of a file that ignore findings, each with the lines for which it holds.
 
     Raises:
-        OptionError: a comment names a code that does not exist.
+        OptionError: if a comment names a code that does not exist.
     """
     opened: _Ignore | None = None
     for line, comment in _comments(source):
@@ -458,8 +462,8 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 
 
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
-    """The comments of a file, each with its line in `Source.text`; none if nothing in the file
-    looks like one of ours."""
+    """The comments of a file, each with its line in `Source.text`; none if the file does not
+    contain "xdevice:". Cells that are not Python are read up to the error."""
     # most files have no such comment, and reading tokens takes long
     if b"xdevice:" not in source.text:
         return
@@ -473,7 +477,8 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
-    """Whether a comment ignores a finding. All comments that do so are marked as used."""
+    """Whether one of the comments `ignores` applies to a finding. All comments that apply are
+    marked as used."""
     is_ignored = False
     for ignore in ignores:
         # one line in common is enough, so that the comment may be on any line of the statement
@@ -513,9 +518,9 @@ def _unused_ignores(
 
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
-    """Whether a comment that has ignored nothing may be reported: whether all rules that it is
-    for were run. A rule that was not run may need the comment. One without codes is for all
-    rules that are on by default."""
+    """Whether a comment that has ignored nothing may be reported. All rules to which it applies
+    must have been run, because a rule that was not run may need the comment. A comment without
+    codes applies to all rules that are on by default."""
     # a comment may give a prefix, such as XD2, and is then for all codes that begin with it
     return all(
         choice.takes(code, path)
@@ -544,11 +549,11 @@ def baseline(findings: Iterable[Finding]) -> str:
 
 
 def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
-    """The findings that a baseline does not have. If a line occurs more often than in the
-    baseline, the last ones are new.
+    """The findings that the baseline in `file` does not have. If a line has more findings of a
+    code than the baseline counts, the last ones are new.
 
     Raises:
-        OptionError: the file cannot be read, or is not a baseline.
+        OptionError: if the file cannot be read, or is not a baseline.
     """
     try:
         left: Counter[tuple[str, str, str]] = Counter()
@@ -569,19 +574,19 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
 
 
 def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
-    """The findings in statements with a line that was added since a revision, and in files that
-    Git does not track yet. `root` is the folder to which the paths of the findings are
+    """The findings in statements that contain a line added since a Git revision, and in files
+    that Git does not track yet. `root` is the folder to which the paths of the findings are
     relative.
 
     Raises:
-        OptionError: Git does not know the revision, or is not installed.
+        OptionError: if Git does not know the revision, or is not installed.
     """
     text = _git(
         root,
         "diff",
         "-U0",
         # the user's settings (diff.mnemonicPrefix, diff.noprefix, diff.interHunkContext and a
-        # textconv for notebooks) would give other names, or other numbers of lines
+        # textconv for notebooks) could change the paths and the line numbers
         "--src-prefix=a/",
         "--dst-prefix=b/",
         "--inter-hunk-context=0",
@@ -593,7 +598,7 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
         "--",
         ".",
     )
-    added = set()  # (path, line)
+    added = set()  # (path, number of an added line, from 1)
     path = ""
     # not splitlines(), which also splits at form feeds inside a line
     for line in text.split("\n"):
@@ -623,7 +628,7 @@ def _git(root: Path, *arguments: str) -> str:
     """The output of a Git command that is run in a folder.
 
     Raises:
-        OptionError: the command fails, or Git is not installed.
+        OptionError: if the command fails, or Git is not installed.
     """
     # without this setting, Git writes names that are not ASCII with escapes, in quotes
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]

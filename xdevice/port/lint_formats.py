@@ -37,8 +37,8 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
-    """A text for such a command: the value of a property, in which a colon or a comma would end
-    it, or the message behind the properties."""
+    """Escapes a text for a command of GitHub's workflows: the value of a property, which a
+    colon or a comma would end, or the message behind the properties if not `is_value`."""
     # as escapeProperty and escapeData do in https://github.com/actions/toolkit; % first,
     # because the others insert it
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
@@ -46,8 +46,8 @@ def _escape(text: str, is_value: bool = True) -> str:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """A JSON object with a list of the findings, whose keys are documented in
-    docs/reference/lint.md."""
+    """The text of a JSON object with a list of the findings. docs/reference/lint.md documents
+    the keys."""
     names = ("path", "line", "col", "end", "cell", "code", "message")
     rows = [{name: getattr(finding, name) for name in names} for finding in findings]
     return _write({"tool": "xdevice", "version": installed_version(), "findings": rows})
@@ -74,7 +74,7 @@ def sarif(findings: Sequence[Finding]) -> str:
 
 
 def _write(document: object) -> str:
-    """A document as JSON, with a line end."""
+    """A document as the text of a JSON file, with a line end."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -104,7 +104,7 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
-    """The part of a file from one line and column up to another, as SARIF has it."""
+    """The SARIF region from one line and column up to another."""
     return {
         "startLine": start[0],
         "startColumn": start[1],

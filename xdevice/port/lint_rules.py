@@ -21,8 +21,8 @@ from .values import TENSOR, means_of
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""The results of a rule for one node: each is a code and a message, and perhaps the node inside
-that they are about."""
+"""The results of a rule for one node: each is a code and a message, and perhaps the inner node
+that `port` would rewrite."""
 _Check = Callable[["_View", Any], Found]
 
 
@@ -156,9 +156,9 @@ have it in another file."""
 @dataclass(frozen=True)
 class Hit:
     """A finding of a rule: `node` is the place, and `text` the message. `part` is the node that
-    `port` would rewrite: the same, or one inside. `guard` is the test for one vendor's devices
-    behind which the node is, None if there is none; `guarded` are the nodes that are reached
-    only if this node is true."""
+    `port` would rewrite: `node` itself, or a node inside it. `guard` is the test for one
+    vendor's devices behind which the node is, None if there is none; `guarded` are the nodes
+    that are reached only if this node is true."""
 
     code: str
     node: ast.AST
@@ -194,8 +194,9 @@ def hits(module: PythonModule) -> Iterator[Hit]:
 
 
 def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
-    """Returns a dict from each node that is reached only behind a test which is a finding
-    itself to that test; if there are several, to the outermost one."""
+    """Returns a dict that maps each guarded node to its test. A node is guarded if it is
+    reached only behind a test that is a finding itself; if there are several, the outermost one
+    counts."""
     guards: dict[ast.AST, ast.AST] = {}
     for hit in all_hits:  # the outer ones first
         if hit.code in _GUARDED:
@@ -249,7 +250,7 @@ class _View:
                 return
 
     def is_guarded(self, node: ast.AST) -> bool:
-        """Whether a node is in a branch, of `if` or of a conditional expression, whose test
+        """Whether a node is in a branch of an `if` or of a conditional expression whose test
         mentions devices."""
         for outer, child in self.above(node):
             match outer:
@@ -260,13 +261,13 @@ class _View:
         return False
 
     def framework(self) -> str:
-        """The one framework that the module imports; "" if there are none or several."""
+        """The framework that the module imports; "" if it imports none or several."""
         names = {name.partition(".")[0] for name in self.imports.values()} & _FRAMEWORKS
         return names.pop() if len(names) == 1 else ""
 
 
 def _speaks_of_devices(test: ast.expr) -> bool:
-    """Whether a name or a string in a test suggests that it is about devices."""
+    """Whether a name or a string in a test suggests that the test is about devices."""
     return any(_GUARD.search(last_name(node)) for node in ast.walk(test))
 
 
@@ -285,8 +286,8 @@ def _method(call: ast.Call) -> str:
 
 
 def _hard_coded(view: _View, call: ast.Call) -> Found:
-    """XD202: a string literal that names a device as an argument, unless a test of devices is
-    around the call."""
+    """Yields XD202 for a string literal that is an argument and names a device, unless the call
+    is in a branch whose test mentions devices."""
     name = view.full(call.func)
     devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
     # `x.to("cuda")`, but not a function `to` of a module
@@ -306,7 +307,8 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 
 
 def _collectives(view: _View, call: ast.Call) -> Found:
-    """XD217: `init_process_group("nccl")`, with the collectives of NVIDIA's GPUs."""
+    """Yields XD217 for `init_process_group("nccl")`, which chooses the collectives of NVIDIA's
+    GPUs."""
     name = 'torch.distributed.init_process_group("nccl")'
     if view.full(call.func) == name.partition("(")[0]:
         for node in [
@@ -318,7 +320,8 @@ def _collectives(view: _View, call: ast.Call) -> Found:
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
-    """XD218: `x.cuda()`. Also XD203, if the program uses several GPUs and never calls
+    """Yields XD218 for `x.cuda()`, unless tests around the call tell vendors apart. Also yields
+    XD203 if the call has no arguments, and the program uses several GPUs and never calls
     `set_device`."""
     match call.func:
         # a full name means a function of a module, such as `tvm.cuda()`
@@ -340,7 +343,7 @@ def _is_bare(call: ast.Call) -> bool:
 
 
 def _load(view: _View, call: ast.Call) -> Found:
-    """XD205: `torch.load(file)` without `map_location`."""
+    """Yields XD205 for `torch.load(file)` without `map_location`."""
     # None is the name of `**options`, which may contain map_location
     has_place = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
@@ -353,7 +356,7 @@ def _load(view: _View, call: ast.Call) -> Found:
 
 
 def _early_copy(view: _View, call: ast.Call) -> Found:
-    """XD204: `x.to("cpu", non_blocking=True)`."""
+    """Yields XD204 for `x.to("cpu", non_blocking=True)` and `x.cpu(non_blocking=True)`."""
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     target = call.args[0] if call.args else keywords.get("device")
     method = _method(call)
@@ -368,7 +371,7 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
 
 
 def _one_of_several(view: _View, call: ast.Call) -> Found:
-    """XD207: `torch.cuda.synchronize()` in a program that uses several GPUs."""
+    """Yields XD207 for `torch.cuda.synchronize()` in a program that uses several GPUs."""
     if _is_bare(call) and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
         yield (
             "XD207",
@@ -377,8 +380,8 @@ def _one_of_several(view: _View, call: ast.Call) -> Found:
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
-    """XD208: `x.item()` and the like in a loop that trains; XD402 if an `if` inside the loop is
-    around it."""
+    """Yields XD208 for `x.item()` and the like in a loop that trains, or XD402 if the call is
+    behind an `if` inside the loop."""
     # without a framework, `.item()` is a method of NumPy, which waits for nothing
     if _method(call) not in _READS or call.args or not view.framework():
         return
@@ -407,8 +410,7 @@ def _is_on_host(node: ast.expr) -> bool:
 
 
 def _trains(loop: Any) -> bool:
-    """Whether a loop contains a backward pass, which is not in another loop or function inside
-    it."""
+    """Whether a loop contains a backward pass that is not in an inner loop or function."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
         # neither these nodes nor those inside them
@@ -425,8 +427,8 @@ def _trains(loop: Any) -> bool:
 
 
 def _thrown_away(view: _View, statement: ast.Expr) -> Found:
-    """XD212: `x.to(d)` as a statement, which does nothing to a tensor. Only this rule needs the
-    engine, which finds the values of expressions."""
+    """Yields XD212 for `x.to(d)` as a statement, which does nothing to a tensor. Only this rule
+    needs the engine, which finds the values of expressions."""
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
             # without the engine nothing is known about the receiver, and nothing is found
@@ -438,8 +440,8 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
-    """XD217 for CUDA-only names that have a neutral word, and XD219 for those that have
-    none."""
+    """Yields XD217 for a CUDA-only name that has a neutral word, and XD219 for a CUDA-only name
+    that has none."""
     name = view.full(node)
     asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
     if (
@@ -473,9 +475,9 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code is about CUDA on purpose: by the name of its path or of a class around it,
-    because setup.py decides what to build, or because tests around it ask for the release or
-    for other vendors."""
+    """Whether code is about CUDA on purpose: if its path or a class around it has "cuda" in the
+    name, if it is in setup.py, which decides what to build, or if tests around it check a
+    release or name other vendors."""
     path = view.module.source.path
     places, inner = [path], node
     while inner in view.parents:
@@ -497,8 +499,8 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 
 def _compare(view: _View, node: ast.Compare) -> Found:
-    """XD217: `device.type == "cuda"`. XD211: `"cuda" in device`, which looks for a part of the
-    name."""
+    """Yields XD217 for `device.type == "cuda"`, and XD211 for `"cuda" in device`, which looks
+    for a part of the name."""
     match node:
         case (
             ast.Compare(
@@ -520,7 +522,7 @@ def _compare(view: _View, node: ast.Compare) -> Found:
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
-    """XD211: `device.startswith("cuda")` and the like."""
+    """Yields XD211 for `device.startswith("cuda")` and the like."""
     match call:
         case ast.Call(
             func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]
@@ -530,7 +532,8 @@ def _ends_with(view: _View, call: ast.Call) -> Found:
 
 
 def _copies_nothing(view: _View, node: ast.With) -> Found:
-    """XD209: `with tf.device(...): y = x`, by which the author wants a copy."""
+    """Yields XD209 for `with tf.device(...): y = x`, which copies nothing, although the author
+    probably expects a copy."""
     match node.body:
         case [ast.Assign(value=ast.Name())] if view.framework() == "tensorflow":
             scope = node.items[0].context_expr
@@ -543,8 +546,8 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
 
 
 def _too_late(view: _View, node: ast.Assign) -> Found:
-    """XD214: `os.environ["CUDA_VISIBLE_DEVICES"] = ...` below the import of a framework, which
-    may have read the variable already."""
+    """Yields XD214 for `os.environ["CUDA_VISIBLE_DEVICES"] = ...` below the import of a
+    framework, which may have read the variable already."""
     match node.targets[0]:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full(owner) != "os.environ":
@@ -569,8 +572,8 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
-    """XD201: `clock() - start` after work for the device, with nothing in between that waits
-    for it."""
+    """Yields XD201 for `clock() - start` after work for the device, if nothing in between waits
+    for the device."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -607,7 +610,8 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
 
 
 def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
-    """XD222: `def f(device="cuda")`, except in code for TensorRT, which is NVIDIA's."""
+    """Yields XD222 for `def f(device="cuda")`, except in code for TensorRT, which runs only on
+    NVIDIA's GPUs."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
@@ -634,7 +638,8 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def _pinned(view: _View, call: ast.Call) -> Found:
-    """XD224: `x.pin_memory()`, unless a test of devices is around it."""
+    """Yields XD224 for `x.pin_memory()`, unless the call is in a branch whose test mentions
+    devices."""
     if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
         yield (
             "XD224",

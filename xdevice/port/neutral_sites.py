@@ -43,13 +43,13 @@ _FILLED: Final = re.compile(rb"""[fF](["'])cuda:""")
 class NeutralSites(JudgedSites):
     """The sites of one module for the target "accelerator".
 
-    Unlike the other target, a string that names CUDA is a site itself, wherever it is, and most
-    methods and functions stay as they are.
+    Unlike for the target "xdevice", a string that names CUDA is a site itself, wherever it is,
+    and most methods and functions stay as they are.
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """The judgement on a call of a method. PyTorch's own methods are right on any device,
-        except `.cuda()`."""
+        """The judgement on a call of a method; None if the call is no use of a device.
+        PyTorch's own methods are right on any device, except `.cuda()`."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
@@ -61,8 +61,8 @@ class NeutralSites(JudgedSites):
         return use, rules_of_words.move(use)
 
     def _of_call(self, use: Use, full_name: str) -> Judgement:
-        """The judgement on a call of a name in the table of calls which is not in the table of
-        words for PyTorch."""
+        """The judgement on a call of a name that is in the table of calls, but not in the table
+        of words for PyTorch."""
         if full_name == "torch.device":
             return self._of_device(use)
         if full_name.startswith(_VENDORS):
@@ -76,8 +76,8 @@ class NeutralSites(JudgedSites):
         return _NEUTRAL
 
     def _of_device(self, use: Use) -> Judgement:
-        """The judgement on `torch.device("cuda")`, which is replaced as a whole. Any other
-        argument is a site of its own, if it names CUDA."""
+        """The judgement on `torch.device("cuda")`, which is replaced as a whole. For any other
+        argument, the call is neutral: a string in it that names CUDA is a site of its own."""
         argument = use.only_argument
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL
@@ -91,8 +91,8 @@ class NeutralSites(JudgedSites):
         return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device=x` and the like; None if the value is a string, which is a
-        site itself."""
+        """The judgement on `device=x` and the like. None for a call with a rule of its own, and
+        for any string but "cpu", because a string that names CUDA is a site itself."""
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
             return None
@@ -101,8 +101,8 @@ class NeutralSites(JudgedSites):
     # strings that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        """The judgement on a string that names CUDA; None for any other string, and for one in
-        a call that is a site."""
+        """The judgement on a string that names CUDA, or on "nccl". None for any other string,
+        and for a string in a call that is a site itself."""
         judged = super()._judge_text(node)
         if judged is not None or "torch" not in self.frameworks:
             return judged
@@ -240,7 +240,7 @@ class NeutralSites(JudgedSites):
 
 
 def _names_device(node: ast.expr) -> bool:
-    """Whether an expression is a device, its name, or its type."""
+    """Whether an expression is known to be a device, or the name or type of a device."""
     if isinstance(node, ast.Attribute) and node.attr in ("type", "device_type"):
         return only(means_of(node.value), ("device",))
     return only(means_of(node), DEVICES)

@@ -18,11 +18,12 @@ def import_edits(
     source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None
 ) -> set[Edit]:
     """The edits that insert the imports which a file needs for its rewritten sites. `backend`
-    is the name for `set_backend`; if it is None, the one framework that the file imports.
+    is the name to write into `set_backend`; if it is None, the framework that the file imports,
+    provided that it imports only one.
 
     `set_backend` goes above the import of the framework: xdevice has to load the framework
     itself for virtual GPUs of Paddle and TensorFlow, and for MXNet with a newer NumPy. It is
-    left out where a file uses several frameworks.
+    left out if no name is known, and in lines that several tabs share.
     """
     edits = set()
     for module in modules:
@@ -56,8 +57,8 @@ def import_edits(
 
 def _lines(module: PythonModule, sites: list[Site], backend: str | None) -> list[str]:
     """The lines to insert: the imports of xdevice and torch, if the new text of the sites uses
-    them and the module does not import them, and `set_backend` with `backend`, unless that is
-    None."""
+    them and the module does not import them. `set_backend(backend)` follows the import of
+    xdevice, unless `backend` is None."""
     written = "".join(edit.text for site in sites for edit in site.edits)
     lines = []
     # a program that imports xdevice already has also chosen its backend
@@ -76,8 +77,8 @@ _OF_CUDA: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
 def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
-    """The edits that remove imports from `torch.cuda` whose last use the edits have
-    rewritten."""
+    """The edits that remove those imports from `torch.cuda` whose last use is rewritten by
+    `edits`; an empty set for a package's `__init__.py`."""
     # other modules may import the name from a package's `__init__.py`
     if module.source.path.endswith("__init__.py"):
         return set()
@@ -101,7 +102,8 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 
 
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
-    """Whether an imported name has uses, and the edits replace all of them."""
+    """Whether an imported name has uses, the edits replace all of them, and no string is equal
+    to the name."""
     nodes, _ = module.walked
     uses = [
         module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name
@@ -121,9 +123,9 @@ def _without(
     gone: set[ast.alias],
     parents: dict[ast.AST, ast.AST],
 ) -> Edit:
-    """The edit that removes the names `gone` from an import; the whole statement with its line
-    if no name is left. A statement that shares its line, or is alone in its block, becomes
-    `pass`."""
+    """The edit that removes the names `gone` from an import. If no name is left, the edit
+    removes the statement with its line; a statement that shares its line, or is alone in its
+    block, becomes `pass`."""
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]

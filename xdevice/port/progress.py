@@ -18,8 +18,8 @@ def unseen(step: str, done: int, total: int) -> None:
 def shown_on_terminal() -> Iterator[Progress]:
     """Shows a bar on standard error while the block runs, and removes it afterwards.
 
-    Yields the `Progress` that moves the bar; one that shows nothing if standard error is not a
-    terminal.
+    Yields the `Progress` that moves the bar; if standard error is not a terminal, a `Progress`
+    that shows nothing.
     """
     from rich.console import Console
     from rich.progress import Progress as Bars
@@ -36,6 +36,7 @@ def shown_on_terminal() -> Iterator[Progress]:
 
         # one bar for all steps: its label and its total change with the step
         def show(step: str, done: int, total: int) -> None:
+            """Moves the bar: the `Progress` for the block."""
             bars.update(bar, description=step, completed=done, total=total)
 
         yield show

@@ -63,13 +63,14 @@ class Function:
     @property
     def receiver(self) -> str | None:
         """The parameter that gets the object on which a method is called (`self`), or the class
-        (`cls`); None for functions, static methods, and methods that take it by a star."""
+        (`cls`); None for functions, static methods, and methods that accept the object through
+        `*args`."""
         return self.positional[0] if self.is_method and self.positional else None
 
 
 def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a function's body. The functions and classes inside it are among them, but
-    not their nodes."""
+    """The nodes of a function's body. The functions and classes defined in it are included, but
+    not the nodes inside them."""
     waiting = list(body)
     for node in waiting:  # which grows meanwhile
         yield node
@@ -125,16 +126,16 @@ class Class:
         self._heirs: set[Class] = set()
 
     def family(self) -> Class:
-        """The class that stands for all classes related by inheritance: the same one for each
-        of them."""
+        """The class that stands for all classes that are related to this one by inheritance.
+        All of them return the same class."""
         cls = self
         while cls.united_with is not None:
             cls = cls.united_with
         return cls
 
     def inherit(self, bases: Sequence[Value]) -> None:
-        """Sets the bases, which are read again when more of the project is known; brings the
-        lineages of this class and its subclasses up to date."""
+        """Sets the bases, and brings the lineages of this class and its subclasses up to date.
+        It is called again when more about the bases is known."""
         self.bases = bases
         for base in self.direct_bases():
             base._heirs.add(self)
@@ -165,7 +166,8 @@ class Class:
 
     def _find_lineage(self, lineages: dict[Class, list[Class]]) -> list[Class]:
         """The class and its direct and indirect bases in the project, in the order in which
-        Python looks for a method. `lineages` are those that were found on the way."""
+        Python looks for a method. `lineages` has the lineage of each class that was visited
+        already, and is filled in here."""
         if self not in lineages:
             # before those of the bases, for classes that inherit in a circle
             lineage = lineages[self] = [self]
@@ -200,9 +202,9 @@ class Class:
 
 
 def classes_in(value: Value) -> list[Class]:
-    """The classes of the project that a value may be, in an order that is the same in each run;
-    of several definitions in one file the last comes first, which may inherit from those
-    above."""
+    """The classes of the project that a value may be, in an order that is the same in each run:
+    by file, and within a file the last definition first, because a later class may inherit from
+    an earlier one."""
     return sorted(
         [atom.subject for atom in value if atom.kind == "class"],
         key=lambda cls: (cls.module.source.path, -cls.node.lineno),
@@ -210,7 +212,7 @@ def classes_in(value: Value) -> list[Class]:
 
 
 class Project:
-    """The modules that are examined together, by which imports are resolved."""
+    """The modules that are examined together. Imports are resolved to these modules."""
 
     def __init__(self, modules: Iterable[PythonModule]) -> None:
         self.modules = list(modules)
@@ -244,8 +246,8 @@ class Project:
 
 
 def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
-    """The full name of the module that `from ..x import y` in the module `asker` means: that of
-    x."""
+    """The full name of the module from which an import in the module `asker` takes names: that
+    of x for `from ..x import y`; "" if that is the root folder."""
     if not node.level:
         return node.module or ""
     parts = asker.name.split(".")
@@ -258,8 +260,9 @@ def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
 
 
 def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
-    """The full names that an import may load: those of the modules, and after `from` also those
-    of the imported names, which may be modules. None for any other node."""
+    """The full names that an import in `module` may load: those of the modules and, for `from`
+    imports, also those of the imported names, which may be modules. An empty list if the node
+    is not an import."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):

@@ -1,5 +1,5 @@
-"""The report of all sites as JSON. Equal projects give equal bytes, in whatever folder they
-are."""
+"""The report of all sites as JSON. Equal projects give equal bytes, whatever folders they are
+in."""
 
 from __future__ import annotations
 
@@ -118,6 +118,6 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
 
 
 def column(source: Source, line: int, col: int) -> int:
-    """A column as editors count, from 1 and in characters, of a column in bytes from 0 (`col`)
-    in a line of `Source.text`."""
+    """Converts a column of a line of `Source.text`, in bytes from 0 (`col`), to a column as
+    editors show it: in characters from 1."""
     return len(source.line_text(line).encode()[:col].decode()) + 1

@@ -54,7 +54,7 @@ class JudgedSites(JudgedModule):
 
     def sites(self) -> Iterator[Site]:
         """The sites of the module. A node that is rewritten together with a site around it is
-        no site of its own."""
+        no site of its own. A module that imports no framework has no sites."""
         # without a framework, `x.cpu()` and the like mean something else
         if not self.frameworks:
             return
@@ -102,6 +102,8 @@ class JudgedSites(JudgedModule):
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
+        """Whether an expression, or a node inside it, is a use; keyword arguments are left
+        out."""
         # not keyword arguments: `device=x` counts as a use, whatever x is
         return any(
             self._judge(inner) is not None
@@ -110,8 +112,8 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
-        """The site of a use with its judgement. A use that could be rewritten stays if
-        something around it forbids that (`_hindrance`)."""
+        """The site of a use with its judgement. A use that could be rewritten stays if the code
+        around it is a reason against the edit (see `_hindrance`)."""
         node, idiom = use.node, use.idiom
         # of a keyword argument, the site is its value
         where: Any = node.value if isinstance(node, ast.keyword) else node
@@ -159,8 +161,8 @@ class JudgedSites(JudgedModule):
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
-        """The judgement on a call: of a name in the tables, of one of d2l's helpers, or of a
-        method."""
+        """The judgement on a call of a name in the tables, of one of d2l's helpers, or of a
+        method; None for any other call."""
         # a parameter that is a function: the callers choose the device, and more of them may be
         # added
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
@@ -213,7 +215,7 @@ class JudgedSites(JudgedModule):
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
         """The judgement on a CUDA-only name that is not called here, but passed on, or is in an
-        annotation."""
+        annotation; None for any other name."""
         parent = self.parents.get(node)
         # a part of a longer name, or a call, which `_judge_call` judges
         if isinstance(parent, ast.Attribute) or (
@@ -271,8 +273,8 @@ class JudgedSites(JudgedModule):
     # uses that are no calls
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device="cuda"` and the like, in calls that have no rule of their
-        own."""
+        """The judgement on `device="cuda"` and the like. None for other keyword arguments, and
+        in calls that have a rule of their own."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
@@ -306,7 +308,8 @@ class JudgedSites(JudgedModule):
 
     def _judge_choice(self, node: ast.IfExp) -> Judged | None:
         """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"` that is no argument
-        of `torch.device`, so that the program keeps a string."""
+        of `torch.device`, so that the program keeps a string; None for any other conditional
+        expression."""
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
@@ -344,7 +347,8 @@ class JudgedSites(JudgedModule):
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
         """The judgement on attributes such as `x.device`, which tell where something is; None
-        if `x` is no tensor or model of a framework."""
+        if `x` is known not to be a tensor or model of a framework, or nothing is known about
+        `x`."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = means_of(node.value)
@@ -383,7 +387,7 @@ class JudgedSites(JudgedModule):
     }
 
     def _is_parameter(self, node: ast.Name) -> bool:
-        """Whether a name is that of a parameter of a function around it."""
+        """Whether a name is a parameter of a function around it."""
         for scope in self.around(node):
             if isinstance(scope, SCOPES):
                 parameters = (arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg))
@@ -394,8 +398,9 @@ class JudgedSites(JudgedModule):
     # reasons against an edit
 
     def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
-        """The judgement that keeps a use of this idiom which could be rewritten, because of the
-        code around it; None if nothing is against the edit."""
+        """The judgement that a use which could be rewritten stays, because of the code around
+        it; None if there is no reason against the edit. `idiom` is the idiom of the use at
+        `node`."""
         around = list(self.around(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
             return Judgement("neutral", "behind a check of the framework's release")
@@ -461,8 +466,8 @@ class JudgedSites(JudgedModule):
 
 
 def _only_chooses(node: ast.AST) -> bool:
-    """Whether a statement or expression only chooses a device or its name, so that it is right
-    for any vendor's device."""
+    """Whether a statement or expression only chooses a device or the name of one, and so is
+    right for any vendor's device."""
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
             return value is not None and _only_chooses(value)

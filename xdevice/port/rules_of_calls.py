@@ -45,17 +45,20 @@ either: `stands_loose` finds these."""
 
 
 def no_word(use: Use) -> Judgement:
-    """For names without a neutral word: the use stays open, for the idiom's reason."""
+    """The judgement on names without a neutral word: the use stays open, for the idiom's
+    reason."""
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
-    """For names that are right on every device, for the idiom's reason."""
+    """The judgement on names that are right on every device: neutral, for the idiom's
+    reason."""
     return Judgement("neutral", use.idiom.why)
 
 
 def renamed(use: Use) -> Judgement:
-    """For names whose neutral word takes the same arguments: only the name changes."""
+    """The judgement on names whose neutral word takes the same arguments: only the name
+    changes."""
     # d2l.numpy(x, y) is a mistake, which is left to its author
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
@@ -63,8 +66,8 @@ def renamed(use: Use) -> Judgement:
 
 
 def replaced(use: Use) -> Judgement:
-    """For calls without arguments, which become the text of the idiom: an expression such as
-    `xdevice.num_gpus() > 0`."""
+    """The judgement on calls without arguments, which become the text of the idiom: an
+    expression such as `xdevice.num_gpus() > 0`."""
     if use.arguments:
         return left_open("the neutral word takes no arguments", "XD166")
     text = use.idiom.text
@@ -74,8 +77,9 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
-    """For `paddle.is_compiled_with_cuda()` and the like: it asks how the framework was built,
-    and the new text asks about the machine, so it is never proven."""
+    """The judgement on `paddle.is_compiled_with_cuda()` and the like: the old call asks how the
+    framework was built, and the new text asks about the machine, so the rewriting is never
+    proven."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
@@ -97,7 +101,8 @@ def stands_loose(use: Use) -> bool:
 
 
 def torch_device(use: Use) -> Judgement:
-    """For `torch.device(text)`, `torch.device(text, index)` and `torch.device(index)`."""
+    """The judgement on `torch.device(text)`, `torch.device(text, index)` and
+    `torch.device(index)`."""
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
             return _by_index(index, use.replace_around(index, f"{_native(name)}(", ")"))
@@ -177,8 +182,9 @@ def names_no_index(node: ast.AST) -> bool:
 
 
 def _has_index(node: ast.AST) -> bool:
-    """Whether a string names a device as the framework prints it: with an index, or "cpu". Of a
-    conditional expression, both sides must do so; f-strings are taken to have an index."""
+    """Whether a string names a device as the framework prints it: with an index, or "cpu". In a
+    conditional expression, both sides must do so. F-strings are taken to have an index; for any
+    other expression, the result is False."""
     if isinstance(node, ast.IfExp):
         return _has_index(node.body) and _has_index(node.orelse)
     text = text_of(node)
@@ -188,10 +194,11 @@ def _has_index(node: ast.AST) -> bool:
 
 
 def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
-    """The judgement on a device without an index, of which `judgement` is right apart from
-    that: xdevice's device has the index 0. This shows if the device is printed, and it is
+    """The judgement on a device without an index. `judgement` does not consider yet that
+    xdevice's device has the index 0: the index shows if the device is printed, and it may mean
     another GPU after `set_device`. In these cases the new text makes a device from the type
-    alone, or the use stays open. `is_gpu` tells whether the use is certain to mean a GPU."""
+    alone, or the use stays open. In all other cases, returns `judgement`. `is_gpu` tells
+    whether the use is certain to mean a GPU."""
     in_text = use.node in use.module.text_origins
     # nobody sees the index
     if not in_text and not use.sets_current:
@@ -214,8 +221,8 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
 
 
 def accelerator(use: Use) -> Judgement:
-    """For `torch.accelerator.current_accelerator()`, which is None without a GPU, where the new
-    text would raise."""
+    """The judgement on `torch.accelerator.current_accelerator()`, which is None without a GPU,
+    where the new text would raise."""
     if use.arguments:
         return OTHER_ARGUMENTS
     # the program may rely on the None
@@ -231,8 +238,8 @@ def accelerator(use: Use) -> Judgement:
 
 
 def device_with_index(use: Use) -> Judgement:
-    """For `mx.gpu(i)` and the like, which return the framework's device with an index. The
-    index may be left out."""
+    """The judgement on `mx.gpu(i)` and the like, which return the framework's device with an
+    index. The index may be left out."""
     if len(use.arguments) > 1 or not use.keywords.keys() <= {"device_id"}:
         return OTHER_ARGUMENTS
     edits = use.renamed
@@ -253,8 +260,8 @@ def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
 
 
 def helper_scope(use: Use) -> Judgement:
-    """For d2l's `try_gpu()` and the like in the TensorFlow tab, which return a scope and not a
-    device."""
+    """The judgement on d2l's `try_gpu()` and the like in the TensorFlow tab, which return a
+    scope and not a device."""
     # outside a `with` statement, the program passes on a scope, and xdevice's function returns
     # a device
     if not isinstance(use.parent, ast.withitem):
@@ -266,9 +273,9 @@ def helper_scope(use: Use) -> Judgement:
 
 
 def scope(use: Use) -> Judgement:
-    """For `tf.device("/GPU:1")`. If there is no such GPU, TensorFlow takes another device, and
-    a `with` block of xdevice would raise. So for a GPU only the argument of `tf.device` is
-    rewritten; a CPU becomes a neutral device."""
+    """The judgement on `tf.device("/GPU:1")`. If there is no such GPU, TensorFlow takes another
+    device, and a `with` block of xdevice would raise. So for a GPU only the argument of
+    `tf.device` is rewritten; a CPU becomes a neutral device."""
     argument = use.only_argument
     before, filled = _filled_in(use, argument)
     # an f-string such as f"/GPU:{i}" is checked with 0 in place of the value
@@ -289,9 +296,9 @@ def scope(use: Use) -> Judgement:
 
 
 def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
-    """The text at the beginning of an f-string, and the one value behind it, which can be
-    written elsewhere unchanged. ("", None) for any other expression, also if a format or a use
-    of a device inside changes the value."""
+    """The text at the beginning of an f-string, and the one expression behind it, which can be
+    written elsewhere unchanged. ("", None) for any other expression, and for an f-string that
+    formats the value, or has a use of a device inside."""
     match node:
         case ast.JoinedStr(
             values=[
@@ -307,8 +314,8 @@ def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
 
 
 def device_list(use: Use) -> Judgement:
-    """For lists of devices, which are rewritten if only the length, the truth value or one item
-    of the list is used."""
+    """The judgement on lists of devices, which are rewritten if only the length, the truth
+    value or one item of the list is used."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
@@ -333,7 +340,7 @@ def device_list(use: Use) -> Judgement:
 
 
 def device_count(use: Use) -> Judgement:
-    """For `jax.device_count("gpu")`, which raises on a machine without GPUs."""
+    """The judgement on `jax.device_count("gpu")`, which raises on a machine without GPUs."""
     # jax.device_count() is 1 on a machine without GPUs
     if text_of(use.only_argument) not in ("gpu", "cuda"):
         return left_open("counts the devices of the default kind, which may be CPUs", "XD155")
@@ -347,8 +354,8 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
-    """For `jax.device_put(x, device)`, which also makes an array from a Python number;
-    `to_device` refuses numbers."""
+    """The judgement on `jax.device_put(x, device)`, which also makes an array from a Python
+    number; `to_device` refuses numbers."""
     # `device_put` also takes shardings, donate and more, which `to_device` does not
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")
@@ -359,8 +366,8 @@ def put_on_device(use: Use) -> Judgement:
 
 
 def current_device(use: Use) -> Judgement:
-    """For `paddle.set_device(device)` as a statement. Elsewhere its result, a Paddle object, is
-    used."""
+    """The judgement on `paddle.set_device(device)` as a statement. Elsewhere its result, a
+    Paddle object, is used."""
     means = means_of(use.only_argument)
     if not use.is_statement or not only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
@@ -373,7 +380,7 @@ def current_device(use: Use) -> Judgement:
 
 
 def wait(use: Use) -> Judgement:
-    """For functions that wait for all devices or for one, and return nothing."""
+    """The judgement on functions that wait for all devices or for one, and return nothing."""
     if not use.is_statement:
         return left_open("its result is used, but sync returns None", "XD163")
     if use.keywords or len(use.args) > 1:
@@ -392,8 +399,8 @@ def wait(use: Use) -> Judgement:
 
 
 def split_and_load(use: Use) -> Judgement:
-    """For MXNet's `split_and_load(data, ctx_list)`. The new word, `split_batch`, has other
-    names for the keywords and always splits the first axis."""
+    """The judgement on MXNet's `split_and_load(data, ctx_list)`. The new word, `split_batch`,
+    has other names for the keywords and always splits the first axis."""
     keywords = use.keywords
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
@@ -416,8 +423,8 @@ def split_and_load(use: Use) -> Judgement:
 
 
 def scatter(use: Use) -> Judgement:
-    """For PyTorch's `scatter(tensor, devices)`, which allows parts of different lengths: hence
-    `even=False`."""
+    """The judgement on PyTorch's `scatter(tensor, devices)`, which allows parts of different
+    lengths: hence `even=False`."""
     if (
         len(use.args) != 2
         or use.keywords
@@ -442,9 +449,9 @@ def _is_list_of_devices(use: Use, means: Value) -> bool:
 
 
 def split_batch(use: Use) -> Judgement:
-    """For d2l's `a, b = split_batch(x, y, devices)`, which returns a list for x and one for y.
-    xdevice's function takes a pair, and returns a pair for each device: `zip(*...)` makes two
-    sequences of these."""
+    """The judgement on d2l's `a, b = split_batch(x, y, devices)`, which returns a list for x
+    and one for y. xdevice's function takes a pair, and returns a pair for each device:
+    `zip(*...)` turns these pairs into two sequences."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )
@@ -460,8 +467,8 @@ def split_batch(use: Use) -> Judgement:
 
 
 def memory(use: Use) -> Judgement:
-    """For Paddle's numbers of allocated bytes, which become attributes of the result of
-    `xdevice.memory(device)`."""
+    """The judgement on Paddle's numbers of allocated bytes, which become attributes of the
+    result of `xdevice.memory(device)`."""
     # without an argument Paddle takes the current GPU
     if not use.arguments:
         if use.sets_current:

@@ -37,8 +37,8 @@ _SAME_ANYWHERE: Final = {
     "long",
     "flatten",
 }
-"""Methods that give the same on the CPU as on a device, so that they may be between `.cpu()`
-and `.numpy()`."""
+"""Methods that give the same result on the CPU as on any other device, so that they may be
+between `.cpu()` and `.numpy()`."""
 # the full name of a dtype, such as "torch.float32"
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
 # names that suggest a model: "net", "my_model", "encoder2"
@@ -48,8 +48,8 @@ _MODEL_NAME: Final = re.compile(
 
 
 def to(use: Use) -> Judgement:
-    """For `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also takes dtypes
-    and tensors."""
+    """The judgement on `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also
+    takes dtypes and tensors."""
     if use.has_stars:
         return STARS
     device = use.arguments[0]
@@ -104,9 +104,9 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def _moved(use: Use, judgement: Judgement) -> Judgement:
-    """Completes the judgement on a move, which so far considers only the argument. The move can
-    be rewritten if its result is used, or if the receiver is a model: a tensor whose move is
-    thrown away stays where it is."""
+    """Completes the judgement on a move: `judgement` considers only the argument of the move.
+    The move can be rewritten if its result is used, or if the receiver is a model: a tensor
+    whose move is thrown away stays where it is."""
     moved = means_of(use.receiver)
     # any other reason says more about the argument, so it is kept
     is_plain = judgement.why == _A_DEVICE
@@ -160,8 +160,8 @@ def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 def to_vendor(use: Use) -> Judgement:
-    """For `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is the function
-    that makes the device."""
+    """The judgement on `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is
+    the function that makes the device."""
     is_known_form = use.keywords.keys() <= {"non_blocking", "device"} and len(use.args) <= 1
     if not is_known_form or use.has_stars:
         return OTHER_ARGUMENTS
@@ -202,8 +202,8 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
     """The judgement on `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for
-    `.numpy()` reads from any device. None if there is no such read around `node`, directly or
-    behind methods in `_SAME_ANYWHERE`."""
+    `.numpy()` reads from any device. None if `node` is not the object of such a read, directly
+    or with methods in `_SAME_ANYWHERE` in between."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None
@@ -227,7 +227,8 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
 
 
 def reset(use: Use) -> Judgement:
-    """For `net.collect_params().reset_ctx(device)`, which moves MXNet parameters in place."""
+    """The judgement on `net.collect_params().reset_ctx(device)`, which moves MXNet parameters
+    in place."""
     if len(use.arguments) != 1:
         return left_open("only the form reset_ctx(device) is rewritten", "XD166")
     (device,) = use.arguments
@@ -240,8 +241,8 @@ def reset(use: Use) -> Judgement:
 
 
 def copy_to(use: Use) -> Judgement:
-    """For `x.copyto(other)`, which copies to a device or into another array, depending on the
-    argument."""
+    """The judgement on `x.copyto(other)`, which copies to a device or into another array,
+    depending on the argument."""
     argument = use.only_argument
     if argument is None:
         return left_open("only the form copyto(device) is rewritten", "XD166")
@@ -254,8 +255,8 @@ def copy_to(use: Use) -> Judgement:
 
 
 def sync(use: Use) -> Judgement:
-    """For `x.wait_to_read()` and `x.block_until_ready()`. The latter returns the array, and
-    `sync` returns None."""
+    """The judgement on `x.wait_to_read()` and `x.block_until_ready()`. The latter returns the
+    array, and `sync` returns None."""
     if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
@@ -264,8 +265,8 @@ def sync(use: Use) -> Judgement:
 
 
 def read(use: Use) -> Judgement:
-    """For `x.numpy()`, `x.item()` and the like, which return an array or a number on the
-    host."""
+    """The judgement on `x.numpy()`, `x.item()` and the like, which return an array or a number
+    on the host."""
     if use.args or use.keywords.keys() not in (set(), {"force"}):
         return OTHER_ARGUMENTS
     means, parent = means_of(use.receiver), use.parent
@@ -326,8 +327,8 @@ def _is_mxnets(use: Use) -> bool:
 
 
 def read_as_list(use: Use) -> Judgement:
-    """For `x.tolist()`, which becomes `to_numpy(x).tolist()`, because no word of xdevice makes
-    a list."""
+    """The judgement on `x.tolist()`, which becomes `to_numpy(x).tolist()`, because no word of
+    xdevice makes a list."""
     means = means_of(use.receiver)
     if only(means, _HOST):
         return _ON_HOST

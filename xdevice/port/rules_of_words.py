@@ -58,8 +58,8 @@ _OF_CUDAS_PROPERTIES: Final = {
     "warp_size",
     "L2_cache_size",
 }
-"""Attributes of `torch.cuda.get_device_properties` that other vendors' modules lack in
-theirs."""
+"""Attributes of the result of `torch.cuda.get_device_properties` that the results of other
+vendors' functions lack."""
 # the parameters of `torch.autocast` and of the gradient scalers
 _OF_AUTOCAST: Final = ("device_type", "dtype", "enabled", "cache_enabled")
 _OF_SCALER: Final = (
@@ -111,7 +111,7 @@ def row_of(full_name: str) -> Row | None:
 
 def word(use: Use, row: Row | None) -> Judgement:
     """The judgement on a use of a name with this row: a call, or the name alone, which is
-    passed on or is an annotation. Without a row there is no word."""
+    passed on or is an annotation. If `row` is None, the use stays open."""
     if row is None:
         return left_open("it has no neutral word")
     # without a word, `differs` is the reason
@@ -163,8 +163,8 @@ def device_type(use: Use) -> str:
 
 
 def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
-    """The edits of a use, with a test for a GPU around the new text if that needs one. `idle`
-    is `Row.idle`: the text of the value without a GPU, or None if no test is needed."""
+    """The edits of a use, with a test for a GPU around the new text if the new text needs one.
+    `idle` is `Row.idle`: the text of the value without a GPU, or None if no test is needed."""
     if idle is None or has_gpu(use):
         return edits
     test = use.module.available
@@ -194,7 +194,7 @@ def _stands_free(use: Use) -> bool:
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
-    """For words that take the same arguments as the name."""
+    """The judgement on words that take the same arguments as the name."""
     if use.has_stars:
         return STARS
     if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
@@ -210,15 +210,15 @@ def _renamed(use: Use, row: Row) -> Judgement:
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
-    """For words that are expressions without arguments."""
+    """The judgement on words that are expressions without arguments."""
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(NAMED, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle))
 
 
 def _event(use: Use, row: Row) -> Judgement:
-    """For `torch.cuda.Event`: `torch.Event` takes keyword arguments only, so positional ones
-    get their names."""
+    """The judgement on `torch.cuda.Event`: `torch.Event` takes keyword arguments only, so
+    positional ones get their names."""
     names = _SETTINGS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
@@ -250,8 +250,8 @@ def _insertions(use: Use, texts: dict[int, str]) -> Edits:
 
 
 def _device_scope(use: Use, row: Row) -> Judgement:
-    """For `torch.cuda.device(x)`, whose argument is an index, a device or its name; the word,
-    `torch.accelerator.device_index`, takes an index only."""
+    """The judgement on `torch.cuda.device(x)`, whose argument is an index, a device or its
+    name; the word, `torch.accelerator.device_index`, takes an index only."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -272,8 +272,8 @@ def _device_scope(use: Use, row: Row) -> Judgement:
 
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
-    """For `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's own streams
-    are scopes themselves."""
+    """The judgement on `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's
+    own streams are scopes themselves."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -296,9 +296,9 @@ def _is_stream(means: Value) -> bool:
 
 
 def _seed(use: Use, row: Row) -> Judgement:
-    """For the functions that seed CUDA's generators. If `torch.manual_seed` has just set the
-    same seed on all devices, the new text calls it again; else it calls the function in the
-    module of the current accelerator."""
+    """The judgement on the functions that seed CUDA's generators. If `torch.manual_seed` has
+    just set the same seed on all devices, the new text calls `torch.manual_seed` again; else it
+    calls the function of the same name in the module of the current accelerator."""
     seed = use.only_argument
     if seed is None:
         return OTHER_ARGUMENTS
@@ -343,8 +343,9 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
 
 
 def _with_device(use: Use, row: Row) -> Judgement:
-    """For functions of mixed precision, which get the type of the current accelerator as an
-    argument. Without one they are disabled, as the old names are without CUDA."""
+    """The judgement on functions of mixed precision, which get the type of the current
+    accelerator as an argument. On a machine without an accelerator, the new text disables mixed
+    precision, as the old names do without CUDA."""
     callee, _, _ = row.accelerator.partition("(")
     name = _SETTINGS[callee][0]  # of the parameter for the device
     names = _SETTINGS[use.called]  # the parameters of the old name
@@ -397,8 +398,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
-    """For `init_process_group("nccl")`: the string becomes a call that returns the collectives
-    of the current accelerator."""
+    """The judgement on `init_process_group("nccl")`: the string becomes a call that returns the
+    collectives of the current accelerator."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":

@@ -10,7 +10,7 @@ Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]
 
 GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
-"""The levels of `port --only`; each one includes those before it.
+"""The levels of `port --only`; each level includes those before it.
 
 "proven": the rewriting follows from the project's own text. "safe": if an assumption is wrong,
 the new text raises at once. "likely": only a name suggests what an object is.
@@ -78,11 +78,11 @@ class Edit:
 
 
 def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
-    """Returns `text` with the edits made, in whatever order they come. They may not overlap;
-    everything outside them stays byte for byte.
+    """Returns `text` after the edits, which may come in any order but must not overlap.
+    Everything outside the edits stays byte for byte.
 
     Raises:
-        ValueError: two edits overlap, which is a fault of xdevice: sites should nest.
+        ValueError: if two edits overlap, which is a fault of xdevice: sites should nest.
     """
     parts, at = [], 0
     # a set, because two sites of a file may need the same edit, such as an import
@@ -99,18 +99,18 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
 @dataclass(eq=False)
 class Site:
     """One use of a device idiom. Sites are sorted by file and position; (file, line, col,
-    idiom) is unique, so that one that several tabs of a d2l text share is counted once.
+    idiom) is unique, so that a use that several tabs of a d2l text share is counted once.
 
     `line` and `col` (bytes, from 0, as `ast` has them) are those of `Source.text`;
     `Source.place(line)` gives the line of the file and, for a notebook, the cell. `idiom` is
     the name of the use in reports, such as ".cuda()", `code` a key of `CODES`, and `why` the
     reason for the verdict. `end` is the line and column behind the expression, `before` its
     text, and `after` its new text (None unless there is a rewriting). `grade` says how sure the
-    rewriting is. A site that is open only because its grade is above the level of `--only` has
-    one, too; it is None if there is no rewriting at all. `since` is the release of PyTorch that
-    the new text needs, "" for any; `vendor` the one whose devices the old text names, "" for
-    none. `link` is the page of the documentation to read, or None; `tabs` are the tabs of a d2l
-    text that share the site.
+    rewriting is. A site that is open only because its grade is weaker than the level of
+    `--only` keeps the grade. `grade` is None if there is no rewriting at all. `since` is the
+    release of PyTorch that the new text needs, "" for any; `vendor` is the vendor whose devices
+    the old text names, "" for none. `link` is the page of the documentation to read, or None;
+    `tabs` are the tabs of a d2l text that share the site.
     """
 
     file: str
@@ -143,7 +143,8 @@ class Site:
 
 
 def grouped(sites: Iterable[Site], key: Callable[[Site], str]) -> dict[str, list[Site]]:
-    """The sites in groups: lists of those with the same `key`, by that key."""
+    """The sites in groups: a dict from each result of `key` to the list of the sites that have
+    it."""
     groups: dict[str, list[Site]] = {}
     for site in sites:
         groups.setdefault(key(site), []).append(site)

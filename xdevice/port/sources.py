@@ -34,8 +34,8 @@ from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
-"""Folders that are not searched, nor are those that begin with a dot, unless the user names
-one."""
+"""The names of folders that are not searched, unless the user names a folder itself. Folders
+whose names begin with a dot are not searched, either."""
 
 # the line ends at which Python's tokenizer splits; `splitlines` would split at form feeds, too
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
@@ -108,8 +108,8 @@ class PythonModule:
         return nodes, parents
 
     def release(self) -> None:
-        """Drops what `walked` keeps, because a large project would not fit into memory with
-        it."""
+        """Deletes the stored result of `walked`, because a large project would not fit into
+        memory with all of them. The next use of `walked` computes it again."""
         self.__dict__.pop("walked", None)
 
     def segment(self, node: ast.AST) -> str:
@@ -126,7 +126,8 @@ class PythonModule:
 @dataclass(eq=False)
 class Cell:
     """A code cell: `text` is its code, which begins at `line` of `Source.text`. `tabs` are the
-    tabs that it is marked with; an unmarked cell (no tabs) belongs to `Source.default_tabs`."""
+    tabs named in the mark of the cell; an unmarked cell (no tabs) belongs to
+    `Source.default_tabs`."""
 
     line: int
     text: str
@@ -136,8 +137,8 @@ class Cell:
 @dataclass(eq=False)
 class Source:
     """A file as it was read. `path` is its path as it is shown to the user: relative to the
-    root folder, with slashes; `raw` are the bytes of the file, and `text` is the text in which
-    all positions are (see the top of this file)."""
+    root folder, with slashes; `raw` are the bytes of the file, and `text` is the text to which
+    all positions refer (see the top of this file)."""
 
     path: str
     raw: bytes
@@ -178,7 +179,8 @@ class Source:
 
     def place(self, line: int) -> tuple[int, int | None]:
         """Where a line of `text` is for the user: the line of the file and, for a notebook, the
-        number of the code cell, from 1; None for other files."""
+        number of the code cell, from 1. For other files, None takes the place of that
+        number."""
         if not self.tokens:
             return line, None
         # a notebook's lines are strings in JSON, so the file's own line is found by the
@@ -259,7 +261,7 @@ def read(path: Path, shown: str) -> Source:
     """Reads a file, and returns it with its modules. `shown` is its path as the user sees it.
 
     Raises:
-        UnreadableError: the file cannot be opened, is not text, or is not Python.
+        UnreadableError: if the file cannot be opened, is not text, or is not Python.
     """
     try:
         raw = path.read_bytes()
@@ -269,11 +271,11 @@ def read(path: Path, shown: str) -> Source:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Puts new bytes into a file, all or none: if the program is stopped in between, the file
-    has the old ones.
+    """Replaces the content of a file with new bytes, all or nothing: if the program is stopped
+    in between, the file keeps the old content.
 
     Raises:
-        OSError: the file or its folder cannot be written to; the file is unchanged.
+        OSError: if the file or its folder cannot be written to; the file is unchanged.
     """
     path = path.resolve()  # a symbolic link stays one: its target is replaced
     # raises if the file is write-protected, which `os.replace` would ignore
@@ -298,7 +300,8 @@ def parse(raw: bytes, shown: str) -> Source:
     is a notebook, a d2l text or a script.
 
     Raises:
-        UnreadableError: the bytes are not text, not JSON of a notebook, or not Python.
+        UnreadableError: if the bytes are not text, if they are not a notebook as JSON, or if a
+            script is not Python.
     """
     try:
         if shown.endswith(".ipynb"):
@@ -330,7 +333,9 @@ def _tree(text: str) -> ast.Module:
     """The syntax tree of a text.
 
     Raises:
-        SyntaxError: the text is not Python.
+        SyntaxError: if the text is not Python.
+        RecursionError, MemoryError: if an expression is nested too deep.
+        ValueError: on Python 3.10, if the text has a null character in it.
     """
     with warnings.catch_warnings():
         # warnings about escapes in strings are for the file's author
@@ -347,7 +352,7 @@ def _tree(text: str) -> ast.Module:
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
     """A page of d2l.ai: Markdown, in which each block of code is for the tab of one framework,
-    or for several. It gets a module for each tab; a page without such blocks gets none."""
+    or for several. The page gets a module for each tab, or none if it has no such blocks."""
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
     source.cells = list(_fences(source))
@@ -365,7 +370,8 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
 
 
 def _fences(source: Source) -> Iterator[Cell]:
-    """The blocks of code of a page, without the lines of backticks around them."""
+    """The cells of a page: its blocks of Python code, without the lines of backticks around
+    them. A block without a closing line is left out."""
     lines = [source.line_text(i + 1) for i in range(len(source.starts))]
     begin = None  # the first line of the block that is read, None outside blocks
     for number, line in enumerate(lines, 1):
@@ -377,8 +383,9 @@ def _fences(source: Source) -> Iterator[Cell]:
 
 
 def _cell(begin: int, lines: list[str]) -> Cell:
-    """The cell of some lines, of which the first that is not blank may name the tabs. That line
-    is made blank, because `%%tab` is not Python."""
+    """The cell that consists of these lines; `begin` is the number of the first one. If the
+    first line that is not blank names the tabs, it becomes blank, because `%%tab` is not
+    Python."""
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     marked = _TAB.match(lines[first]) if lines else None
     if marked is None:
@@ -418,7 +425,8 @@ class _Token:
     characters, with its quotes, and `value` begins at the offset `at` of `Source.text`.
 
     `is_listed` tells whether it is one line in a list, as Jupyter writes cells, or a whole
-    cell. `previous_end` is the end of the string before it in the same list, or None.
+    cell. `previous_end` is the end of the previous string in the same list, None for the first
+    one.
     """
 
     start: int
@@ -434,7 +442,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
     for rewriting.
 
     Raises:
-        ValueError: the file is not JSON, or has no list of cells.
+        ValueError: if the file is not JSON, or has no list of cells.
     """
     file = raw.decode("utf-8-sig")
     whole = _Decoder().decode(file)
@@ -485,6 +493,7 @@ class _Decoder(json.JSONDecoder):
         scan = self.parse_string
 
         def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
+            """Returns the string that begins at `begin`, and the position behind it."""
             value, end = scan(text, begin, strict)
             # `begin` is the position behind the opening quote
             return _Token(begin - 1, end, value), end
@@ -495,8 +504,8 @@ class _Decoder(json.JSONDecoder):
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
-    """The bytes of a notebook with the edits made. Only the JSON strings that they touch are
-    written again; outputs, metadata and layout stay byte for byte. The edits are sorted."""
+    """The bytes of a notebook after the edits, which must be sorted. Only the JSON strings that
+    the edits touch are written again; outputs, metadata and layout stay byte for byte."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
     for first, last, group in _touched(source.tokens, edits):
@@ -532,7 +541,8 @@ def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     """The new text of a cell or of some of its lines as JSON: one string, or one for each line,
-    in the style of the file. `tokens[at]` is the first of the strings that it replaces."""
+    in the style of the file. `tokens[at]` is the first of the strings that the new text
+    replaces, and `file` is the old text of the file."""
     token = tokens[at]
     # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
@@ -565,8 +575,8 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
 
 
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
-    """One text of all cells, given with their Python code, in which each keeps the line where
-    it begins."""
+    """Returns one text with the code of all cells, in which each cell begins at the same line
+    as in `Source.text`. `cells` are pairs of a cell and its code."""
     lines: list[str] = []
     for cell, text in cells:
         # blank lines in place of what belongs to other tabs: every line keeps its number
@@ -578,14 +588,16 @@ def _join(cells: Iterable[tuple[Cell, str]]) -> str:
 
 def _python(text: str) -> str:
     """The text of a cell, in which IPython's commands are replaced by `pass`, so that blocks
-    keep a body. The number of lines stays the same."""
+    keep a body. A cell in another language becomes empty lines. The number of lines stays the
+    same."""
     if not _MAGIC.search(text):
         return text
     # inside brackets, a line may begin with % and be Python
     try:
         _tree(text)
     except SyntaxError:
-        # a cell of bash or JavaScript keeps its lines, so that those below keep their numbers
+        # a cell of bash or JavaScript becomes as many empty lines, so that the lines below keep
+        # their numbers
         if _OTHER_LANGUAGES.match(text):
             return "\n" * text.count("\n")
         return _MAGIC.sub(lambda match: f"{match[1]}pass", text)

@@ -1,6 +1,6 @@
 """A summary of the result of `scan` or `port` for people who plan the work: how much device
-code there is, how much of it `port` rewrites, and how much needs a person. It comes as text and
-as one page of HTML."""
+code there is, how much of it `port` rewrites, and how much needs a person. The summary is
+written as text, or as one page of HTML."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def summary(examined: Examined) -> dict[str, Any]:
 
 
 def _split(sites: list[Site]) -> dict[str, int]:
-    """How many of the sites that must change `port` rewrites, and how many are left to a
-    person."""
+    """The number of sites that `port` rewrites ("mechanical"), and of those that are left to a
+    person ("person"). All of `sites` must change."""
     mechanical = sum(site.verdict == "rewritten" for site in sites)
     return {"mechanical": mechanical, "person": len(sites) - mechanical}
 
@@ -128,8 +128,8 @@ _STYLE: Final = (
 
 
 def page(examined: Examined) -> str:
-    """The content of `text` as one page of HTML without scripts, on which the list of each file
-    can be unfolded."""
+    """The content of `text` as one page of HTML without scripts, on which the reader can unfold
+    the list of uses in each file."""
     figures = summary(examined)
     title = f"Device code in {escape(examined.root.resolve().name)}"
     parts = [
@@ -156,7 +156,8 @@ def _sentence(figures: dict[str, Any]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """A number with its percentage of the whole, which is left out if the whole is 0."""
+    """The number `part` with its percentage of `whole`; without the percentage if `whole` is
+    0."""
     return f"{part:,} ({100 * part / whole:.0f} %)" if whole else f"{part:,}"
 
 
@@ -182,7 +183,8 @@ def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
 
 
 def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
-    """The files in which something has to change, by path: a title, and a line for each use."""
+    """Yields a title, and a list with a line for each use, for each file in which something has
+    to change; sorted by path."""
     for source in sorted(examined.sources, key=lambda source: source.path):
         sites = [site for site in examined.of(source) if site.verdict in MUST_CHANGE]
         if sites:

@@ -1,4 +1,4 @@
-"""Which devices a project turns into text. There, a rewritten device must keep its name:
+"""Which devices a project turns into text. A device that becomes text must keep its name:
 `print(torch.device("cuda"))` prints "cuda", and a device of xdevice would print "cuda:0"."""
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def origins(
     inference: Inference,
     parts_of: Callable[[ast.AST, Inference], Sequence[ast.expr]],
 ) -> set[ast.AST]:
-    """Returns the expressions that choose the devices which get into certain places of a
-    module.
+    """Returns the expressions that choose the devices that reach certain places in a module.
 
     `parts_of` returns those places for one node: `parts_in_text` or `devices_in`. The choosing
     expression may be far from the place, or in another module.
@@ -51,7 +50,7 @@ def origins(
 
 
 def devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
-    """The arguments of a call that are devices; none if the node is no call."""
+    """The arguments of a call that are devices; an empty list if the node is not a call."""
     if not isinstance(node, ast.Call):
         return []
     parts = [keyword.value for keyword in node.keywords if keyword.arg in _TAKING_DEVICES]
@@ -109,7 +108,8 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:
-    """The arguments that a call turns into text, or its object if the call reads that as text.
+    """The arguments that a call turns into text, and the object of a method that reads the
+    object as text.
 
     `name` is the full name of the called function, "" for a method.
     """

@@ -38,8 +38,8 @@ Value = frozenset[Atom]
 
 
 def of(kind: str, subject: Any = None, origin: ast.AST | None = None) -> Value:
-    """The value with one new atom, of this kind and subject; `origin` is the node that chose a
-    device."""
+    """The value with one new atom, of this kind and subject; `origin` is the node that chose
+    the device, None for other kinds."""
     return frozenset([Atom(kind, subject, origin)])
 
 
@@ -62,9 +62,9 @@ AVAILABLE: Final = of("available")
 """A value that is true only if there is a GPU."""
 
 DEVICES: Final = ("device", "spelling")
-"""The kinds of a device, and of a text that names one."""
+"""The kinds of atoms for devices, and for texts that name a device."""
 NUMBERS: Final = ("int", "bool")
-"""The kinds of values that are valid as an index of a device; in Python a bool is a whole
+"""The kinds of atoms that are valid as the index of a device; in Python a bool is a whole
 number."""
 
 # a function needs the arguments of all its callers, and a device must be found wherever it goes
@@ -79,7 +79,7 @@ _FOLLOWED: Final = {
     "list",
     "dict",
 }
-"""The kinds that `union` keeps beside "anything"."""
+"""The kinds of atoms that `union` keeps together with "anything"."""
 # more would make the analysis slow, and no rule can use so many
 _MOST: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
@@ -88,9 +88,9 @@ _LONGEST: Final = 12
 
 
 def union(*values: Value) -> Value:
-    """The union of values. A union that may be anything, or has too many atoms, is "anything"
-    and the atoms of the kinds in `_FOLLOWED`, which have to be followed in any case. So values
-    only grow towards "anything"."""
+    """The union of values. If it contains "anything", or has more than `_MOST` atoms, it is
+    reduced to "anything" and the atoms of the kinds in `_FOLLOWED`, which have to be followed
+    in any case. Otherwise its tuples of the same length are merged."""
     whole = NOTHING.union(*values)
     # most unions are of one value with itself or with nothing
     if len(whole) > 1:
@@ -119,7 +119,7 @@ def may_be(value: Value, kinds: Iterable[str]) -> bool:
 
 
 def is_device(node: ast.AST | None) -> bool:
-    """Whether an expression is a device, or a text that names one."""
+    """Whether an expression is known to be a device, or a text that names one."""
     return only(means_of(node), DEVICES)
 
 
@@ -130,27 +130,27 @@ def is_number(node: ast.AST | None) -> bool:
 
 
 def is_known(value: Value) -> bool:
-    """Whether something is known about a value, and it cannot be anything else."""
+    """Whether all atoms of a value are known: it is not empty, and does not contain
+    "anything"."""
     return bool(value) and ANYTHING not in value
 
 
 def means_of(node: ast.AST | None) -> Value:
-    """The inferred value of an expression: the empty set if there is no expression, or if it is
-    never reached."""
+    """The inferred value of an expression: the empty set if `node` is None, or if the
+    expression is never reached."""
     return getattr(node, "means", NOTHING)
 
 
 def tuple_of(values: Iterable[Value]) -> Value:
-    """The value of a tuple with these values in it. Items of tuples that are nested three deep
-    become "anything", and so do all items of a tuple with more than `_LONGEST`."""
+    """The value of a tuple with these values in it. An item that is itself a tuple of tuples
+    becomes "anything", and so do all items if there are more than `_LONGEST` of them."""
     # a loop such as `x = (x, 1)` would make deeper tuples for ever
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return of("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))
 
 
 def _is_deep(value: Value) -> bool:
-    """Whether the tuples of a value have tuples in them, or more items together than are worth
-    keeping."""
+    """Whether the tuples of a value contain tuples, or have more than `_MOST` items in all."""
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
     return len(inside) > _MOST or any(
         atom.kind == "tuple" for inner in inside for atom in inner
@@ -158,8 +158,8 @@ def _is_deep(value: Value) -> bool:
 
 
 def _merge_tuples(value: Value) -> Value:
-    """Merges all tuples of the same length into one, item by item. Otherwise a loop that swaps
-    values would make new tuples forever."""
+    """Returns the value with all tuples of the same length merged into one, item by item.
+    Otherwise a loop that swaps values would make new tuples forever."""
     # by the length of the tuples
     merged: dict[int, tuple[Value, ...]] = {}
     rest = set()

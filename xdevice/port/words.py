@@ -31,7 +31,7 @@ def version(text: str) -> Version:
     """The release that a string such as "2.9" or "2.9.1" names; a third number is ignored.
 
     Raises:
-        ValueError: the string has another form.
+        ValueError: if the string does not have one of these forms.
     """
     # "2.10" is no decimal number: it is later than "2.9"
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*", text.strip())
@@ -97,7 +97,8 @@ class Row(NamedTuple):
 
 
 def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
-    """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names."""
+    """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names.
+    `names` are separated by white space; the rows share the other fields."""
     return [
         Row(
             f"torch.cuda.{name}",
@@ -111,8 +112,9 @@ def _same(names: str, since: str, idle: str | None = None, differs: str = "") ->
 
 
 def _of_module(names: str, idle: str | None = None) -> list[Row]:
-    """Rows for functions of `torch.cuda` for which the function of the same name in the module
-    of the current accelerator is called, such as `torch.xpu`."""
+    """Rows for functions of `torch.cuda`. Their words call the function of the same name in the
+    module of the current accelerator, such as `torch.xpu`. `names` are separated by white
+    space."""
     differs = "calls the function of torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
@@ -122,7 +124,8 @@ def _of_module(names: str, idle: str | None = None) -> list[Row]:
 
 
 def _none(names: str, why: str) -> list[Row]:
-    """Rows for names without a word, for the same reason."""
+    """Rows for names without a word, all for the reason `why`. `names` are separated by white
+    space."""
     return [Row(name, differs=why) for name in names.split()]
 
 

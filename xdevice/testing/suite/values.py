@@ -27,8 +27,8 @@ _TOP = {
 
 
 def telling(name: str) -> Array:
-    """Returns a 3x4 array of the dtype `name` with extreme values: numbers with many bits set,
-    both zeros, and NaNs with a sign and with a payload."""
+    """Returns a 3x4 array of the dtype `name` with extreme values: numbers with many bits set;
+    for floats also both zeros, and NaNs with a sign and with a payload."""
     # without a regular pattern, so that a shifted row shows
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
