@@ -14,8 +14,8 @@ __all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a name of the suite at its first use. Raises `AttributeError` for any other
-    name."""
+    """Imports the suite, and returns its class or function with this name. Raises
+    `AttributeError` if the name is not in `__all__`."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import suite

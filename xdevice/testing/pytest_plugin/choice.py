@@ -41,7 +41,8 @@ def backend_of(item: pytest.Item) -> str | None:
 
 def tolerances(item: pytest.Item) -> dict[str, Any]:
     """Returns the arguments for `assert_parity` that the test's `xd_tol` markers set for its
-    backend. The marker closest to the test takes precedence."""
+    backend; {} if there are none. A marker that names no backend applies to all. The marker
+    closest to the test takes precedence."""
     name = backend_of(item)
     options: dict[str, Any] = {}
     # pytest yields the closest marker first, so in reverse it is applied last
@@ -52,8 +53,8 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
 
 
 def named_by(mark: pytest.Mark) -> tuple[str, ...]:
-    """Returns the names of the backends in a marker's arguments, each in its usual spelling.
-    Raises `BackendNotFoundError` for an unknown name."""
+    """Returns the names of the backends in a marker's arguments, each in xdevice's own
+    spelling. Raises `BackendNotFoundError` for an unknown name."""
     return tuple(registry.canonical(name) for name in mark.args)
 
 
@@ -63,8 +64,9 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 
 def about(item: pytest.Item, name: str) -> dict[str, Any]:
-    """Returns the facts about a test on the backend `name` that the summary needs. They are
-    added to the reports of the test, which xdist sends to another process."""
+    """Returns the facts about a test on the backend `name` that the summary needs: the name of
+    the backend, its version (None if it is not loaded), and whether the test used a GPU. They
+    are added to the reports of the test, which xdist sends to another process."""
     # `str`, because execnet, by which xdist sends reports, refuses subclasses of it
     facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
     for backend in registry.list_loaded():

@@ -81,8 +81,9 @@ class Recordings:
 
     @contextmanager
     def of(self, item: pytest.Item) -> Iterator[None]:
-        """A block in which the values of the test `item` are recorded. When the block ends, they are compared with the
-        recordings in the folder that --xd-compare names."""
+        """A block in which the values of the test `item` are recorded. When the block ends, the
+        values are compared with the recordings in the folder that --xd-compare names, if that
+        option was given."""
         place = _place(item)
         self._arguments = []
         with ExitStack() as stack:
@@ -105,7 +106,8 @@ class Recordings:
                 self._compare(item, entries, self._reference / place)
 
     def see(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
-        """Records the two values of a call of `assert_parity`, and keeps its arguments for the comparison."""
+        """Records the two values of a call of `assert_parity`, and keeps its arguments for the
+        comparison. Ignores a call from a fixture, outside the body of a test."""
         # a call in a fixture, outside the test's body
         if self._recorder is None:
             return
@@ -115,8 +117,9 @@ class Recordings:
 
     def _compare(self, item: pytest.Item, entries: list[RecordedCall], place: Path) -> None:
         """Compares the recorded calls of a test with the recording of its own backend in the
-        folder `place`, or, if there is none, with those of all backends. Fails the test at a
-        difference, or if there is no recording."""
+        folder `place`, or, if there is none, with the recordings of all backends. Fails the
+        test at a difference, or if it has recorded calls and there is no recording to compare
+        them with."""
         folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
         if place in folders:
             folders = [place]
@@ -131,8 +134,8 @@ class Recordings:
     def _compare_with(
         self, item: pytest.Item, entries: list[RecordedCall], folder: Path
     ) -> None:
-        """Compares the recorded calls of a test with the recording in a folder. Fails the test
-        at the first difference."""
+        """Compares the recorded calls of a test, their names and values but not their devices,
+        with the recording in a folder. Fails the test at the first difference."""
         from xdevice.twins.parity.comparing import compare_leaves
         from xdevice.twins.parity.tolerances import Strictness
 
@@ -197,7 +200,7 @@ def _entries(folder: Path) -> list[RecordedCall]:
 
 
 def _steps(entries: list[tuple[str, int]]) -> str:
-    """Returns a text with the names of recorded calls and how often each occurs, for an
-    error."""
+    """Returns a text, for an error, that says how often each name occurs in these pairs of a
+    name and a step; "nothing" if there are none."""
     steps = Counter(name for name, _ in entries)
     return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

@@ -65,7 +65,8 @@ class Summary:
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts the outcome of a test, from its reports."""
+        """Counts the outcome of a test, and its recorded values, from one of its reports: that
+        of the setup, the call or the teardown."""
         if getattr(report, "xdevice_values", 0):
             self._recorded.append(report.xdevice_values)
         facts = getattr(report, "xdevice", None)
@@ -159,7 +160,8 @@ class Summary:
 
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
     """Returns lines that name the capabilities that the tested adapters lack, with the methods
-    to write. Skipped tests of `xdevice.testing` have them as a property."""
+    to write; [] if there are none. Each line comes from a property that `xdevice.testing` has
+    added to a skipped test."""
     # a dict, because it keeps the order, and has each line once
     lines: dict[str, None] = {}
     for report in skipped:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class ArithmeticChecks(Suite):
-    """Checks of array namespaces. An adapter may have none, and raise `UnsupportedError`; if it has one, that must have
-    all kernels."""
+    """Checks of array namespaces. An adapter may have no array namespace and raise
+    `UnsupportedError`, but a namespace must have all kernels."""
 
     @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:
@@ -41,7 +41,9 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.compute, x)
 
     def compute(self, x: Any) -> None:
-        """Checks one kernel of each kind, with results that are exact in float32."""
+        """Checks one kernel of each kind, with results that are exact in float32, on the
+        integer matrix `x`, `[[1, 2], [3, 4]]`. Does nothing if the adapter refuses a
+        namespace."""
         try:
             xp = xdevice.array_namespace(x)
         except UnsupportedError:
@@ -83,9 +85,9 @@ class ArithmeticChecks(Suite):
     def differentiate(
         self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        """Checks the gradients of `2 * x + constant + y + x` with respect to `leaves`: x, y, x
-        again, and a tensor that is not used. `mode` makes a block in which the gradients are
-        taken."""
+        """Checks the value and the gradients of `2 * x + constant + y + x` with respect to
+        `leaves`: x, y, x again, and a tensor that is not used. `mode` makes a block in which
+        the gradients are taken. Does nothing if the adapter refuses gradients."""
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -128,12 +130,13 @@ class ArithmeticChecks(Suite):
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
-        """Checks that `x` is a float32 tensor without axes that equals a number."""
+        """Checks that `x` is a float32 tensor without axes that equals a number. `name` names
+        the tensor in the error."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:
-        """Returns whether a tensor is marked as one that gets a gradient, and the values of the
-        gradient that it has, to compare them later."""
+        """Returns whether a tensor is marked as one that gets a gradient, and the values of its
+        gradient, or None if it has no gradient. The caller compares them later."""
         grad = getattr(x, "grad", None)
         return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(
             grad
@@ -146,8 +149,8 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.differentiate_twice, x)
 
     def differentiate_twice(self, x: Any) -> None:
-        """Checks the gradient of a value that itself comes from `value_and_grad`: it must still
-        depend on `x`."""
+        """Checks that calls of `value_and_grad` can be nested: the value of the inner call, `x
+        + x`, must still depend on `x` in the outer call, so that its gradient is 2."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -170,7 +173,8 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.stop, x)
 
     def stop(self, x: Any) -> None:
-        """Checks the gradient of `x + stop_gradient(x)`, which is 1."""
+        """Checks that for `x` = 2 the value of `x + stop_gradient(x)` is 4 and its gradient is
+        1, and that the stopped tensor is 2 and on the device of `x`."""
         stopped = []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -198,8 +202,9 @@ class ArithmeticChecks(Suite):
 
     def update(self, rows: list[tuple[Any, Any]]) -> None:
         """Checks a step whose rule adds the gradient to the parameter, with and without
-        permission to write into the old parameters. `rows` has pairs of a parameter and its
-        gradient."""
+        permission to write into the old parameters: the new parameters must be right and not
+        marked, and the rule must not get the memory of the old ones. `rows` has pairs of a
+        parameter and its gradient."""
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:

@@ -58,8 +58,8 @@ def lacking(adapter: Backend, check: Any) -> list[str]:
 
 
 def described(name: str) -> str:
-    """Returns the name of a capability, with the hooks that an adapter must write for it; for
-    the name of a hook, the hook: "memory()"."""
+    """Returns a text for a capability, its name and the hooks that an adapter must write for
+    it: "Transfers: watch_reads()"; or for a hook, "memory()"."""
     hooks = ", ".join(f"{hook}()" for hook in _hooks(name))
     return f"{name}: {hooks}" if name in _HOOKS else hooks
 
@@ -70,7 +70,7 @@ def _hooks(name: str) -> tuple[str, ...]:
 
 
 def _has(adapter: Backend, hooks: tuple[str, ...]) -> bool:
-    """Whether an adapter has its own version of all these hooks."""
+    """Whether an adapter overrides all these hooks."""
     return all(
         # a hook that the adapter does not override is still the contract's own function
         getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook]
