@@ -1,6 +1,8 @@
-"""Tests: the conformance suite that every adapter must pass (`suite`), and the pytest plugin (`pytest_plugin`).
+"""The conformance suite that every adapter must pass (`suite`), and the pytest plugin
+(`pytest_plugin`).
 
-The names of the suite are imported when they are first used, because pytest loads the plugin in every run.
+The classes and functions of the suite are imported when they are first used, because pytest
+imports this package, for the plugin, in every run.
 """
 
 from __future__ import annotations

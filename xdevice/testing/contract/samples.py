@@ -34,8 +34,9 @@ class Samples(ABC):
     """Samples of one framework, each written as the framework's users would write it, without
     xdevice.
 
-    If the framework does not have a sample, the method returns None, or another value that its
-    docstring names. The suite then skips the checks that need the sample, and says so.
+    If the framework does not have a sample, the method for that sample returns None, or another
+    value that the method's docstring names. The suite then skips the checks that need the
+    sample, and says so.
     """
 
     can_block: bool = False
@@ -74,7 +75,8 @@ class Samples(ABC):
 
     @abstractmethod
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """Returns the gradient of `sum(function(x))` with respect to `x`; None if the framework has no gradients."""
+        """Returns the gradient of `sum(function(x))` with respect to `x`; None if the framework
+        has no gradients."""
 
     def requires_grad(self, x: Any) -> bool | None:
         """Whether a tensor is marked as one that gets a gradient; None if the framework does
@@ -141,7 +143,8 @@ class Samples(ABC):
         return {}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
-        """Returns the variables of a model as tensors, by name, read with the framework's own functions."""
+        """Returns the variables of a model as tensors, by name, read with the framework's own
+        functions."""
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:

@@ -1,5 +1,5 @@
-"""The pytest plugin: a test that uses the fixture `xd` runs on every backend. docs/reference/pytest.md shows how to use
-it.
+"""The pytest plugin: a test that uses the fixture `xd` runs on every backend.
+docs/reference/pytest.md shows how to use it.
 
 pytest loads this module in every run in an environment where xdevice is installed. So the
 module imports neither NumPy nor a framework, and does nothing in a run in which no test uses
@@ -90,8 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Registers the plugin that makes a virtual GPU the device "cuda", if --xd-cuda was given.
-    Raises `pytest.UsageError` if its value is not a virtual GPU, or if --xd-default-of-tests
-    was given without it."""
+    Raises `pytest.UsageError` if --xd-cuda does not name a virtual GPU, or if
+    --xd-default-of-tests was given without --xd-cuda."""
     options = early_config.known_args_namespace
     if options.xd_cuda is None:
         if options.xd_default_of_tests:
@@ -378,12 +378,13 @@ def _load(name: str) -> Backend:
 
 @pytest.fixture(scope="session")
 def xd(request: pytest.FixtureRequest) -> Backend:
-    """The backend that this test runs on. A test that uses `xd` runs once on every backend of the run.
+    """The backend that this test runs on. A test that uses `xd` runs once on every backend of
+    the run.
 
-    The functions of `xdevice` use this backend by default, in every thread of the test.
-    `xd.name`, `xd.framework` and `xd.version` are of use in tests. Fixtures of any scope may
-    use `xd`: the tests are sorted by backend. Each test draws from `xdevice.random` as if after
-    `seed(0)`, and the fixtures that are made for the test as if after `seed(1)`.
+    The functions of `xdevice` use this backend by default, in every thread of the test. Tests
+    can read `xd.name`, `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the
+    tests are sorted by backend. Each test draws from `xdevice.random` as if after `seed(0)`,
+    and the fixtures that are made for the test as if after `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -435,7 +436,8 @@ def xd_other_device(xd: Backend, xd_device: Device) -> Device:
     """A device other than `xd_device`, for tests of two devices: another GPU, or a second CPU
     device, or cpu:0.
 
-    The test is skipped if there is no such device. TensorFlow and JAX get their second CPU device when they are loaded.
+    The test is skipped if there is no such device. TensorFlow and JAX get their second CPU
+    device when they are loaded.
     """
     for device in (*_gpus(xd), _second_device(xd), devices.CPU):
         # tensors on torch's "meta" hold no values, so a test that compares values cannot use it
@@ -455,8 +457,8 @@ def _gpus(backend: Backend) -> list[Device]:
 
 def _second_device(backend: Backend) -> Device | None:
     """Returns a second device of the backend, and makes it at the first call; None if the
-    adapter has no samples, or if the framework cannot make a second device, perhaps because it
-    has already been used."""
+    adapter has no samples, or if the framework cannot make a second device, perhaps because the
+    framework has already been used."""
     try:
         device: Device | None = backend.samples().other_device()
         return device
@@ -496,6 +498,7 @@ def no_transfer(request: pytest.FixtureRequest) -> None:
     """Makes the test fail if its body reads a tensor on the host or moves a tensor. Fixtures of
     the test may do so.
 
-    The body runs in a block of `xdevice.transfers("disallow_explicit")`; use that block itself for a part of a test.
+    The body runs in a block of `xdevice.transfers("disallow_explicit")`. To guard only a part
+    of a test, use such a block in the test instead of this fixture.
     """
     request.node.stash[_guarded] = True

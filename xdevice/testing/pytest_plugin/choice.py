@@ -16,11 +16,13 @@ _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
 """The fixtures that give a test a device."""
 
 placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
-"""For each backend's name, the device that the fixture `xd_device` has given to tests on that backend."""
+"""For each backend's name, the device that the fixture `xd_device` has given to tests on that
+backend."""
 
 
 class BackendName(str):
-    """A value of the parameter `xd`. A project's own parameter of that name has values of other types."""
+    """A value of the parameter `xd`. A project's own parameter of that name has values of other
+    types."""
 
     __slots__ = ()
 

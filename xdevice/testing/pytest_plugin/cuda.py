@@ -1,5 +1,5 @@
-"""`--xd-cuda`: makes a virtual GPU the device that test suites of other projects call "cuda". (PYTEST_DONT_REWRITE: it
-asserts nothing.)"""
+"""`--xd-cuda`: makes a virtual GPU the device that test suites of other projects call "cuda".
+(PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
 
@@ -131,6 +131,7 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
     inner = {*backend.modules, f"xdevice_{backend.name}"}
 
     def answer(frame: FrameType | None) -> bool:
+        """Whether the innermost caller of the framework in the stack of `frame` is a test."""
         # the innermost frame outside the framework and its wrappers has made the call
         while frame is not None:
             packages = frame.f_globals.get("__name__", "").split(".")

@@ -1,10 +1,10 @@
-"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, so that another environment
-can compare them.
+"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, and
+compares them with values that another environment has saved.
 
-The option names a folder. It contains a folder for each test, with a recording for each backend
-that ran the test. A test is compared with the recording of its own backend. If there is none,
-because the environment has other frameworks, it is compared with the recordings of all
-backends.
+Each option names a folder. The folder contains a folder for each test, with a recording for
+each backend that ran the test. A test is compared with the recording of its own backend. If
+there is none, because the other environment has other frameworks, the test is compared with the
+recordings of all backends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from xdevice.twins.parity.record_files import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
-"""The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
+"""The name of the folder with the recording of a test that does not use `xd`. For other tests,
+this folder has the name of the backend."""
 # the names under which the values of `assert_parity` are recorded
 _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"

@@ -39,6 +39,8 @@ class Summary:
         self._has_header = False
 
     def pytest_report_header(self) -> str | None:
+        """Returns the line with the backends at the start of a run, if an option asks for a
+        backend, a device or recordings; None otherwise."""
         # from the options only, because the tests are not collected yet; with xdist they are
         # collected elsewhere
         is_asked_for = (
@@ -47,6 +49,8 @@ class Summary:
         return self._header() if is_asked_for else None
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> str | None:
+        """Returns the line with the backends after collection, if a test uses `xd` and the line
+        was not written at the start of the run; None otherwise."""
         return (
             self._header()
             if not self._has_header and any(backend_of(item) for item in items)
@@ -55,6 +59,7 @@ class Summary:
 
     @property
     def _settings(self) -> Settings:
+        """The options of this run."""
         return self._config.stash[settings_key]
 
     def _header(self) -> str:

@@ -1,4 +1,4 @@
-"""The conformance suite: the checks that every adapter must pass, both ours and a third party's.
+"""The conformance suite: the checks that every adapter must pass, ours and any third party's.
 
 A third party's test file is three lines, and pytest does the rest::
 

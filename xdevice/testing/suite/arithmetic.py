@@ -1,4 +1,5 @@
-"""The conformance suite's checks of the kernels from which `xdevice.array_namespace` is made, and of gradients."""
+"""The conformance suite's checks of the kernels from which `xdevice.array_namespace` is made,
+and of gradients."""
 
 from __future__ import annotations
 
@@ -91,6 +92,7 @@ class ArithmeticChecks(Suite):
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Returns the loss, and two values beside it: the tensor y and a text."""
             calls.append(inputs)
             twice = add(inputs[0], inputs[0])
             return add(add(twice, constant), add(inputs[1], inputs[2])), [inputs[1], "text"]
@@ -135,8 +137,8 @@ class ArithmeticChecks(Suite):
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:
-        """Returns whether a tensor is marked as one that gets a gradient, and the values of its
-        gradient, or None if it has no gradient. The caller compares them later."""
+        """Returns two values that the caller compares later: whether a tensor is marked as one
+        that gets a gradient, and the values of its gradient, or None if it has no gradient."""
         grad = getattr(x, "grad", None)
         return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(
             grad
@@ -149,11 +151,12 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.differentiate_twice, x)
 
     def differentiate_twice(self, x: Any) -> None:
-        """Checks that calls of `value_and_grad` can be nested: the value of the inner call, `x
+        """Checks that calls of `value_and_grad` can be nested. The value of the inner call, `x
         + x`, must still depend on `x` in the outer call, so that its gradient is 2."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Returns `x + x`, computed by an inner `value_and_grad`, as the loss."""
             value, _, _ = self.adapter.value_and_grad(
                 inputs, lambda again: (add(again[0], again[0]), []), True
             )
@@ -178,6 +181,7 @@ class ArithmeticChecks(Suite):
         stopped = []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Returns `x + stop_gradient(x)` as the loss, and the stopped tensor beside it."""
             stopped.append(self.adapter.stop_gradient(inputs[0]))
             assert self.adapter.device_of(stopped[0]) is self.here, "stopped on another device"
             return self.samples.add(inputs[0], stopped[0]), stopped
@@ -208,6 +212,7 @@ class ArithmeticChecks(Suite):
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:
+            """Returns the new parameter, `p + g`, and keeps both operands."""
             operands.extend((p, g))
             return self.samples.add(p, g)
 

@@ -77,16 +77,17 @@ def once(test: Callable[..., None]) -> Callable[..., None]:
 
 
 class Suite:
-    """The base class of all checks. A subclass names the `backend`, and pytest collects its tests."""
+    """The base class of all checks. A subclass names the `backend`, and pytest collects the
+    subclass's tests."""
 
     backend: ClassVar[str] = ""
     """The backend under test."""
     home: str = ""
-    """The device on which the checks make their tensors. If it is empty, the suite runs on cpu:0, and also on gpu:0 if
-    there is one."""
+    """The device on which the checks make their tensors. If it is empty, the suite runs on
+    cpu:0, and also on gpu:0 if there is one."""
     other: str | None = None
-    """The second device of checks that need two: by default another GPU, or else the device that the adapter's samples
-    make, or else cpu:0."""
+    """The second device of checks that need two. If it is None, the second device is another
+    GPU, or else the device that the adapter's samples make, or else cpu:0."""
     computes: ClassVar[bool] = True
     """Whether the framework has kernels for the GPU. If not, it can only place and copy tensors
     there."""
@@ -132,7 +133,8 @@ class Suite:
 
     @contextmanager
     def select(self) -> Iterator[None]:
-        """A block that every check runs inside: it makes the second device, and selects the backend."""
+        """A block that every check runs inside: it makes the second device, and selects the
+        backend."""
         self.home = self.home or HOMES[0]
         self.second()
         with xdevice.use_backend(self.backend):
@@ -158,9 +160,9 @@ class Suite:
         return samples
 
     def second(self) -> Device | None:
-        """Returns the second device: `other` if the class names one; otherwise the first of a
-        GPU, a device that the samples make, and cpu:0 that exists and is not the home device.
-        Returns None if there is none."""
+        """Returns `other` if the class names it. Otherwise returns a GPU, a device that the
+        samples make, or cpu:0: the first in this order that exists and is not the home device;
+        None if there is none."""
         if self.other:
             return devices.parse(self.other)
         # before counting GPUs, because some frameworks can make a device only before they are
@@ -261,8 +263,8 @@ class Suite:
             yield name, x, arrays[name]
 
     def _views(self, x: Any) -> dict[str, Any]:
-        """Returns, by name, a slice and the transpose of `x`, an array or a tensor; without
-        those that the framework's tensors do not have, and {} if the framework cannot compute
+        """Returns, by name, a slice and the transpose of `x`, an array or a tensor. Leaves out
+        those that the framework's tensors do not have, and both if the framework cannot compute
         on the GPU."""
         views = {}
         tensor = self.make()
@@ -318,7 +320,8 @@ class Suite:
         }
 
     def requires_grad(self, x: Any) -> bool | None:
-        """Whether a tensor is marked as one that gets a gradient; None if the framework does not mark tensors so."""
+        """Whether a tensor is marked as one that gets a gradient; None if the framework does
+        not mark tensors."""
         return self.samples.requires_grad(x)
 
     # calling a function in another thread

@@ -26,9 +26,10 @@ _IMPORTED = sorted({framework.modules[0] for framework in registry.KNOWN} & set(
 
 
 def load(name: str) -> None:
-    """Loads the backend `name` in eight threads at once, while another thread holds the import
-    lock. Reports what was imported before the lock was free, which backends and devices were
-    started, whether the backend then works in two threads, and its floats."""
+    """Loads the backend `name` in eight threads at once, while the main thread holds the import
+    lock. Reports whether the framework was imported before the lock was released, which other
+    backends were loaded, which GPUs were started, whether the backend works in two threads, and
+    its default floats."""
     answer: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     framework = frameworks.find(name)
     root = framework.modules[0] if framework is not None else name

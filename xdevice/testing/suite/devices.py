@@ -1,4 +1,5 @@
-"""Checks of the contract between xdevice and an adapter, of devices, and of blocks such as `with device:`."""
+"""Checks of the contract between xdevice and an adapter, of devices, and of blocks such as
+`with device:`."""
 
 from __future__ import annotations
 

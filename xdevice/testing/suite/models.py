@@ -281,6 +281,8 @@ class ModelChecks(Suite):
         inputs: list[Any] = []
 
         def around(model: Any, arguments: Any, call: Any) -> Any:
+            """Keeps the input of the model's call, and returns its result together with a
+            text."""
             inputs.append(arguments[0][0])
             return call(), "told"
 

@@ -285,10 +285,15 @@ class MovingChecks(Suite):
         natives: list[Any] = []
 
         class Mover:
+            """An object that holds a tensor. The check adds the method by which such objects
+            move."""
+
             def __init__(self, x: Any) -> None:
                 self.x = x
 
         def move(mover: Mover, native: Any) -> Mover:
+            """Keeps the native device, and returns a new object with the tensor on that
+            device."""
             natives.append(native)
             return Mover(getattr(mover.x, method)(native))
 

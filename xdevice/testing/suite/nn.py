@@ -71,8 +71,8 @@ class LayerFunctionChecks(Suite):
         self.assert_near(gelu, [-0.158808, 0.0, 2.996363])
 
     def compute_losses(self, x: Any, labels: Any) -> None:
-        """Checks the loss functions and `one_hot`. `x` has two rows of logits, `[[0, -200],
-        [-3, -3]]`, and `labels` has their classes, `[1, 0]`."""
+        """Checks the loss functions and `one_hot`. As in `compute_layers`, `x` has two rows of
+        logits for two classes, and `labels` has the class of each row."""
         nn = xdevice.nn
         self.assert_near(nn.cross_entropy(x, labels), (200 + _LOG_2) / 2)
         self.assert_near(nn.cross_entropy(x, labels, reduction="none"), [200.0, _LOG_2])

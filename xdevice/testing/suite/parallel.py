@@ -144,6 +144,7 @@ class ParallelChecks(Suite):
             shared = self.make(buffer) if self.can_be_written() else None
 
             def fill(buffer: Any = buffer, shared: Any = shared) -> Iterator[Any]:
+                """Yields six batches, each in the same memory as the one before."""
                 for i in range(6):
                     buffer[...] = i
                     if shared is not None:

@@ -1,4 +1,5 @@
-"""Checks of eight threads at once, and checks in fresh processes: of loading, forking, ending and virtual GPUs."""
+"""Checks of eight threads at once, and checks in fresh processes: of loading, of forking, of
+ending a process, and of virtual GPUs."""
 
 from __future__ import annotations
 

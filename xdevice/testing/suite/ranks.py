@@ -145,8 +145,8 @@ class Ranks:
             self.same(result, self.telling[root], f"broadcast from {root}")
 
     def gathers(self) -> None:
-        """Checks that the arrays of all ranks are joined in the order of the ranks, whether their lengths are equal or
-        not."""
+        """Checks that the arrays of all ranks are joined in the order of the ranks, whether the
+        arrays have equal lengths or not."""
         x = self.mine(self.telling)
         self.same(self.world.all_gather(x), np.concatenate(self.telling), "all_gather")
         self.same(x, self.telling[self.rank], "the input of all_gather")

@@ -307,9 +307,9 @@ class ReplicaChecks(Suite):
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
         """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices: their sum must
-        be `expected`, or with `mean` their mean must be near 4/3 of `x`. In dtypes other than
-        float32 and float64, backends round a mean of three differently, so there the mean is
-        that of `x` and `x`, and must be near `expected`."""
+        be `expected`, or with `mean` their mean must be near 4/3 of `x`. Backends round a mean
+        of three differently in dtypes other than float32 and float64. So unless `name` is one
+        of these two, the mean is that of `x` and `x`, and must be near `expected`."""
         # the same device twice, if there is no second one with values
         first, second = (self.places() * 2)[:2]
         array = xdevice.to_numpy(x)

@@ -1,4 +1,5 @@
-"""Checks of training: the state of optimizers, steps after a move, and gradients that are reported."""
+"""Checks of training: the state of optimizers, steps after a move, and the reports of gradients
+by `watch_gradients`."""
 
 from __future__ import annotations
 
@@ -70,9 +71,9 @@ class TrainingChecks(Suite):
         return {name for name, _ in self.adapter.variables(optimizer)}
 
     def assert_resumes(self, model: Any, optimizer: Any, step: Any, data: list[Any]) -> None:
-        """Checks that a new model and a new optimizer, which are given the state of `model` and
-        `optimizer`, have exactly the same losses in their next steps on `data`. `step` takes a
-        training step with `model` and `optimizer`."""
+        """Checks that a new model and a new optimizer, which are given the weights of `model`
+        and the state of `optimizer`, have exactly the same losses as these in their next steps
+        on `data`. `step` takes a training step with `model` and `optimizer`."""
         fresh, untrained, other_step = self.optimized()
         values = self.arrays_of(optimizer)
         state = dict(self.adapter.variables(untrained))
@@ -170,6 +171,8 @@ class TrainingChecks(Suite):
         gradients: dict[int, Any] = {}
 
         def ready(i: int, gradient: Any) -> None:
+            """Checks that the gradient of variable number `i` is stored, and keeps its
+            values."""
             stored = [own for _, _, own in self.adapter.gradients(model)][i]
             assert stored is not None, "reported before it is stored"
             assert i not in gradients, "reported twice in one pass"

@@ -64,8 +64,8 @@ other must raise."""
 
 
 class SeveralProcesses:
-    """The checks of an adapter in several processes. Subclass it, name the `backend`, and let pytest collect the
-    tests."""
+    """The checks of an adapter in several processes. Subclass this class, name the `backend`,
+    and let pytest collect the tests."""
 
     backend: ClassVar[str] = ""
     """The backend under test."""
