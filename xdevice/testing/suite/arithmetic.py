@@ -151,8 +151,8 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.differentiate_twice, x)
 
     def differentiate_twice(self, x: Any) -> None:
-        """Checks that calls of `value_and_grad` can be nested. The value of the inner call, `x
-        + x`, must still depend on `x` in the outer call, so that its gradient is 2."""
+        """Checks that `value_and_grad` can be nested. The value of the inner call, `x + x`,
+        must still depend on `x` in the outer call, so that its gradient is 2."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
