@@ -1,6 +1,8 @@
-"""Tests: the conformance suite that every adapter must pass (`suite`), and the pytest plugin (`pytest_plugin`).
+"""The conformance suite that every adapter must pass (`suite`), and the pytest plugin
+(`pytest_plugin`).
 
-The names of the suite are imported when they are first used, because pytest loads the plugin in every run.
+The classes and functions of the suite are imported when they are first used, because pytest
+imports this package, for the plugin, in every run.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ __all__ = ["Batch", "Conformance", "Pair", "SeveralProcesses", "in_child"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a name of the suite at its first use. Raises `AttributeError` for any other
-    name."""
+    """Imports the suite, and returns its class or function with this name. Raises
+    `AttributeError` if the name is not in `__all__`."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import suite

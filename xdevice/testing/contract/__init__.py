@@ -1,4 +1,5 @@
-"""The part of an adapter's contract that `testing` adds: the samples of the conformance suite."""
+"""The part of an adapter's contract that `testing` adds: the samples of the conformance
+suite."""
 
 from __future__ import annotations
 

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 
 class Samples(ABC):
-    """One framework's samples, each written as the framework's users would write it, without xdevice.
+    """Samples of one framework, each written as the framework's users would write it, without
+    xdevice.
 
-    A method returns None for a sample that the framework does not have. The suite then skips
-    the checks that need the sample, and says so.
+    If the framework does not have a sample, the method for that sample returns None, or another
+    value that the method's docstring names. The suite then skips the checks that need the
+    sample, and says so.
     """
 
     can_block: bool = False
@@ -50,9 +52,10 @@ class Samples(ABC):
 
     @abstractmethod
     def other_device(self) -> Device | None:
-        """Returns a second device on this machine for the suite, and makes it at the first call
-        if necessary; None if the framework has no device other than cpu:0 and real or virtual
-        GPUs. It is called often, and for the first time before the framework is used."""
+        """Returns a second device on this machine for the suite, and creates the device at the
+        first call if necessary; None if the framework has no device other than cpu:0 and real
+        or virtual GPUs. The suite calls this method often, and for the first time before it
+        uses the framework."""
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
@@ -66,13 +69,14 @@ class Samples(ABC):
     @abstractmethod
     def address(self, x: Any) -> int | None:
         """Returns the address at which the memory of a tensor begins, and waits until the
-        tensor is computed if necessary; None if the framework does not tell. For a view, it is
-        the address of the view's own first element, or of the memory that the view shares. It
-        is not called for a tensor without elements."""
+        tensor is computed if necessary; None if the framework does not tell the address. For a
+        view, this is the address of the view's own first element, or of the memory that the
+        view shares. The suite does not call this method for a tensor without elements."""
 
     @abstractmethod
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
-        """Returns the gradient of `sum(function(x))` with respect to `x`; None if the framework has no gradients."""
+        """Returns the gradient of `sum(function(x))` with respect to `x`; None if the framework
+        has no gradients."""
 
     def requires_grad(self, x: Any) -> bool | None:
         """Whether a tensor is marked as one that gets a gradient; None if the framework does
@@ -80,8 +84,8 @@ class Samples(ABC):
         return None
 
     def marked(self, x: Any) -> Any:
-        """Returns `x`, marked as a tensor that gets a gradient; unchanged if the framework does
-        not mark tensors."""
+        """Returns a tensor with the values of `x` that is marked as one that gets a gradient;
+        `x` itself, unmarked, if the framework does not mark tensors."""
         return x
 
     def native_devices(self) -> Sequence[Any] | None:
@@ -95,9 +99,10 @@ class Samples(ABC):
         return self.native_ones(2)
 
     def modes(self) -> Modes:
-        """Returns, by name, modes of the framework that each thread has for itself, such as "no
-        gradients". Each is a pair of functions: the first makes a context manager that enters
-        the mode, and the second returns whether this thread is in the mode."""
+        """Returns, by name, modes of the framework that each thread sets separately, such as
+        "no gradients"; {} if there are none. Each mode is a pair of functions: the first makes
+        a context manager that enters the mode, and the second returns whether this thread is in
+        the mode."""
         return {}
 
     def draw(self) -> object:
@@ -107,18 +112,19 @@ class Samples(ABC):
 
     def determinism(self) -> object:
         """Returns the values of the framework's settings that `Reproducibility.deterministic`
-        changes, which the suite compares with `==`; `NotImplemented` if it changes none
-        here."""
+        changes, which the suite compares with `==`; `NotImplemented` if it changes no settings
+        of this framework."""
         return NotImplemented
 
     def loader(self, items: Iterable[Any]) -> Any:
-        """Returns a loader of the framework over `items`, NumPy arrays of which each is a
-        batch; None if the framework has no loaders."""
+        """Returns a loader of the framework over `items`, which are NumPy arrays; each array is
+        a batch. Returns None if the framework has no loaders."""
         return None
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """Returns a new model of one linear layer, in the framework's own classes, on cpu:0,
-        with its variables made; None if the framework has no models."""
+        """Returns a new model of one linear layer with this number of inputs and outputs, in
+        the framework's own classes, on cpu:0, with its variables made; None if the framework
+        has no models."""
         return None
 
     def settings(self) -> Any:
@@ -131,12 +137,14 @@ class Samples(ABC):
         return None
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns, by name, a function for every kind of model that the adapter can move. Each
-        call of a function makes a new model on cpu:0, with its variables made."""
+        """Returns, by name, a function for every kind of model that the adapter can move; {} if
+        there are none. Each call of a function makes a new model on cpu:0, with its variables
+        made."""
         return {}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
-        """Returns the variables of a model as tensors, by name, read with the framework's own functions."""
+        """Returns the variables of a model as tensors, by name, read with the framework's own
+        functions."""
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
@@ -146,9 +154,9 @@ class Samples(ABC):
         return None
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
-        """Returns two models that share a tensor which a move replaces with a new one (a
-        buffer), and a function that returns whether they still share it; None if there are no
-        such models."""
+        """Returns two models that share a tensor, such as a buffer, which a move replaces with
+        a new tensor, and a function without arguments that returns whether the models still
+        share it; None if there are no such models."""
         return None
 
     def spread(self, device: Device) -> Any:
@@ -176,15 +184,16 @@ class Samples(ABC):
         return model, step
 
     def optimized(self) -> tuple[Any, Any, Step] | None:
-        """Returns the model and the function of `trainable`, with the optimizer between the
-        two. Returns None if the adapter does not treat optimizers as models, or if optimizers
-        have their state from the start."""
+        """Returns the model of `trainable`, its optimizer, and the function that trains the
+        model for one step. Returns None if the adapter does not treat optimizers as models, or
+        if optimizers have their state from the start."""
         return None
 
     def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
         """Returns, by name, objects of the framework that hold the tensor `x` and are neither
-        tensors nor models. With each comes a function that is called with such an object, and
-        returns its tensor and another part of it."""
+        tensors nor models; {} if there are none. With each object comes a function that takes
+        the object, or a moved copy of it, and returns its tensor and another part, which the
+        suite compares as text."""
         return {}
 
     def failing_work(self) -> Any:

@@ -1,5 +1,5 @@
-"""The pytest plugin: a test that uses the fixture `xd` runs on every backend. docs/reference/pytest.md shows how to use
-it.
+"""The pytest plugin: a test that uses the fixture `xd` runs on every backend.
+docs/reference/pytest.md shows how to use it.
 
 pytest loads this module in every run in an environment where xdevice is installed. So the
 module imports neither NumPy nor a framework, and does nothing in a run in which no test uses
@@ -89,7 +89,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # tryfirst, because the conftest of a suite may choose its device when it is imported
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Makes a virtual GPU the device "cuda", if --xd-cuda asks for that."""
+    """Registers the plugin that makes a virtual GPU the device "cuda", if --xd-cuda was given.
+    Raises `pytest.UsageError` if --xd-cuda does not name a virtual GPU, or if
+    --xd-default-of-tests was given without --xd-cuda."""
     options = early_config.known_args_namespace
     if options.xd_cuda is None:
         if options.xd_default_of_tests:
@@ -104,8 +106,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the markers and the objects of this run: the options, the recordings, and the
-    summary."""
+    """Registers the markers and the summary of this run, and stores the options and the
+    recordings in `config.stash`."""
     for text in MARKERS.values():
         config.addinivalue_line("markers", text)
     settings = config.stash[settings_key] = Settings(config)
@@ -122,8 +124,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Makes, from each test that uses `xd`, one test for each backend. A marker of this plugin
-    with wrong arguments, or on a test that does not use `xd`, is an error."""
+    """Makes, from each test that uses `xd`, one test for each backend on which it may run, or
+    one skipped test if there is no such backend. A marker of this plugin with wrong arguments,
+    or on a test that does not use `xd`, is an error; only `xd_tol` may be on any test."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
@@ -156,7 +159,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
-    """Whether a test uses this plugin's fixture `xd`, and not a project's own fixture or parameter of the same name."""
+    """Whether a test uses this plugin's fixture `xd`, either directly or through a project's
+    own fixture `xd` that takes the plugin's as its argument. A project's own parameter, or any
+    other fixture, with the name `xd` does not count."""
     if "xd" not in metafunc.fixturenames:
         return False
     # a private attribute, because pytest has no public function that tells which fixture a name
@@ -170,7 +175,8 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
 
 
 def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
-    """Whether every `xd_only` among these markers names the backend `name`."""
+    """Whether every `xd_only` among these markers names the backend `name`; True if there is
+    none."""
     return all(name in named_by(mark) for mark in marks if mark.name == "xd_only")
 
 
@@ -195,7 +201,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Makes a second device of every backend, if a test uses the fixture `xd_other_device`."""
+    """Makes a second device for every backend, whether it is loaded already or will be loaded
+    later, if a test uses the fixture `xd_other_device`."""
     if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
         # of the backends that are loaded already, and of those that will be loaded
         for backend in registry.list_loaded():
@@ -206,8 +213,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _prepare(backend: Backend) -> None:
-    """Makes a second device of a backend that was just loaded: TensorFlow and JAX can make one
-    only before they are used."""
+    """Makes a second device for a backend that was just loaded, because TensorFlow and JAX can
+    make a second device only before they are used."""
     _second_device(backend)
 
 
@@ -216,7 +223,8 @@ def _prepare(backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Restores the default backend and the generator of random numbers after each test."""
+    """Restores the default backend and the generator of random numbers after each test that
+    uses `xd`."""
     if backend_of(item) is None:
         return (yield)
     # the backend that the project itself may have set
@@ -230,8 +238,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Prepares a test before its fixtures are made: selects the backend, and seeds the random
-    numbers. Skips the test if the backend lacks a GPU or a dtype that the test needs."""
+    """Prepares a test that uses `xd` before its fixtures are made: selects the backend, and
+    seeds the random numbers. Skips the test if the backend lacks a GPU or a dtype that the test
+    needs, and fails it if the backend cannot be loaded."""
     name = backend_of(item)
     if name is None:
         return
@@ -276,7 +285,8 @@ def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Runs the body of a test, and records its values if the options say so."""
+    """Runs the body of a test, and records its values if --xd-record or --xd-compare was
+    given."""
     name = backend_of(item)
     if name is not None:
         # again, because one of the project's fixtures may have changed it
@@ -292,9 +302,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Calls the function `enter` or `leave` in the array namespace of the test's backend, if it
-    has one. Before the first fixture, `enter` prepares this thread for arithmetic functions; at
-    the test's end, `leave` undoes that for the next test."""
+    """Calls the function `enter` or `leave` of the array namespace of the test's backend. Does
+    nothing if the backend is not loaded, or has no such function. Before the first fixture,
+    `enter` prepares this thread for arithmetic functions; at the test's end, `leave` undoes
+    that for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
             # an error if the backend has no arithmetic functions, or cannot prepare this thread
@@ -314,8 +325,8 @@ def _seed(n: int) -> None:
 
 
 def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
-    """Returns a block for the body of a test: one that refuses transfers if the test uses
-    `no_transfer`."""
+    """Returns a context manager for the body of a test. It refuses transfers if the test uses
+    `no_transfer`, and otherwise does nothing."""
     if not item.stash.get(_guarded, False):
         return nullcontext()
     from xdevice.performance.transfers import transfers
@@ -349,8 +360,8 @@ def pytest_runtest_makereport(
 
 
 def _is_named(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error is one of xdevice's own, which the line that called xdevice has
-    caused."""
+    """Whether an error is an `XDeviceError`, whose cause is the line that called xdevice, and
+    not a line inside xdevice."""
     return isinstance(error.value, XDeviceError)
 
 
@@ -367,12 +378,13 @@ def _load(name: str) -> Backend:
 
 @pytest.fixture(scope="session")
 def xd(request: pytest.FixtureRequest) -> Backend:
-    """The backend that this test runs on. A test that uses `xd` runs once on every backend of the run.
+    """The backend that this test runs on. A test that uses `xd` runs once on every backend of
+    the run.
 
-    The functions of `xdevice` use this backend by default, in every thread of the test.
-    `xd.name`, `xd.framework` and `xd.version` are of use in tests. Fixtures of any scope may
-    use `xd`: the tests are sorted by backend. Each test draws from `xdevice.random` as if after
-    `seed(0)`, and the fixtures that are made for the test as if after `seed(1)`.
+    The functions of `xdevice` use this backend by default, in every thread of the test. Tests
+    can read `xd.name`, `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the
+    tests are sorted by backend. Each test draws from `xdevice.random` as if after `seed(0)`,
+    and the fixtures that are made for the test as if after `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -393,9 +405,9 @@ def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
 
 
 def _device(backend: Backend, settings: Settings) -> Device:
-    """Returns the device to test on. If the backend does not have the device that --xd-device
-    names, fails the test, or skips it if the run is not for named backends, because another
-    backend may have that device."""
+    """Returns the device to test on: the value of the fixture `xd_device`. If the backend lacks
+    the device that --xd-device names, the test is skipped in a run on "auto", because another
+    backend may have the device; in a run on named backends, the test fails."""
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:
@@ -424,7 +436,8 @@ def xd_other_device(xd: Backend, xd_device: Device) -> Device:
     """A device other than `xd_device`, for tests of two devices: another GPU, or a second CPU
     device, or cpu:0.
 
-    The test is skipped if there is no such device. TensorFlow and JAX get their second CPU device when they are loaded.
+    The test is skipped if there is no such device. TensorFlow and JAX get their second CPU
+    device when they are loaded.
     """
     for device in (*_gpus(xd), _second_device(xd), devices.CPU):
         # tensors on torch's "meta" hold no values, so a test that compares values cannot use it
@@ -434,7 +447,7 @@ def xd_other_device(xd: Backend, xd_device: Device) -> Device:
 
 
 def _gpus(backend: Backend) -> list[Device]:
-    """Returns the GPUs of a backend."""
+    """Returns the GPUs of a backend; [] if it has none or cannot have any."""
     try:
         return [devices.of("gpu", index) for index in range(backend.count("gpu"))]
     # XDEVICE_VIRTUAL_GPUS requests GPUs, and NumPy cannot have any
@@ -443,8 +456,9 @@ def _gpus(backend: Backend) -> list[Device]:
 
 
 def _second_device(backend: Backend) -> Device | None:
-    """Returns a second device of the backend, which is made at the first call; None if the
-    framework cannot make one, or has already been used."""
+    """Returns a second device of the backend, and makes it at the first call; None if the
+    adapter has no samples, or if the framework cannot make a second device, perhaps because the
+    framework has already been used."""
     try:
         device: Device | None = backend.samples().other_device()
         return device
@@ -484,6 +498,7 @@ def no_transfer(request: pytest.FixtureRequest) -> None:
     """Makes the test fail if its body reads a tensor on the host or moves a tensor. Fixtures of
     the test may do so.
 
-    The body runs in a block of `xdevice.transfers("disallow_explicit")`; use that block itself for a part of a test.
+    The body runs in a block of `xdevice.transfers("disallow_explicit")`. To guard only a part
+    of a test, use such a block in the test instead of this fixture.
     """
     request.node.stash[_guarded] = True

@@ -16,11 +16,13 @@ _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
 """The fixtures that give a test a device."""
 
 placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
-"""For each backend's name, the device that the fixture `xd_device` has given to tests on that backend."""
+"""For each backend's name, the device that the fixture `xd_device` has given to tests on that
+backend."""
 
 
 class BackendName(str):
-    """A value of the parameter `xd`. A project's own parameter of that name has values of other types."""
+    """A value of the parameter `xd`. A project's own parameter of that name has values of other
+    types."""
 
     __slots__ = ()
 
@@ -41,7 +43,8 @@ def backend_of(item: pytest.Item) -> str | None:
 
 def tolerances(item: pytest.Item) -> dict[str, Any]:
     """Returns the arguments for `assert_parity` that the test's `xd_tol` markers set for its
-    backend. The marker closest to the test takes precedence."""
+    backend; {} if there are none. A marker that names no backend applies to all. The marker
+    closest to the test takes precedence."""
     name = backend_of(item)
     options: dict[str, Any] = {}
     # pytest yields the closest marker first, so in reverse it is applied last
@@ -52,8 +55,8 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
 
 
 def named_by(mark: pytest.Mark) -> tuple[str, ...]:
-    """Returns the names of the backends in a marker's arguments, each in its usual spelling.
-    Raises `BackendNotFoundError` for an unknown name."""
+    """Returns the names of the backends in a marker's arguments, each in xdevice's own
+    spelling. Raises `BackendNotFoundError` for an unknown name."""
     return tuple(registry.canonical(name) for name in mark.args)
 
 
@@ -63,8 +66,9 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 
 def about(item: pytest.Item, name: str) -> dict[str, Any]:
-    """Returns the facts about a test on the backend `name` that the summary needs. They are
-    added to the reports of the test, which xdist sends to another process."""
+    """Returns the facts about a test on the backend `name` that the summary needs: the name of
+    the backend, its version (None if it is not loaded), and whether the test used a GPU. They
+    are added to the reports of the test, which xdist sends to another process."""
     # `str`, because execnet, by which xdist sends reports, refuses subclasses of it
     facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
     for backend in registry.list_loaded():

@@ -1,5 +1,5 @@
-"""`--xd-cuda`: makes a virtual GPU the device that test suites of other projects call "cuda". (PYTEST_DONT_REWRITE: it
-asserts nothing.)"""
+"""`--xd-cuda`: makes a virtual GPU the device that test suites of other projects call "cuda".
+(PYTEST_DONT_REWRITE: it asserts nothing.)"""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ copy of it."""
 
 class Cuda:
     """Makes "cuda" mean the device that `--xd-cuda` names, for each backend as soon as it is
-    loaded. Makes the run fail if there was no such backend, because the run has tested nothing
-    on a GPU then.
+    loaded. Makes the run fail if no loaded backend has a device "cuda", because the run has
+    then tested nothing on a GPU.
 
     Args:
         name: the value of `--xd-cuda`. `pytest.UsageError` is raised if it is not a virtual
@@ -64,8 +64,8 @@ class Cuda:
         registry.on_load.append(self._tell)
 
     def _tell(self, backend: Backend) -> None:
-        """Makes "cuda" mean the virtual GPU for a backend that was just loaded, if programs ask
-        it for "cuda"."""
+        """Makes "cuda" mean the virtual GPU for a backend that was just loaded. Changes nothing
+        if programs do not ask the backend's framework for "cuda"."""
         if backend.take_for_cuda(
             self._device, _in_tests(backend) if self._is_default_of_tests else None
         ):
@@ -75,8 +75,9 @@ class Cuda:
         return f'xdevice: "cuda" is {self._device}, a virtual GPU in the memory of the host'
 
     def pytest_collection_finish(self) -> None:
-        """Loads the backends of the frameworks that the tests have imported, and ends the run
-        if one cannot have virtual GPUs."""
+        """Loads the backends of the frameworks that the tests have imported. Raises
+        `pytest.UsageError`, which ends the run, if a backend cannot be loaded or cannot have
+        virtual GPUs."""
         try:
             for framework in frameworks.list_imported():
                 # raises the error that xdevice's import hook has kept until the backend is used
@@ -99,7 +100,8 @@ class Cuda:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Makes a run fail that has tested no backend on the virtual GPU."""
+        """Makes a run fail that would otherwise pass without having tested a backend on the
+        virtual GPU."""
         if (
             # a run that has failed keeps its own status
             session.exitstatus == pytest.ExitCode.OK
@@ -109,7 +111,8 @@ class Cuda:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Writes for which backends "cuda" was the virtual GPU."""
+        """Writes a line with the backends for which "cuda" was the virtual GPU. Writes nothing
+        if the tests were only collected."""
         if terminalreporter.config.option.collectonly:
             return
         names = (
@@ -122,12 +125,13 @@ class Cuda:
 
 
 def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
-    """Returns a function that is called with a frame, and returns whether a test, and not a
-    library, has called the framework there."""
+    """Returns a function that takes a frame, and returns whether the innermost caller of the
+    framework in the frame's stack is a test, and not a library."""
     # the packages of the framework and its adapter
     inner = {*backend.modules, f"xdevice_{backend.name}"}
 
     def answer(frame: FrameType | None) -> bool:
+        """Whether the innermost caller of the framework in the stack of `frame` is a test."""
         # the innermost frame outside the framework and its wrappers has made the call
         while frame is not None:
             packages = frame.f_globals.get("__name__", "").split(".")

@@ -1,4 +1,5 @@
-"""The plugin's markers, and what is wrong with one. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+"""The plugin's markers, and the check of their arguments. (PYTEST_DONT_REWRITE: it asserts
+nothing.)"""
 
 from __future__ import annotations
 

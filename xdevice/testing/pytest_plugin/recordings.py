@@ -1,10 +1,10 @@
-"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, so that another environment
-can compare them.
+"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, and
+compares them with values that another environment has saved.
 
-The option names a folder. It contains a folder for each test, with a recording for each backend
-that ran the test. A test is compared with the recording of its own backend. If there is none,
-because the environment has other frameworks, it is compared with the recordings of all
-backends.
+Each option names a folder. The folder contains a folder for each test, with a recording for
+each backend that ran the test. A test is compared with the recording of its own backend. If
+there is none, because the other environment has other frameworks, the test is compared with the
+recordings of all backends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from xdevice.twins.parity.record_files import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
-"""The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
+"""The name of the folder with the recording of a test that does not use `xd`. For other tests,
+this folder has the name of the backend."""
 # the names under which the values of `assert_parity` are recorded
 _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"
@@ -81,8 +82,9 @@ class Recordings:
 
     @contextmanager
     def of(self, item: pytest.Item) -> Iterator[None]:
-        """A block in which the values of the test `item` are recorded. When the block ends, they are compared with the
-        recordings in the folder that --xd-compare names."""
+        """A block in which the values of the test `item` are recorded. When the block ends, the
+        values are compared with the recordings in the folder that --xd-compare names, if that
+        option was given."""
         place = _place(item)
         self._arguments = []
         with ExitStack() as stack:
@@ -105,7 +107,8 @@ class Recordings:
                 self._compare(item, entries, self._reference / place)
 
     def see(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
-        """Records the two values of a call of `assert_parity`, and keeps its arguments for the comparison."""
+        """Records the two values of a call of `assert_parity`, and keeps its arguments for the
+        comparison. Ignores a call from a fixture, outside the body of a test."""
         # a call in a fixture, outside the test's body
         if self._recorder is None:
             return
@@ -115,8 +118,9 @@ class Recordings:
 
     def _compare(self, item: pytest.Item, entries: list[RecordedCall], place: Path) -> None:
         """Compares the recorded calls of a test with the recording of its own backend in the
-        folder `place`, or, if there is none, with those of all backends. Fails the test at a
-        difference, or if there is no recording."""
+        folder `place`, or, if there is none, with the recordings of all backends. Fails the
+        test at a difference, or if it has recorded calls and there is no recording to compare
+        them with."""
         folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
         if place in folders:
             folders = [place]
@@ -131,8 +135,8 @@ class Recordings:
     def _compare_with(
         self, item: pytest.Item, entries: list[RecordedCall], folder: Path
     ) -> None:
-        """Compares the recorded calls of a test with the recording in a folder. Fails the test
-        at the first difference."""
+        """Compares the recorded calls of a test, their names and values but not their devices,
+        with the recording in a folder. Fails the test at the first difference."""
         from xdevice.twins.parity.comparing import compare_leaves
         from xdevice.twins.parity.tolerances import Strictness
 
@@ -197,7 +201,7 @@ def _entries(folder: Path) -> list[RecordedCall]:
 
 
 def _steps(entries: list[tuple[str, int]]) -> str:
-    """Returns a text with the names of recorded calls and how often each occurs, for an
-    error."""
+    """Returns a text, for an error, that says how often each name occurs in these pairs of a
+    name and a step; "nothing" if there are none."""
     steps = Counter(name for name, _ in entries)
     return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

@@ -39,6 +39,8 @@ class Summary:
         self._has_header = False
 
     def pytest_report_header(self) -> str | None:
+        """Returns the line with the backends at the start of a run, if an option asks for a
+        backend, a device or recordings; None otherwise."""
         # from the options only, because the tests are not collected yet; with xdist they are
         # collected elsewhere
         is_asked_for = (
@@ -47,6 +49,8 @@ class Summary:
         return self._header() if is_asked_for else None
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> str | None:
+        """Returns the line with the backends after collection, if a test uses `xd` and the line
+        was not written at the start of the run; None otherwise."""
         return (
             self._header()
             if not self._has_header and any(backend_of(item) for item in items)
@@ -55,6 +59,7 @@ class Summary:
 
     @property
     def _settings(self) -> Settings:
+        """The options of this run."""
         return self._config.stash[settings_key]
 
     def _header(self) -> str:
@@ -65,7 +70,8 @@ class Summary:
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts the outcome of a test, from its reports."""
+        """Counts the outcome of a test, and its recorded values, from one of its reports: that
+        of the setup, the call or the teardown."""
         if getattr(report, "xdevice_values", 0):
             self._recorded.append(report.xdevice_values)
         facts = getattr(report, "xdevice", None)
@@ -159,7 +165,8 @@ class Summary:
 
 def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
     """Returns lines that name the capabilities that the tested adapters lack, with the methods
-    to write. Skipped tests of `xdevice.testing` have them as a property."""
+    to write; [] if there are none. Each line comes from a property that `xdevice.testing` has
+    added to a skipped test."""
     # a dict, because it keeps the order, and has each line once
     lines: dict[str, None] = {}
     for report in skipped:

@@ -1,4 +1,4 @@
-"""The conformance suite: the checks that every adapter must pass, both ours and a third party's.
+"""The conformance suite: the checks that every adapter must pass, ours and any third party's.
 
 A third party's test file is three lines, and pytest does the rest::
 
@@ -53,6 +53,6 @@ class Conformance(
     CreationChecks,
     DeviceChecks,
 ):
-    """All checks of an adapter. Subclass it, name the `backend`, and let pytest collect the tests. They run from the
-    last of the base classes to the first: basic checks before those that may spoil the process, such as eight threads
-    at once."""
+    """All checks of an adapter. Subclass this class, name the `backend`, and let pytest collect
+    the tests. The checks run from the last of the base classes to the first, so basic checks
+    come before those that may spoil the process, such as eight threads at once."""

@@ -1,4 +1,5 @@
-"""The conformance suite's checks of the kernels from which `xdevice.array_namespace` is made, and of gradients."""
+"""The conformance suite's checks of the kernels from which `xdevice.array_namespace` is made,
+and of gradients."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class ArithmeticChecks(Suite):
-    """Checks of array namespaces. An adapter may have none, and raise `UnsupportedError`; if it has one, that must have
-    all kernels."""
+    """Checks of array namespaces. An adapter may have no array namespace and raise
+    `UnsupportedError`, but a namespace must have all kernels."""
 
     @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:
@@ -41,7 +42,9 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.compute, x)
 
     def compute(self, x: Any) -> None:
-        """Checks one kernel of each kind, with results that are exact in float32."""
+        """Checks one kernel of each kind, with results that are exact in float32, on the
+        integer matrix `x`, `[[1, 2], [3, 4]]`. Does nothing if the adapter refuses a
+        namespace."""
         try:
             xp = xdevice.array_namespace(x)
         except UnsupportedError:
@@ -83,12 +86,13 @@ class ArithmeticChecks(Suite):
     def differentiate(
         self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        """Checks the gradients of `2 * x + constant + y + x` with respect to `leaves`: x, y, x
-        again, and a tensor that is not used. `mode` makes a block in which the gradients are
-        taken."""
+        """Checks the value and the gradients of `2 * x + constant + y + x` with respect to
+        `leaves`: x, y, x again, and a tensor that is not used. `mode` makes a block in which
+        the gradients are taken. Does nothing if the adapter refuses gradients."""
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Returns the loss, and two values beside it: the tensor y and a text."""
             calls.append(inputs)
             twice = add(inputs[0], inputs[0])
             return add(add(twice, constant), add(inputs[1], inputs[2])), [inputs[1], "text"]
@@ -128,12 +132,13 @@ class ArithmeticChecks(Suite):
         )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
-        """Checks that `x` is a float32 tensor without axes that equals a number."""
+        """Checks that `x` is a float32 tensor without axes that equals a number. `name` names
+        the tensor in the error."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:
-        """Returns whether a tensor is marked as one that gets a gradient, and the values of the
-        gradient that it has, to compare them later."""
+        """Returns two values that the caller compares later: whether a tensor is marked as one
+        that gets a gradient, and the values of its gradient, or None if it has no gradient."""
         grad = getattr(x, "grad", None)
         return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(
             grad
@@ -146,11 +151,12 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.differentiate_twice, x)
 
     def differentiate_twice(self, x: Any) -> None:
-        """Checks the gradient of a value that itself comes from `value_and_grad`: it must still
-        depend on `x`."""
+        """Checks that `value_and_grad` can be nested. The value of the inner call, `x + x`,
+        must still depend on `x` in the outer call, so that its gradient is 2."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Returns `x + x`, computed by an inner `value_and_grad`, as the loss."""
             value, _, _ = self.adapter.value_and_grad(
                 inputs, lambda again: (add(again[0], again[0]), []), True
             )
@@ -170,10 +176,12 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.stop, x)
 
     def stop(self, x: Any) -> None:
-        """Checks the gradient of `x + stop_gradient(x)`, which is 1."""
+        """Checks that for `x` = 2 the value of `x + stop_gradient(x)` is 4 and its gradient is
+        1, and that the stopped tensor is 2 and on the device of `x`."""
         stopped = []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            """Returns `x + stop_gradient(x)` as the loss, and the stopped tensor beside it."""
             stopped.append(self.adapter.stop_gradient(inputs[0]))
             assert self.adapter.device_of(stopped[0]) is self.here, "stopped on another device"
             return self.samples.add(inputs[0], stopped[0]), stopped
@@ -198,11 +206,13 @@ class ArithmeticChecks(Suite):
 
     def update(self, rows: list[tuple[Any, Any]]) -> None:
         """Checks a step whose rule adds the gradient to the parameter, with and without
-        permission to write into the old parameters. `rows` has pairs of a parameter and its
-        gradient."""
+        permission to write into the old parameters: the new parameters must be right and not
+        marked, and the rule must not get the memory of the old ones. `rows` has pairs of a
+        parameter and its gradient."""
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:
+            """Returns the new parameter, `p + g`, and keeps both operands."""
             operands.extend((p, g))
             return self.samples.add(p, g)
 

@@ -118,7 +118,8 @@ class StreamChecks(Suite):
     """Checks of streams, events, graphs and compiled functions."""
 
     def needs_streams(self) -> None:
-        """Skips the check if the adapter refuses streams or events on the home device."""
+        """Skips the check if the framework cannot compute on the GPU, or if the adapter refuses
+        streams or events on the home device."""
         self.needs_kernels()
         with skipping_what_is_refused():
             self.adapter.new_stream(self.here)
@@ -222,7 +223,8 @@ class StreamChecks(Suite):
     # graphs of recorded work
 
     def needs_graphs(self) -> None:
-        """Skips the check if the adapter refuses graphs on the home device."""
+        """Skips the check if the adapter refuses streams, events or graphs on the home
+        device."""
         self.needs_streams()
         with skipping_what_is_refused():
             self.adapter.new_graph(self.here)

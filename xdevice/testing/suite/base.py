@@ -36,8 +36,8 @@ class Planned(Exception):  # noqa: N818  # a test's own, and no error of the pac
 
 
 def refusal_of(ask: Callable[[], object]) -> str | None:
-    """Returns the text of the `UnsupportedError` that a call of `ask` raises; None if it raises
-    none."""
+    """Returns the text of the `UnsupportedError` that `ask()` raises; None if `ask()` raises no
+    such error. Fails the check if the text does not say what to use instead."""
     try:
         ask()
     except xdevice.errors.UnsupportedError as error:
@@ -56,8 +56,8 @@ def skipping_what_is_refused() -> Iterator[None]:
 
 
 def _whole_text(error: Exception) -> str:
-    """Returns the text of an `UnsupportedError`. Fails the check if it does not say what to use
-    instead."""
+    """Returns the text of an `UnsupportedError`. Fails the check if the text does not say what
+    to use instead."""
     # xdevice's own errors have that after a semicolon
     text = str(error)
     assert "; " in text, f"the message must say what to use instead: {text}"
@@ -65,8 +65,8 @@ def _whole_text(error: Exception) -> str:
 
 
 def _skip(reason: str, **_: Any) -> None:
-    """Skips the check. It is called in the place of the check, with the check's fixtures as
-    keywords."""
+    """Skips the check. pytest calls this function in the place of the check, with the check's
+    fixtures as keywords."""
     pytest.skip(reason)
 
 
@@ -77,16 +77,17 @@ def once(test: Callable[..., None]) -> Callable[..., None]:
 
 
 class Suite:
-    """The base class of all checks. A subclass names the `backend`, and pytest collects its tests."""
+    """The base class of all checks. A subclass names the `backend`, and pytest collects the
+    subclass's tests."""
 
     backend: ClassVar[str] = ""
     """The backend under test."""
     home: str = ""
-    """The device on which the checks make their tensors. If it is empty, the suite runs on cpu:0, and also on gpu:0 if
-    there is one."""
+    """The device on which the checks make their tensors. If it is empty, the suite runs on
+    cpu:0, and also on gpu:0 if there is one."""
     other: str | None = None
-    """The second device of checks that need two: by default another GPU, or else the device that the adapter's samples
-    make, or else cpu:0."""
+    """The second device of checks that need two. If it is None, the second device is another
+    GPU, or else the device that the adapter's samples make, or else cpu:0."""
     computes: ClassVar[bool] = True
     """Whether the framework has kernels for the GPU. If not, it can only place and copy tensors
     there."""
@@ -132,7 +133,8 @@ class Suite:
 
     @contextmanager
     def select(self) -> Iterator[None]:
-        """A block that every check runs inside: it makes the second device, and selects the backend."""
+        """A block that every check runs inside: it makes the second device, and selects the
+        backend."""
         self.home = self.home or HOMES[0]
         self.second()
         with xdevice.use_backend(self.backend):
@@ -158,9 +160,9 @@ class Suite:
         return samples
 
     def second(self) -> Device | None:
-        """Returns the second device: the one that the class names, or another GPU, or a device
-        that the samples make, or cpu:0; None if each of these is the home device or does not
-        exist."""
+        """Returns `other` if the class names it. Otherwise returns a GPU, a device that the
+        samples make, or cpu:0: the first in this order that exists and is not the home device;
+        None if there is none."""
         if self.other:
             return devices.parse(self.other)
         # before counting GPUs, because some frameworks can make a device only before they are
@@ -217,7 +219,8 @@ class Suite:
     def make(
         self, data: Any = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), dtype: str | None = None
     ) -> Any:
-        """Returns a tensor with the values of `data` on the home device."""
+        """Returns a tensor with the values of `data` on the home device, in the dtype with the
+        name `dtype`; if that is None, in the dtype that `xdevice.tensor` chooses."""
         return xdevice.tensor(data, device=self.home, dtype=dtype)
 
     def dtypes(self) -> list[str]:
@@ -260,8 +263,9 @@ class Suite:
             yield name, x, arrays[name]
 
     def _views(self, x: Any) -> dict[str, Any]:
-        """Returns, by name, a slice and the transpose of an array or a tensor, if the
-        framework's tensors have these."""
+        """Returns, by name, a slice and the transpose of `x`, an array or a tensor. Leaves out
+        those that the framework's tensors do not have, and both if the framework cannot compute
+        on the GPU."""
         views = {}
         tensor = self.make()
         # neither is contiguous, so a copy of bytes that ignores strides gets it wrong
@@ -282,8 +286,8 @@ class Suite:
         }
 
     def pending(self) -> tuple[Any, Array]:
-        """Returns a tensor whose computation may still be under way, and the array that it will
-        equal."""
+        """Returns a tensor whose computation may still be under way, and the array that the
+        tensor will equal. Skips the check if the framework cannot compute on the GPU."""
         self.needs_kernels()
         array = values.plain("float32")
         x = self.make(array)
@@ -316,7 +320,8 @@ class Suite:
         }
 
     def requires_grad(self, x: Any) -> bool | None:
-        """Whether a tensor is marked as one that gets a gradient; None if the framework does not mark tensors so."""
+        """Whether a tensor is marked as one that gets a gradient; None if the framework does
+        not mark tensors."""
         return self.samples.requires_grad(x)
 
     # calling a function in another thread
@@ -348,7 +353,8 @@ class Suite:
 
     def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
         """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a
-        device without values only the shape. `name` is for the error, here and below."""
+        device without values only the shape. Here and below, `name` names the tensor in the
+        error."""
         assert tuple(x.shape) == array.shape, (
             f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
         )
@@ -358,7 +364,8 @@ class Suite:
             assert_same(self.adapter.to_numpy(tensor), array, name)
 
     def assert_reads(self, x: Any, array: Array, name: str = "") -> None:
-        """Checks that `to_numpy` gives the dtype, shape and values of an array, bit for bit."""
+        """Checks that `to_numpy(x)` returns an array with the dtype, shape and values of
+        `array`, bit for bit."""
         assert_same(xdevice.to_numpy(x), array, name)
 
     def assert_on(self, place: Device, x: Any, array: Array, name: str = "") -> None:
@@ -380,7 +387,9 @@ class Suite:
             assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
 
     def assert_gradient(self, function: Callable[[Any], Any]) -> None:
-        """Checks that the gradient of the sum of `function(x)` with respect to `x` is -2.5 everywhere."""
+        """Checks that the gradient of the sum of `function(x)` with respect to `x`, a tensor on
+        the home device, is -2.5 everywhere and on that device. Skips the check if the framework
+        has no gradients."""
         self.needs_kernels()
         x = self.make()
         # in a block, because TensorFlow would compute on the GPU if there is one
@@ -392,7 +401,8 @@ class Suite:
         self.assert_on(xdevice.device_of(x), gradient, np.full((2, 3), -2.5, "float32"))
 
     def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
-        """Checks that two tensors are not in the same memory."""
+        """Checks that the memory of two tensors does not begin at the same address. Tensors
+        without elements pass. Skips the check if the samples do not tell addresses."""
         if 0 not in tuple(x.shape):
             assert self.address(x) != need(self.samples.address(y), "addresses"), (
                 f"{name}: the same memory"
@@ -400,8 +410,9 @@ class Suite:
 
 
 def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
-    """Returns the home devices on which a check runs: that of its class, or all of `HOMES`. A
-    check that is marked by `once` runs on the first only."""
+    """Returns the home devices on which the check `test` of the class `cls` runs: `home` of the
+    class, or all of `HOMES` if that is empty. A check that is marked by `once` runs on the
+    first only."""
     return ((cls.home,) if cls.home else HOMES)[: 1 if hasattr(test, "runs_once") else None]
 
 

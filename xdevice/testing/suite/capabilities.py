@@ -1,5 +1,5 @@
-"""Marks checks with the capabilities (optional parts of an adapter) that they need. If an adapter lacks one, its checks
-are skipped."""
+"""Marks checks with the capabilities (optional parts of an adapter) that they need. If an
+adapter lacks one, its checks are skipped."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def lacking(adapter: Backend, check: Any) -> list[str]:
 
 
 def described(name: str) -> str:
-    """Returns the name of a capability, with the hooks that an adapter must write for it; for
-    the name of a hook, the hook: "memory()"."""
+    """Returns a text for the end of a run: for a capability, its name and the hooks that an
+    adapter must write for it, such as "Prefetch: stage()"; for a hook, only the hook, such as
+    "memory()"."""
     hooks = ", ".join(f"{hook}()" for hook in _hooks(name))
     return f"{name}: {hooks}" if name in _HOOKS else hooks
 
@@ -70,7 +71,7 @@ def _hooks(name: str) -> tuple[str, ...]:
 
 
 def _has(adapter: Backend, hooks: tuple[str, ...]) -> bool:
-    """Whether an adapter has its own version of all these hooks."""
+    """Whether an adapter overrides all these hooks."""
     return all(
         # a hook that the adapter does not override is still the contract's own function
         getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook]

@@ -26,8 +26,10 @@ _IMPORTED = sorted({framework.modules[0] for framework in registry.KNOWN} & set(
 
 
 def load(name: str) -> None:
-    """Reports how a backend is loaded: after waiting for the import lock, by eight threads at once, and without
-    importing another backend."""
+    """Loads the backend `name` in eight threads at once, while the main thread holds the import
+    lock. Reports whether the framework was imported before the lock was released, which other
+    backends were loaded, which GPUs were started, whether the backend works in two threads, and
+    its default floats."""
     answer: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     framework = frameworks.find(name)
     root = framework.modules[0] if framework is not None else name
@@ -60,7 +62,7 @@ def load(name: str) -> None:
 
 
 class _Watched:
-    """A lock that notes whether it was acquired."""
+    """A lock that notes, in `is_wanted`, whether a thread has tried to acquire it."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -75,7 +77,8 @@ class _Watched:
 
 
 def fork(name: str) -> None:
-    """Reports what a forked child can do after its parent has loaded a backend, and after its parent has used it."""
+    """Reports the result of `_work` in a forked child, or how it failed: once after the parent
+    has loaded a backend, and once after the parent has used it."""
     answer = {}
     with xdevice.use_backend(name):
         xdevice.num_gpus()
@@ -90,7 +93,7 @@ def fork(name: str) -> None:
 
 def end(name: str, place: str) -> None:
     """Reports the first batch of a `prefetch` to the device `place`, and ends the process while
-    the thread of `prefetch` is at work: it must not keep the process from ending."""
+    the thread of `prefetch` is at work: that thread must not keep the process from ending."""
     global _unfinished
     with xdevice.use_backend(name):
         batches = iter(xdevice.prefetch(_batches(), place))
@@ -138,7 +141,8 @@ def virtual(name: str) -> None:
 
 def _list_started(name: str) -> list[str]:
     """Counts the GPUs and makes an event, and returns the names of the GPUs that the framework
-    has started for that, which should be none. Returns none if the adapter cannot tell."""
+    has started for that, of which there should be none. Returns [] if the GPUs are virtual, or
+    if the adapter cannot tell."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)
@@ -170,8 +174,8 @@ def _work(name: str) -> float:
 
 
 def _floats(name: str) -> list[str]:
-    """Makes float64 the framework's default, and returns the dtypes of the floats that it then
-    makes in this thread and in another; an empty list if it has no such default."""
+    """Makes float64 the framework's default, and returns the dtypes of the floats that the
+    framework then makes in this thread and in another; [] if it has no such default."""
     from xdevice.base.dtypes import dtype_name
 
     backend = xdevice.backend(name)
@@ -184,7 +188,7 @@ def _floats(name: str) -> list[str]:
 
 
 def _in_thread(work: Callable[[], Any]) -> Any:
-    """Calls a function in a new thread, and returns its result."""
+    """Calls a function in a new thread, waits for it, and returns its result."""
     results: list[Any] = []
     worker = threading.Thread(target=lambda: results.append(work()))
     worker.start()

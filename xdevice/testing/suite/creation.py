@@ -78,7 +78,9 @@ class CreationChecks(Suite):
                 assert not self.keeps(name), f"{name} is refused, but is kept"
 
     def keeps(self, name: str) -> bool:
-        """Whether a tensor of this dtype can be made and keeps the dtype."""
+        """Whether a tensor on the home device can be made of an array of the dtype `name`, and
+        still has that dtype when it is read. A `DTypeError` counts as a refusal, and so does a
+        warning of the framework if warnings are raised as errors."""
         try:
             return bool(
                 self.adapter.to_numpy(
@@ -218,8 +220,9 @@ class CreationChecks(Suite):
                 assert tuple(x.shape) == (2, 3)
 
     def create(self, place: str) -> list[Any]:
-        """Returns tensors of shape (2, 3) on a device, one from each function of xdevice that
-        makes tensors."""
+        """Returns tensors of shape (2, 3) on the device `place`: one from `xdevice.tensor`,
+        and, if the framework can compute on the GPU, one from each of `ones`, `zeros` and
+        `random.uniform`."""
         creators = (
             (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
         )
@@ -263,7 +266,8 @@ class CreationChecks(Suite):
         # arrays of NumPy 1 have at most 32 axes, so more cannot be tried
         fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
-        # a longer axis would need gigabytes
+        # only a short limit is tried: an array at MXNet's, 2**31 - 1, would need 2 GiB, and at
+        # the default, 2**63 - 1, it cannot exist
         if longest < 1 << 24:
             fitting.append((longest,))
             too_much.append((longest + 1,))
@@ -284,8 +288,8 @@ class CreationChecks(Suite):
                 )
 
     def test_what_is_given_away_is_nobody_elses(self) -> None:
-        """If `gives_away` says that an array from `to_numpy` belongs to the caller, nothing
-        else may use its memory."""
+        """If `gives_away` says that an array which `to_numpy` has returned belongs to the
+        caller, neither the tensor nor another array may use its memory."""
         for name, x, array in self.odd():
             first = self.adapter.to_numpy(x)
             if not self.adapter.gives_away(x):
@@ -412,7 +416,7 @@ class CreationChecks(Suite):
         self.in_thread(self.lend, x)
 
     def lend(self, x: Any) -> None:
-        """Enters and leaves a block in which memory is lent."""
+        """Enters and leaves a block in which the memory of `x` is lent."""
         with self.adapter.lending(x):
             pass
 
@@ -446,8 +450,8 @@ class CreationChecks(Suite):
     @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
-        """Memory that fits the rules of `takes` must be shared when it is converted, and not
-        copied."""
+        """An array whose memory fits the rules that `takes` returns must be converted without a
+        copy."""
         rules = need(self.adapter.takes(), "memory of others that it takes over")
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")

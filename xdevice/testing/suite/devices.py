@@ -1,4 +1,5 @@
-"""Checks of the contract between xdevice and an adapter, of devices, and of blocks such as `with device:`."""
+"""Checks of the contract between xdevice and an adapter, of devices, and of blocks such as
+`with device:`."""
 
 from __future__ import annotations
 
@@ -220,7 +221,9 @@ class DeviceChecks(Suite):
                     self.assert_refused(name, place)
 
     def assert_refused(self, name: str, place: Device) -> None:
-        """Checks that nothing makes or moves a tensor of a dtype that a device lacks."""
+        """Checks that `DTypeError` is raised for making a tensor of the dtype `name` on the
+        device `place`, which lacks this dtype, and for moving or copying one to it, and that a
+        move that fails moves nothing."""
         with pytest.raises(DTypeError, match=rf"{name}, which {place}.*cannot hold"):
             xdevice.zeros(2, device=place, dtype=name)
         if not xdevice.accelerator.is_dtype_supported(name, devices.CPU):
@@ -276,7 +279,8 @@ class DeviceChecks(Suite):
         assert self.default_place() is devices.CPU
 
     def native_ones(self) -> Any:
-        """Returns a tensor that the framework's own function makes without naming a device."""
+        """Returns a tensor that the framework's own function makes without naming a device.
+        Skips the check if the framework cannot compute on the GPU."""
         self.needs_kernels()
         return self.samples.native_ones(2)
 
@@ -327,8 +331,8 @@ class DeviceChecks(Suite):
         )
 
     def placed_by_default(self) -> Device:
-        """Returns `default_place` for the backend under test, for a new thread, where another
-        backend may be selected."""
+        """Returns `default_place` with the backend under test selected. It is called in a new
+        thread, in which another backend may be the default."""
         with xdevice.use_backend(self.backend):
             return self.default_place()
 
@@ -340,7 +344,8 @@ class DeviceChecks(Suite):
             self.assert_creates_on(before, "a scope of another thread is still active")
 
     def placed_in(self, device: Device) -> None:
-        """Checks in a new thread that a block of `device` places tensors on it."""
+        """Checks that the framework creates tensors on `device` in a block of `device`. It is
+        called in a new thread."""
         with xdevice.use_backend(self.backend), device:
             self.assert_creates_on(device)
 

@@ -38,7 +38,7 @@ class ModelChecks(Suite):
             yield name, xdevice.to_device(make(), self.home)
 
     def values(self, model: Any) -> dict[str, Array]:
-        """Returns the values of a model's variables, as the samples read them."""
+        """Returns the values of a model's variables by name, as the samples read them."""
         return {name: xdevice.to_numpy(x) for name, x in self.samples.variables(model).items()}
 
     def test_a_model_that_is_there_is_left_alone(self) -> None:
@@ -51,7 +51,8 @@ class ModelChecks(Suite):
             assert self.addresses(model) == before, name
 
     def addresses(self, model: Any) -> dict[str, int | None]:
-        """Returns the address of each variable's memory."""
+        """Returns, by the variable's name, the address at which its memory begins; None if the
+        framework does not tell the address."""
         return {
             name: self.samples.address(x) for name, x in self.samples.variables(model).items()
         }
@@ -76,12 +77,14 @@ class ModelChecks(Suite):
                     self.assert_on(target, after[key], array, f"{name}.{key} on {target}")
 
     def assert_all_on(self, target: Device, model: Any, name: str) -> None:
-        """Checks that the adapter and xdevice report `target` for all of a model."""
+        """Checks that the adapter reports no device other than `target` for the parts of a
+        model, and that `device_of` returns `target`."""
         assert {place for _, place in self.adapter.model_devices(model)} <= {target}, name
         assert xdevice.device_of(model) is target, name
 
     def marks(self, model: Any) -> dict[str, bool | None]:
-        """Returns whether each variable is marked as one that gets a gradient."""
+        """Returns, by the variable's name, whether it is marked as one that gets a gradient;
+        None if the framework does not mark tensors."""
         return {
             name: self.requires_grad(x) for name, x in self.samples.variables(model).items()
         }
@@ -137,9 +140,9 @@ class ModelChecks(Suite):
         assert built
 
     def assert_named(self, name: str, model: Any, twin: Any) -> None:
-        """Checks that the adapter reads the same variables as the framework, and that they have
-        distinct names. `twin` is a second model of the same structure, whose variables must
-        have the same names."""
+        """Checks that the adapter's variables have distinct names, the same in `twin`, a second
+        model of the same structure; that their values are among those that the samples read;
+        and that all of them are on the second device after a move."""
         variables = list(self.adapter.variables(model))
         keys = [key for key, _ in variables]
         assert len(set(keys)) == len(keys), f"{name}: {keys}"
@@ -278,6 +281,8 @@ class ModelChecks(Suite):
         inputs: list[Any] = []
 
         def around(model: Any, arguments: Any, call: Any) -> Any:
+            """Keeps the input of the model's call, and returns its result together with a
+            text."""
             inputs.append(arguments[0][0])
             return call(), "told"
 
@@ -401,8 +406,8 @@ class ModelChecks(Suite):
         assert shapes == {(2,), (2, 3)}, "a weight and a bias are among them"
 
     def assert_parts_follow(self, name: str, model: Any, target: Device) -> None:
-        """Checks that the copies of a model's parts, which are copied together with the model,
-        are parts of the model's copy."""
+        """Checks that, if a model and its parts are copied to `target` in one call, the copies
+        of the parts are the parts of the model's copy."""
         parts = self.parts_to_hold(model)
         copied, *copies = xdevice.copy_to([model, *parts], target)
         its = self.parts_to_hold(copied)

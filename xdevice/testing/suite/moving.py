@@ -38,7 +38,8 @@ def _verbs() -> tuple[Any, Any]:
 
 
 class MovingChecks(Suite):
-    """Checks of moving and copying tensors and containers, and of gradients through that."""
+    """Checks of moving and copying tensors and containers, and of gradients through moves and
+    copies."""
 
     def test_to_device_gives_the_same_object_where_it_is_there(self) -> None:
         for name, x in self.odd_tensors().items():
@@ -109,8 +110,9 @@ class MovingChecks(Suite):
             self.assert_apart(xdevice.to_device(moved, self.home), x, name)
 
     def test_large_tensors_move_whole_and_leave_their_source_free(self) -> None:
-        """Writing into the source right after a move, or into the array that it was made of, does not change the moved
-        tensor, which has all its values even if it is read at once."""
+        """Writing into the source right after a move, or into the array from which the source
+        was made, must not change the moved tensor, which must have all its values even if it is
+        read at once."""
         pattern = np.resize(np.arange(251, dtype="uint8"), _LARGE)
         places = (self.here, self.there_with_values())
         for source, target in (places, places[::-1]):
@@ -256,9 +258,10 @@ class MovingChecks(Suite):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
-        """Checks that `verb`, which is `to_device` or `copy_to`, moves the tensor inside an
-        object, and leaves the rest of the object alone. `read` returns the tensor and the rest
-        of an object."""
+        """Checks that `verb`, which is `to_device` or `copy_to`, returns an object of the type
+        of `holder` with its tensor on `target` and its other part unchanged, that a copy is in
+        new storage, and that `holder` itself has not changed. `read` returns the tensor and the
+        other part of such an object; `name` names the object in the error."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name
@@ -282,10 +285,15 @@ class MovingChecks(Suite):
         natives: list[Any] = []
 
         class Mover:
+            """An object that holds a tensor. The check adds the method by which such objects
+            move."""
+
             def __init__(self, x: Any) -> None:
                 self.x = x
 
         def move(mover: Mover, native: Any) -> Mover:
+            """Keeps the native device, and returns a new object with the tensor on that
+            device."""
             natives.append(native)
             return Mover(getattr(mover.x, method)(native))
 

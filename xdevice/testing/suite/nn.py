@@ -20,8 +20,8 @@ _LOG_2 = 0.69315
 
 
 class LayerFunctionChecks(Suite):
-    """Checks of neural-network functions. An adapter may have none, and raise `UnsupportedError`; if it has any, all
-    must be right."""
+    """Checks of neural-network functions. An adapter may have none, and raise
+    `UnsupportedError`; otherwise it must have all of them, and they must be right."""
 
     @needs("nn")
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
@@ -37,12 +37,13 @@ class LayerFunctionChecks(Suite):
         self.in_thread(self.compute_in_use)
 
     def compute_in_use(self) -> None:
-        """Runs `compute_layers` with the backend under test selected, for a new thread."""
+        """Runs `compute_layers` with the backend under test selected. It is called in a new
+        thread, in which another backend may be the default."""
         with xdevice.use_backend(self.backend):
             self.compute_layers()
 
     def compute_layers(self) -> None:
-        """Checks each kernel against results that were worked out by hand."""
+        """Checks functions of `xdevice.nn` against results that were worked out by hand."""
         # exp(-200) is zero in float32: a softmax before its logarithm would give -inf
         x = self.make([[0.0, -200.0], [-3.0, -3.0]])
         labels = self.make([1, 0])
@@ -59,8 +60,8 @@ class LayerFunctionChecks(Suite):
         self.assert_labels_refused(x)
 
     def compute_activations(self, x: Any) -> None:
-        """Checks the activation functions, for numbers for which a naive formula overflows
-        too."""
+        """Checks the activation functions, with numbers for which a naive formula would
+        overflow. `x` is `[[0, -200], [-3, -3]]`."""
         nn = xdevice.nn
         self.assert_near(nn.relu(self.make([-1.0, 0.0, 2.5])), [0.0, 0.0, 2.5])
         self.assert_near(nn.sigmoid(self.make([-1000.0, 0.0, 1000.0])), [0.0, 0.5, 1.0])
@@ -70,8 +71,8 @@ class LayerFunctionChecks(Suite):
         self.assert_near(gelu, [-0.158808, 0.0, 2.996363])
 
     def compute_losses(self, x: Any, labels: Any) -> None:
-        """Checks the loss functions and `one_hot`: `x` has two rows of logits, and `labels`
-        their classes."""
+        """Checks the loss functions and `one_hot`. As in `compute_layers`, `x` has two rows of
+        logits for two classes, and `labels` has the class of each row."""
         nn = xdevice.nn
         self.assert_near(nn.cross_entropy(x, labels), (200 + _LOG_2) / 2)
         self.assert_near(nn.cross_entropy(x, labels, reduction="none"), [200.0, _LOG_2])
@@ -101,15 +102,16 @@ class LayerFunctionChecks(Suite):
         self.assert_near(nn.avg_pool2d(image, 2, padding=(0, 1)), [[[[-1.25, -4.0]]]])
 
     def compute_norms(self, x: Any) -> None:
-        """Checks the normalizations, along the rows and along the columns of `x`."""
+        """Checks `layer_norm` along the rows of `x`, which is `[[0, -200], [-3, -3]]`, and
+        `batch_norm` along its columns."""
         nn = xdevice.nn
         weight, bias = self.make([1.0, 2.0]), self.make([0.0, 0.5])
         self.assert_near(nn.layer_norm(x, weight, bias), [[1.0, -1.5], [0.0, 0.5]])
         self.assert_near(nn.batch_norm(x, *nn.moments(x)), [[1.0, -1.0], [-1.0, 1.0]])
 
     def assert_labels_refused(self, x: Any) -> None:
-        """Checks that labels outside the classes raise an error, and do not read other
-        memory."""
+        """Checks that labels outside the classes raise `IndexError`, and do not read other
+        memory. `x` has two rows of logits, each for two classes."""
         # PyTorch and Paddle ignore the label -100 by default
         for label in (2, -1, -100):
             labels = self.make([0, label])
@@ -122,7 +124,8 @@ class LayerFunctionChecks(Suite):
                     xdevice.nn.one_hot(labels, 2)
 
     def assert_near(self, result: Any, numbers: Any) -> None:
-        """Checks that a result is on the device of the check, in float32, and near these numbers."""
+        """Checks that a result is a float32 tensor on the home device that has the shape of
+        `numbers` and their values, up to rounding."""
         device = xdevice.device_of(result)
         assert device is self.here, f"the result is on {device}"
         array = xdevice.to_numpy(result)

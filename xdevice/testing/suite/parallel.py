@@ -55,7 +55,8 @@ class ParallelChecks(Suite):
         assert xdevice.parallel.run(lambda: xdevice.backend().name) == [self.backend]
 
     def placed_by_the_framework(self) -> Device:
-        """Returns the device on which the framework's own function creates a tensor."""
+        """Returns the device on which the framework's own function creates a tensor if no
+        device is named."""
         return xdevice.device_of(self.samples.native_ones(2))
 
     def test_parallel_carries_the_frameworks_modes(self) -> None:
@@ -143,6 +144,7 @@ class ParallelChecks(Suite):
             shared = self.make(buffer) if self.can_be_written() else None
 
             def fill(buffer: Any = buffer, shared: Any = shared) -> Iterator[Any]:
+                """Yields six batches, each in the same memory as the one before."""
                 for i in range(6):
                     buffer[...] = i
                     if shared is not None:
@@ -175,8 +177,8 @@ class ParallelChecks(Suite):
                 self.assert_apart(staged[1], tensor)
 
     def assert_threads(self, before: int) -> None:
-        """Checks that there are at most `before` threads. Waits up to `patience` seconds for
-        others to end."""
+        """Checks that this process has at most `before` threads. Waits up to `patience` seconds
+        for other threads to end."""
         deadline = time.monotonic() + self.patience
         while threading.active_count() > before and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -211,7 +213,8 @@ class ParallelChecks(Suite):
 def _is_on_inside_and_after(
     state: Callable[[], Any], is_on: Callable[[], bool]
 ) -> tuple[bool, bool]:
-    """Returns whether a mode is on inside a block of the thread's state, and after it."""
+    """Returns whether a mode is on inside a block of `state`, the state of another thread, and
+    whether it is on after the block."""
     with state():
         is_on_inside = is_on()
     return is_on_inside, is_on()

@@ -1,4 +1,5 @@
-"""Checks of eight threads at once, and checks in fresh processes: of loading, forking, ending and virtual GPUs."""
+"""Checks of eight threads at once, and checks in fresh processes: of loading, of forking, of
+ending a process, and of virtual GPUs."""
 
 from __future__ import annotations
 
@@ -101,9 +102,9 @@ _CHILD: Final = Path(__file__).with_name("child.py")
 
 def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> dict[str, Any]:
     """Calls the function `question` of child.py for a backend, in a fresh process, and returns
-    the JSON object that the function prints. `setup` is Python code that runs before it, and
-    `arguments` are passed after the backend's name. Raises `AssertionError` if the process
-    fails."""
+    the JSON object that the function prints. `setup` is Python code that runs before the
+    function, and `arguments` are passed after the backend's name. Raises `AssertionError` if
+    the process fails, and `subprocess.TimeoutExpired` if it takes longer than 240 seconds."""
     passed = ", ".join(map(repr, (backend, *arguments)))
     # by the path, because importing the package of the suite would import pytest and NumPy
     code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({passed})"

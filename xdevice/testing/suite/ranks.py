@@ -1,7 +1,8 @@
-"""One rank of the checks of several processes: `python -m xdevice.testing.suite.ranks`, started as a launcher would.
+"""One rank of the checks of several processes: `python -m xdevice.testing.suite.ranks`, started
+as a launcher would start it.
 
-It prints the failed checks as one line of JSON. Every rank makes the inputs of all ranks, and
-so has the right result.
+It prints the failed checks as one line of JSON. Every rank makes the inputs of all ranks, so it
+can compute the right result by itself.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Ranks:
         every dtype adds exactly."""
 
     def for_each_rank(self, array: Array) -> list[Array]:
-        """Returns a different array for each rank, with the elements of `array` in another
-        order."""
+        """Returns one array for each rank: `array`, with its elements shifted by the rank's
+        number."""
         return [np.roll(array, rank) for rank in range(self.size)]
 
     def tensor(self, array: Array) -> Any:
@@ -58,17 +59,19 @@ class Ranks:
         return xdevice.tensor(array, dtype=self.dtype, device="cpu")
 
     def mine(self, arrays: list[Array]) -> Any:
-        """Returns the tensor of this rank's array."""
+        """Returns a tensor with the values of this rank's array in `arrays`."""
         return self.tensor(arrays[self.rank])
 
     # comparing
 
     def same(self, x: Any, expected: Array, name: str) -> None:
-        """Checks that a tensor equals an array bit for bit."""
+        """Checks that a tensor equals an array bit for bit. Here and below, `name` names the
+        tensor in the error."""
         assert_same(xdevice.to_numpy(x), expected, name)
 
     def near(self, x: Any, expected: Array, name: str) -> None:
-        """Checks that a tensor is near an array, up to the rounding of its dtype."""
+        """Checks that a tensor has this object's dtype, and equals an array up to the rounding
+        of that dtype."""
         array = xdevice.to_numpy(x)
         assert array.dtype == host_dtype(self.dtype), (
             f"{name}: {array.dtype}, expected {self.dtype}"
@@ -80,7 +83,8 @@ class Ranks:
         )
 
     def assert_refused(self, op: str) -> None:
-        """Checks that `all_reduce` by `op` raises `DTypeError` for this dtype."""
+        """Checks that `all_reduce` with the operation `op` raises `DTypeError` for this
+        dtype."""
         try:
             self.world.all_reduce(self.mine(self.plain), op)
         except xdevice.errors.DTypeError:
@@ -90,7 +94,8 @@ class Ranks:
     # the checks, each of which every rank runs
 
     def sums(self) -> None:
-        """Checks sums, and that they are written into the tensor if it can be written."""
+        """Checks sums, which are written into the input if it can be written. Booleans must be
+        refused."""
         if self.dtype == "bool":
             self.assert_refused("sum")
             return
@@ -105,7 +110,8 @@ class Ranks:
             self.same(x, self.plain[self.rank], "the input of sum, which cannot be written")
 
     def means(self) -> None:
-        """Checks means, and weighted means, in which a rank with more rows counts more."""
+        """Checks means, and weighted means, in which a rank with more rows counts more. Dtypes
+        other than floats must be refused."""
         if self.dtype not in values.FLOATS:
             self.assert_refused("mean")
             return
@@ -122,7 +128,7 @@ class Ranks:
         self.near(weighed, expected, "weighted mean")
 
     def extremes(self) -> None:
-        """Checks the maximum and the minimum."""
+        """Checks the maximum and the minimum. Complex numbers must be refused."""
         if self.dtype.startswith("complex"):
             self.assert_refused("max")
             return
@@ -139,8 +145,8 @@ class Ranks:
             self.same(result, self.telling[root], f"broadcast from {root}")
 
     def gathers(self) -> None:
-        """Checks that the arrays of all ranks are joined in the order of the ranks, whether their lengths are equal or
-        not."""
+        """Checks that the arrays of all ranks are joined in the order of the ranks, whether the
+        arrays have equal lengths or not."""
         x = self.mine(self.telling)
         self.same(self.world.all_gather(x), np.concatenate(self.telling), "all_gather")
         self.same(x, self.telling[self.rank], "the input of all_gather")
@@ -150,7 +156,7 @@ class Ranks:
         self.same(gathered, np.concatenate(uneven), "uneven all_gather")
 
     def scatters(self) -> None:
-        """Checks that each rank gets its own part of the sum."""
+        """Checks that each rank gets its own part of the sum. Checks nothing for booleans."""
         if self.dtype == "bool":
             return
         # each rank has a part for every rank
@@ -171,8 +177,8 @@ class Ranks:
             self.same(self.world.recv(like, 0), self.telling[0], "recv")
 
     def shapes(self) -> None:
-        """Checks tensors without axes and tensors without elements, which engines are seldom
-        tested with."""
+        """Checks tensors without axes and tensors without elements, with which engines are
+        seldom tested. Checks nothing for booleans."""
         if self.dtype == "bool":
             return
         kind, world = host_dtype(self.dtype), self.world
@@ -193,8 +199,9 @@ class Ranks:
 
 
 def faults(world: World) -> Iterator[str]:
-    """Runs the checks with each dtype, and yields those that failed, as "sums of float16: ...". A dtype that the engine
-    (gloo, NCCL) refuses on all ranks is no fault."""
+    """Runs the checks with each dtype of the backend, and yields a text for each that failed,
+    such as "sums of float16: ...". A check that the engine (gloo, NCCL) refuses is no fault,
+    and is added to `refused`."""
     backend = xdevice.backend()
     for dtype in sorted(backend.dtypes):
         if backend.dtype_refusal(dtype) is not None:
@@ -231,7 +238,7 @@ def train(world: World) -> Iterator[str]:
 
 def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
     """Does the work of `train` in one dtype. `most` is the largest relative difference that is
-    allowed."""
+    allowed between the two gradients."""
     # with the same seed on all ranks, so that all have the same data
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2 * world.size + 1, 4))
@@ -251,7 +258,8 @@ def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
 
 
 def _gradient(x: Array, y: Array, w: Array) -> Array:
-    """Returns the gradient, with respect to `w`, of the mean of the squares of `x @ w - y`."""
+    """Returns the gradient, with respect to `w`, of the mean of the squares of `x @ w - y`;
+    zeros if there are no rows."""
     return np.asarray(2 * x.T @ (x @ w - y) / max(1, len(y)))
 
 
@@ -310,7 +318,7 @@ def _raise() -> None:
 
 def _call_for_long(world: World, stops: bool) -> None:
     """Calls `all_reduce` of a large tensor again and again, until a call raises an error. With
-    `stops`, this process is stopped in the middle."""
+    `stops`, this process is stopped (SIGSTOP) after `STOPS_AFTER` seconds."""
     # 256 MB, so that the process is stopped inside a call
     x = xdevice.zeros(1 << 26)
     if stops:
@@ -320,7 +328,8 @@ def _call_for_long(world: World, stops: bool) -> None:
 
 
 def _described(error: xdevice.errors.PeerError) -> dict[str, Any]:
-    """Returns a report of an error."""
+    """Returns a report of a `PeerError`: the name of its type, its reason, the rank that
+    failed, and its text."""
     return {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
 
 

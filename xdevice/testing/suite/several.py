@@ -48,8 +48,8 @@ class ReplicaChecks(Suite):
             )
 
     def assert_splits(self, x: Any, array: Array, sizes: list[int], name: str) -> None:
-        """Checks that a tensor is split into parts of these sizes, and that joining them gives a new tensor that equals
-        it."""
+        """Checks that `x`, which has the values of `array`, is split into parts of these sizes,
+        and that joining the parts gives a new tensor that equals `x`."""
         parts = self.adapter.split(x, sizes)
         for part, size, end in zip(parts, sizes, np.cumsum(sizes), strict=True):
             self.assert_on(self.here, part, array[end - size : end], name)
@@ -82,7 +82,8 @@ class ReplicaChecks(Suite):
                     self.assert_apart(tensor, x, name)
 
     def tensor_of(self, leaf: Any) -> Any:
-        """Returns the tensor of a leaf, which on TensorFlow is a variable."""
+        """Returns the tensor of a leaf that is a variable, as on TensorFlow; any other leaf is
+        returned unchanged."""
         tensor = self.adapter.tensor_of(leaf)
         return leaf if tensor is None else tensor
 
@@ -159,8 +160,8 @@ class ReplicaChecks(Suite):
         self.waits_only_for_memory()
 
     def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
-        """Checks that strides are right: along each axis, a view of the last element alone must begin at the address
-        that the strides give."""
+        """Checks that the strides of `x`, in bytes, are right: along each axis, a view of the
+        last element alone must begin at the address that the strides give."""
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
@@ -172,8 +173,8 @@ class ReplicaChecks(Suite):
                 assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
 
     def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
-        """Whether writing into `view`, a slice that begins at the element `index`, changes the
-        whole `x`. Restores the values."""
+        """Whether writing into `view`, a slice of `x`, also changes `x`. `index` is where the
+        slice begins, with a number for each axis of `x`. The old values are restored."""
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
         # two numbers, because the slice may already have one of them
@@ -188,8 +189,8 @@ class ReplicaChecks(Suite):
         return False
 
     def shares_nothing(self, x: Any, name: str) -> None:
-        """Checks that a slice of `x` has its own memory. An adapter whose `memory_of` returns
-        None promises that."""
+        """Checks that a slice of `x` has its own memory, which an adapter promises if its
+        `memory_of` returns None. Checks nothing for a tensor without axes."""
         axes = len(tuple(x.shape))
         if not axes:
             return
@@ -305,9 +306,10 @@ class ReplicaChecks(Suite):
                 self.assert_reduces(name, x, array, mean=True)
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
-        """Checks that the sum of `x`, `x` and `2 * x` over two devices is `expected`, or with
-        `mean` their mean. The mean of three is checked in float32 and float64 only, because
-        backends round it differently in other dtypes; there it is the mean of `x` and `x`."""
+        """Checks `all_reduce` of copies of `x`, `x` and `2 * x` on two devices: their sum must
+        be `expected`, or with `mean` their mean must be near 4/3 of `x`. Backends round a mean
+        of three differently in dtypes other than float32 and float64. So unless `name` is one
+        of these two, the mean is that of `x` and `x`, and must be near `expected`."""
         # the same device twice, if there is no second one with values
         first, second = (self.places() * 2)[:2]
         array = xdevice.to_numpy(x)
@@ -336,8 +338,8 @@ class ReplicaChecks(Suite):
 
 
 def assert_close(actual: Any, expected: Any, name: str) -> None:
-    """Checks that two arrays have the same dtype, and that their values differ by at most 1e-6
-    of each value."""
+    """Checks that two arrays have the same dtype, and that each value differs from the expected
+    one by at most a millionth of it."""
     assert actual.dtype == expected.dtype, name
     np.testing.assert_allclose(
         actual.astype("complex128"), expected.astype("complex128"), rtol=1e-6, err_msg=name

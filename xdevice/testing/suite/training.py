@@ -1,4 +1,5 @@
-"""Checks of training: the state of optimizers, steps after a move, and gradients that are reported."""
+"""Checks of training: the state of optimizers, steps after a move, and the reports of gradients
+by `watch_gradients`."""
 
 from __future__ import annotations
 
@@ -25,14 +26,15 @@ class TrainingChecks(Suite):
 
     def optimized(self) -> tuple[Any, Any, Any]:
         """Returns a model on the home device, its optimizer, which has no state yet, and a
-        function that takes a training step. Skips the check if the samples have none."""
+        function that takes a training step. Skips the check if the samples have no such
+        optimizer."""
         model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
         return xdevice.to_device(model, self.home), optimizer, step
 
     def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
         """`state_to_come` must return the state that an optimizer would make in its first step,
-        and change nothing; with `take_state` a new optimizer must then continue where another
-        one is."""
+        and change nothing. A new optimizer that gets the state of another one by `take_state`
+        must continue where the other one has stopped."""
         self.needs_kernels()
         model, optimizer, step = self.optimized()
         # a second model and optimizer, which take no step
@@ -69,8 +71,9 @@ class TrainingChecks(Suite):
         return {name for name, _ in self.adapter.variables(optimizer)}
 
     def assert_resumes(self, model: Any, optimizer: Any, step: Any, data: list[Any]) -> None:
-        """Checks that a new model and optimizer that are given the state of `model` and
-        `optimizer` continue training exactly as these do."""
+        """Checks that a new model and a new optimizer, which are given the weights of `model`
+        and the state of `optimizer`, have exactly the same losses as these in their next steps
+        on `data`. `step` takes a training step with `model` and `optimizer`."""
         fresh, untrained, other_step = self.optimized()
         values = self.arrays_of(optimizer)
         state = dict(self.adapter.variables(untrained))
@@ -90,7 +93,7 @@ class TrainingChecks(Suite):
                 assert other_step(*data) == step(*data), "training continues differently"
 
     def put(self, variables: dict[str, Any], values: dict[str, Array]) -> None:
-        """Writes the values with the same names into variables."""
+        """Writes into each of these variables the value with the same name."""
         for name, x in variables.items():
             place = self.adapter.device_of(x)
             self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
@@ -156,9 +159,9 @@ class TrainingChecks(Suite):
             )
 
     def test_a_stored_gradient_is_told(self) -> None:
-        """`watch_gradients` must call `ready` once for each gradient of a pass, after the
-        gradient was stored, and until the watch is ended; an error of `ready` must end the
-        pass."""
+        """`watch_gradients` must call `ready` once for each gradient of a backward pass, after
+        the gradient was stored, and no longer once the watch has ended. An error that `ready`
+        raises must end the pass."""
         self.needs_kernels()
         model, step = need(self.samples.trainable(), "training")
         try:
@@ -168,6 +171,8 @@ class TrainingChecks(Suite):
         gradients: dict[int, Any] = {}
 
         def ready(i: int, gradient: Any) -> None:
+            """Checks that the gradient of variable number `i` is stored, and keeps its
+            values."""
             stored = [own for _, _, own in self.adapter.gradients(model)][i]
             assert stored is not None, "reported before it is stored"
             assert i not in gradients, "reported twice in one pass"

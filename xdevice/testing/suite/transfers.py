@@ -21,7 +21,7 @@ class TransferChecks(Suite):
     """Checks of `transfers`, and of the memory that is reported."""
 
     def require_transfers(self) -> None:
-        """Skips the check if the framework has only the CPU."""
+        """Skips the check if the adapter has no kind of device other than the CPU."""
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
@@ -137,8 +137,9 @@ class TransferChecks(Suite):
                 self.assert_peak(device)
 
     def assert_peak(self, device: Any) -> None:
-        """Checks that a reset sets the peak of a device to the memory that is allocated now.
-        The peak must be higher before."""
+        """Checks that a reset lowers the peak of a device, but not below the memory that is
+        allocated then. Checks nothing if the framework cannot reset its peak. Before the call,
+        the peak must be higher than the allocated memory."""
         high = xdevice.memory(device).peak
         assert high is not None
         # some frameworks cannot reset their peak

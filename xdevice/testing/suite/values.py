@@ -27,8 +27,9 @@ _TOP = {
 
 
 def telling(name: str) -> Array:
-    """Returns a 3x4 array of the dtype `name` with extreme values: numbers with many bits set;
-    for floats also both zeros, and NaNs with a sign and with a payload."""
+    """Returns a 3x4 array of the dtype `name` with values that an inexact copy changes: for
+    floats, both zeros, infinities, extremes, and NaNs with a sign and with a payload; for ints,
+    the limits of the dtype and numbers with many bits set."""
     # without a regular pattern, so that a shifted row shows
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
@@ -59,8 +60,8 @@ def telling(name: str) -> Array:
 
 
 def _floats(name: str) -> Array:
-    """Returns a 3x4 array of floats: both zeros, fractions, the largest numbers, infinities,
-    the smallest number above zero, and two NaNs."""
+    """Returns a 3x4 array of the float or complex dtype `name`: both zeros, fractions, the
+    largest numbers, infinities, the smallest number above zero, and two NaNs."""
     if name in _REAL:
         real = _floats(_REAL[name])
         both = np.empty(real.shape, dtype=name)
@@ -86,8 +87,8 @@ def _floats(name: str) -> Array:
 
 
 def quiet(array: Array) -> Array:
-    """Returns the array with 1 in the place of each NaN, because arithmetic does not keep the
-    bits of a NaN."""
+    """Returns a copy of the array with 1 in the place of each NaN, because arithmetic does not
+    keep the bits of a NaN."""
     numbers = array.copy()
     if numbers.dtype.name == "bfloat16" or numbers.dtype.kind in "fc":
         numbers[np.isnan(numbers)] = 1
@@ -129,8 +130,8 @@ def odd_sources() -> Iterator[tuple[str, Array]]:
 
 
 def aligned_and_not() -> Iterator[Array]:
-    """Yields two NumPy arrays: the memory of the first begins at a multiple of 64 bytes, and
-    that of the second does not. JAX shares memory with the first only."""
+    """Yields two NumPy arrays of 64 floats: the memory of the first begins at a multiple of 64
+    bytes, and that of the second does not. JAX shares memory with the first only."""
     raw = np.zeros(64 * 4 + 64, dtype="float32")
     start = (-raw.ctypes.data % 64) // 4
     for offset in (start, start + 1):

@@ -30,13 +30,13 @@ class _Promise(NamedTuple):
     """The error that one rank must raise when the other fails."""
 
     error: str
-    """The name of its type."""
+    """The name of the error's type."""
     why: str | None
-    """The attribute `why` of a PeerError."""
+    """The attribute `why` of a `PeerError`; None for other errors."""
     within: float
-    """The seconds within which it must be raised."""
+    """The seconds within which the error must be raised."""
     words: str
-    """A part of its text."""
+    """A part of the error's text."""
     failing: int = 1
     """The rank that fails."""
 
@@ -64,13 +64,13 @@ other must raise."""
 
 
 class SeveralProcesses:
-    """The checks of an adapter in several processes. Subclass it, name the `backend`, and let pytest collect the
-    tests."""
+    """The checks of an adapter in several processes. Subclass this class, name the `backend`,
+    and let pytest collect the tests."""
 
     backend: ClassVar[str] = ""
     """The backend under test."""
     engine: ClassVar[str] = "auto"
-    """The engine that moves the tensors."""
+    """The engine that moves the tensors, as in XDEVICE_ENGINE."""
     size: ClassVar[int] = 2
     """How many processes the check without failures starts."""
     patience: ClassVar[float] = 240
@@ -124,7 +124,8 @@ class SeveralProcesses:
 
 
 class _Rank:
-    """One rank (process) of a check, started as a child process."""
+    """One rank (process) of a check. Making the object starts the process, with the variables
+    that `xdevice launch` sets, and with `more` variables."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class _Rank:
 
     def wait_for_report(self, patience: float) -> dict[str, Any]:
         """Waits for the process to end, and returns the last line of JSON that it has printed;
-        {} if there is none. Kills it after `patience` seconds."""
+        {} if there is none. Kills the process after `patience` seconds."""
 
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
@@ -191,7 +192,8 @@ class _Rank:
 
 
 def _port() -> int:
-    """Returns a free port for rank 0. Another program might take it before rank 0 does."""
+    """Returns a port that is free now, for rank 0. Another program might take the port before
+    rank 0 does."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port
