@@ -198,8 +198,10 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
-    """Reads a model of this backend. `kinds` are as in `convert_state`, and decide the kinds of layers that only names
-    and shapes describe. Raises `StateError` if a kind does not fit the shapes of a layer."""
+    """Returns a model of this backend as a `Twin`. `kinds` are as in `convert_state`, and
+    decide the kinds of layers that only names and shapes describe. Raises `StateError` if a
+    kind does not fit the shapes of a layer, and `AbsentNameError` if this release of the
+    framework lacks a private name that the backend needs."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
@@ -225,8 +227,9 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
-    """Reads the argument `like=`, with `kinds` by the paths of `like`. Raises `NotATensorError` if it is not a model of
-    the backend `target`."""
+    """Returns the argument `like=` as a `Twin`. `kinds` has the paths of `like`. Raises
+    `NotATensorError` if `like` is not a model of the backend `target`; otherwise raises as
+    `read_model` does."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
@@ -298,7 +301,8 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
 
 
 def single(name: str, value: Any) -> Layer:
-    """Returns a variable as a layer of the kind "same". Its shape there has no axes of length 1."""
+    """Returns a variable as a layer of the kind "same". Its shape in PyTorch's layout has no
+    axes of length 1."""
     return Layer(
         with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {}
     )
@@ -370,8 +374,8 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
-    """Returns the layers that `kinds=` describes and that consist of parameters in none of `layers`. Raises
-    `StateError` if the shapes of one do not fit its kind."""
+    """Returns the layers that `kinds=` describes and that consist of parameters in none of
+    `layers`. Raises `StateError` if the shapes of such a layer do not fit its kind."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
     kinds = {
@@ -409,8 +413,8 @@ def spelled_out(
 
 
 def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
-    """The names of the classes of those modules whose code is not read, by their paths. `sequence` is that of a
-    `Twin`."""
+    """Returns the class names of the modules whose code is not read, by path. `sequence` is
+    that of a `Twin`."""
     return {
         layer.path: layer.settings["type"]
         for layer in sequence or ()
@@ -419,7 +423,8 @@ def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
 
 
 def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
-    """Whether a key of `kinds=` matches a path: it is the path, a pattern with `*`, or the class of that module."""
+    """Whether a key of `kinds=` matches a path: whether the key is that path, a pattern with
+    `*` that fits it, or the class of the module there, as in `classes`."""
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 

@@ -99,7 +99,7 @@ class State(dict[str, Any]):
         gives it one.
 
         Raises:
-            StateError: a name is not in `unmapped`; then no name was removed.
+            StateError: if a name is not in `unmapped`; no name is removed then.
 
         Costs nothing.
 
@@ -119,7 +119,8 @@ class State(dict[str, Any]):
             del self.unmapped[name]
 
     def __str__(self) -> str:
-        """The tensors with their sources, then the steps, the unmapped names and the differences."""
+        """Returns a text with a line for each tensor and its source, then for each step, each
+        unmapped name and each difference."""
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
         lines = [f"{count}:" if self else count]
@@ -183,7 +184,8 @@ class Writer:
         `id` of the target's variable, its name, and the path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
-        """Writes a layer under the source's names, in the target's layout. There is no model of the target."""
+        """Writes a layer under the source's names, in the target's layout, for a conversion
+        without a model of the target."""
         parts = [
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
@@ -313,8 +315,9 @@ class Writer:
         return backend.peek(value), place
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """Changes `values` if only one of the two layers has a weight norm: merges the two parameters of the norm into
-        one weight, or splits one weight into two parameters. The outputs are then equal, but training differs."""
+        """Changes `values` if only one of the two layers has a weight norm: merges the two
+        parameters of the norm into one weight, or splits one weight into two parameters. The
+        outputs are then equal, but training differs, and a line in `differences` says so."""
         self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
         # the target's layer has a weight norm, which it can have only if `like` is given
@@ -523,8 +526,11 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
     `num_batches_tracked` may always be missing. The `differences` of a `State` are not errors.
 
     Raises:
-        StateError: tensors do not fit; with `strict`, also if a variable is missing. Nothing was written then.
-        NotATensorError: `model` is not a model.
+        StateError: if tensors do not fit; with `strict`, also if a variable is missing. Nothing
+            was written then.
+        NotATensorError: if `model` is not a model.
+        UnsupportedError: with `strict`, if the model holds layers or parameters that its
+            framework does not list.
     """
     backend = owners.backend_of_model(model)
     if backend is None:
@@ -660,7 +666,7 @@ def _is_writable(backend: Backend, variable: Any) -> bool:
 
 
 def _equal(backend: Backend, one: Any, other: Any) -> bool:
-    """Whether two tensors have the same values, also on different devices. NaN counts as equal to
-    NaN."""
+    """Whether two tensors have the same values, even if they are on different devices. NaN
+    counts as equal to NaN."""
     # a NaN is unequal to itself, and a tied weight that has one is still tied
     return np.array_equal(backend.to_numpy(one), backend.to_numpy(other), equal_nan=True)

@@ -120,8 +120,11 @@ def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
 def _by_forcing(
     runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values
 ) -> ByInputs:
-    """Pairs the layers by one or more forced runs. `likely` is a pairing to fall back on. `refusal` is the error that
-    says why it is only a guess, None if it is more than that. Raises `StateError` if the runs leave a layer open."""
+    """Pairs the layers by one or more forced runs. `likely` is the pairing found without
+    inputs, which decides what the runs leave open. `refusal` is the error that says why
+    `likely` is only a guess, or None if it is not one. Raises `StateError` if the target cannot
+    run in this way, if paired layers do not fit each other, or if `likely` is a guess and a
+    layer stays open."""
     source, target = runs.source, runs.target
     # a mere guess must not outrank the inputs
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}

@@ -109,8 +109,9 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 
 def _spread(layer: Layer, channels: int) -> Layer:
-    """Returns a group norm whose parameters have one number for each group with a rule that gives PyTorch one for each
-    of the `channels`. Returns the layer unchanged if the channels cannot be divided into its groups."""
+    """Returns a group norm whose parameters have one number for each group. Its new rule
+    repeats these numbers in PyTorch's layout, so that each of the `channels` has one. Returns
+    the layer unchanged if the channels cannot be divided into its groups."""
     groups = layer.settings["num_groups"]
     # an uneven division means that the number belongs to another norm
     if not isinstance(groups, int) or channels % groups:
@@ -158,8 +159,8 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with recurrent layers joined that are one recurrent layer of several levels in the other
-    model."""
+    """Returns the twin with its recurrent layers joined where the other model has one recurrent
+    layer of several levels in their place."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (

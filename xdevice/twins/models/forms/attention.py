@@ -113,9 +113,10 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 
 
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
-    """Yields groups of linear layers by their names. A group has the layers of one parent module whose names mean
-    query, key and value, or query and a joint key and value, and then the output layer. This is the layer of that
-    module whose name means output, or the next linear layer of the block."""
+    """Yields groups of linear layers by their names. A group has the layers of one parent
+    module whose names mean query, key and value, or query and a joint key and value, and then
+    the output layer. The output layer is the one in that module whose name means output, or the
+    next linear layer of the block. Queries for which no output layer is found are left out."""
     for layer in linear:
         # each attention is looked for where its query is
         if _role(layer) != "q":
