@@ -57,7 +57,7 @@ Leaf = Callable[..., None]
 any."""
 
 FAILED: Final = "xdevice_failed_in"
-"""The attribute that is set on an error from a recorded layer: the layer's path."""
+"""The name of an attribute of errors from recorded layers, whose value is the layer's path."""
 
 
 class Call(NamedTuple):
@@ -109,8 +109,9 @@ def is_called(name: str) -> bool:
 
 
 class GradientHooks:
-    """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. The
-    hooks are removed when an `ExitStack` that is given is closed."""
+    """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors
+    have `register_hook`. The hooks are removed when the `ExitStack` passed to `__init__` is
+    closed."""
 
     def __init__(
         self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
@@ -150,9 +151,11 @@ class Watch:
         activations: Iterable[Any] = (),
         follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
     ) -> None:
-        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are those of the layers
-        that are also recorded inside another layer, as its activation. `follow(result, put)` returns the result or a
-        stand-in, and has `put(number, gradient)` called with the gradients that reach it; None to record none."""
+        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are
+        the layers that are also recorded if another recorded layer calls them, as the
+        activation of that layer. `follow(result, put)` returns the result or a stand-in, and
+        has `put(number, gradient)` called with the gradients that reach it; None to record
+        none."""
         self.calls: list[Call] = []
         self.paths = paths
         self._backend = backend
@@ -164,8 +167,9 @@ class Watch:
     def run(
         self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False
     ) -> Any:
-        """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded layer only an
-        activation is recorded. An error from a call gets the layer's path as its attribute `FAILED`."""
+        """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded
+        layer only an activation is recorded. An error from the call gets the layer's path as
+        the attribute named by `FAILED`."""
         outer: _Frame | None = getattr(self._here, "frame", None)
         # symbols have no values that could be recorded
         if self._is_symbolic(arguments):
@@ -345,8 +349,8 @@ def _through(
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
-    """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, because Keras layers accept
-    them too."""
+    """Yields the tensors in a value and in the containers inside it. NumPy arrays count as
+    tensors, because Keras layers accept both."""
     return _leaves(backend, value, "tensor")
 
 
@@ -356,8 +360,9 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
-    """Returns a copy of `value` in which each tensor is replaced by the next one of `new`, in the order in which
-    `tensors` yields them."""
+    """Returns a copy of `value` in which each tensor of the framework is replaced by the next
+    item of `new`, in the order in which `tensors` yields the tensors. NumPy arrays and objects
+    that are not containers stay."""
     if isinstance(value, dict):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):

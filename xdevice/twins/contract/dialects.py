@@ -43,8 +43,9 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts. The values of those whose first PyTorch parameter is in `only` are marked as not convertible,
-    for the reason `why`; None means all parts."""
+    """Returns the parts, of which those whose first PyTorch parameter is in `only` have their
+    values marked as not convertible, for the reason `why`. If `only` is None, all parts are
+    marked."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -172,8 +173,8 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of Keras's MultiHeadAttention. If the settings have no number of heads, conversion from PyTorch
-    raises `layouts.UnfitError`."""
+    """Returns the parts of Keras's MultiHeadAttention. If `settings` lacks `num_heads`,
+    conversion from PyTorch raises `layouts.UnfitError`."""
     # 0 if the number of heads is not known; `str` is for type checkers only, which know a setting as an `object`
     heads = int(str(settings.get("num_heads", 0)))
     own = projections(heads, -1, "attention_output")
@@ -204,8 +205,9 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent layer of Keras, which always has one layer in one direction. The values of any
-    other are refused."""
+    """Returns the parts of a recurrent Keras layer, which always has one layer in one
+    direction. With settings of any other recurrent layer, the values of the parts are
+    refused."""
     own = keras_cell(kind, "l0")
     if settings.get("projection"):
         return refused(own, "Keras has no LSTM with a projection")

@@ -68,12 +68,14 @@ class Operations(Layers):
     needs: ClassVar[tuple[str, ...]] = ("operations",)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns all layers of a model, each once, in the order of their definition: `layers`, which are the result of
-        the method `layers`, and the layers without parameters, which have no parts. Kinds and settings are those that
-        `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between which
-        layers nothing else is called. Calls of plain functions are not noticed. A layer whose class is not the
-        framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an entry
-        of that kind follows it."""
+        """Returns all layers of a model, each once, in the order of their definition: `layers`,
+        which are the result of the method `layers`, and the layers without parameters, which
+        have no parts. Their kinds and settings are those that
+        `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line`
+        says between which layers nothing else is called. Calls of plain functions are not
+        noticed. A layer whose class is not the framework's own and has its own code for calls
+        is listed with the kind "other"; if it has parameters, an entry of that kind follows
+        it."""
         raise self.unsupported(
             "settings of layers without parameters", "compare the settings yourself"
         )
@@ -103,8 +105,9 @@ class Calls(Layers, Conversion):
         raise self.unsupported("tracing the calls of models", "pass the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a model for these arguments in evaluation mode, not recorded for gradients. Afterwards
-        the model is in its former mode. Raises `UnsupportedError` for keywords if the framework's models take none."""
+        """Returns the result of a model for these arguments in evaluation mode, not recorded
+        for gradients. Afterwards the model is in its former mode. Raises `UnsupportedError` if
+        keywords are passed, but models of the framework take none."""
         raise self.unsupported("calling models", "call the model yourself")
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:
@@ -124,7 +127,7 @@ class Calls(Layers, Conversion):
         yield
 
     def is_training(self, model: Any) -> bool | None:
-        """Whether a model is in training mode; None if it has no mode of its own."""
+        """Whether a model is in training mode; None if the model has no mode."""
         return None
 
     def has_channels_last(self, model: Any) -> bool | None:

@@ -86,8 +86,8 @@ _AXES: Final = {
 }  # fmt: skip
 """The numbers of axes that a weight of each kind may have in PyTorch's layout; a bias has one axis."""
 NORMED: Final = ("weight_g", "weight_v")
-"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
-each axis that |v| sums over."""
+"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g`
+has the length 1 along each axis that |v| sums over."""
 SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
 """The parameters that a spectral norm has in place of a weight, which is `weight_orig / (u W v)`. W is `weight_orig` as
 a matrix, with one row for each number of u."""
@@ -261,7 +261,8 @@ reversed, and (I, O, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""The rule for a bias in place of PyTorch's two: it is their sum. It becomes PyTorch's first, and the second is 0."""
+"""The rule for one bias that is the sum of PyTorch's two. Converted to PyTorch, it becomes the
+first of the two, and the second is 0."""
 
 
 def _of_gru(x: Array) -> tuple[Array, Array]:
@@ -307,8 +308,9 @@ transposed; the biases are one array with two rows, for the inputs and for the s
 
 
 def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
-    """Returns the rule for one array that joins several PyTorch parameters along their first axis. `rows` are their
-    numbers of rows, and `rule` is the rule for the joined array."""
+    """Returns the rule for one array that joins several PyTorch parameters along their first
+    axis. `rows` says how many rows each of the parameters has, and `rule` is the rule for the
+    joined array."""
     # `np.split` takes the ends of all parts except the last
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
@@ -324,8 +326,9 @@ PACKED: Final = Rule(_thirds, _joined)
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
-    """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in PyTorch: O is the
-    product of `outputs`, I that of `inputs`. One number of each may be -1, which means any size."""
+    """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in
+    PyTorch: O is the product of `outputs`, I that of `inputs`. One size in `inputs` and one in
+    `outputs` may be -1, which means any size."""
 
     def way(x: Array) -> Array:
         """Converts the weight to PyTorch's matrix (O, I)."""
@@ -376,12 +379,14 @@ def flat(shape: Sequence[int]) -> Rule:
 
 
 def squeezed(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array of this shape. The common form has no axes of length 1."""
+    """Returns the rule for an array that has this shape in the framework, and no axes of length
+    1 in the common form."""
     return _one(np.squeeze, lambda x: x.reshape(shape))
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns `rule` for an array whose common form must have `shape`, while `rule` gives it the shape `own`."""
+    """Returns `rule` for an array whose common form must have `shape`, while the common form
+    that `rule` gives has the shape `own`."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),
@@ -489,9 +494,9 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
-    """Returns the parts, with several parts in place of the weight's. The new parts have these `names`, become
-    PyTorch's parameters `of`, and get the rules that `rules` returns for the weight's rule. The three have the same
-    length."""
+    """Returns the parts, with several parts in place of the weight's. The new parts have these
+    `names`, become PyTorch's parameters `of`, and get the rules that `rules` returns for the
+    weight's rule. `names`, `of` and these rules have the same length."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
@@ -511,9 +516,10 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
-    """Returns the weight that a spectral norm computes in evaluation, from the parameters in `SPECTRAL`. `axis` is the
-    axis of `original` that gives the rows of its matrix. None means that the axis is not known: then it is the axis for
-    which a step of the norm would turn v into u. Raises `UnfitError` if no axis is as long as u."""
+    """Returns the weight that a spectral norm computes in evaluation, from the parameters in
+    `SPECTRAL`. `axis` is the axis of `original` that gives the rows of the matrix W. None means
+    that this axis is not known: then the axis is taken for which a step of the norm would turn
+    v into u most closely. Raises `UnfitError` if no axis is as long as u."""
     # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
@@ -545,8 +551,8 @@ def of_norm(g: Array, v: Array) -> Array:
 
 
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
-    """Returns the parameters g (of this shape) and v with which a weight norm computes `weight`; v is `weight`
-    itself."""
+    """Returns the parameters g and v with which a weight norm computes `weight`: g has this
+    shape, and v is `weight` itself."""
     # with g = |v| the weight is v
     return _norm(weight, shape).astype(weight.dtype), weight
 

@@ -1,7 +1,8 @@
 """The computation of an optimizer, in PyTorch's terms, and the names of its state.
 
-An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its parameters. Kinds, with
-g a gradient, w a weight, t the step from 1, and v' = v / (1 - beta2^t):
+An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its
+parameters. In the rules of the kinds, g is a gradient, w a weight, t the number of the step,
+counted from 1, and v' = v / (1 - beta2^t):
 
 | kind | rule |
 |---|---|
@@ -95,8 +96,9 @@ steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType(
     {"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1}
 )
-"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the sign of the formula. The
-module `models.optimizer_states` computes one from the other."""
+"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the
+sign of the formula. The module `models.optimizer_states` converts between them and
+`momentum_buffer`."""
 
 
 class Parameter(NamedTuple):
@@ -165,7 +167,8 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
 
 
 def _plain(value: Any, default: object) -> object:
-    """Returns a setting as a Python bool (if its default is one), float or text; None stays None."""
+    """Returns a setting as a Python bool if its default is a bool, otherwise as a float; a text
+    and None stay as they are."""
     if isinstance(default, bool):
         return bool(value)
     return value if value is None or isinstance(value, str) else float(value)
@@ -188,13 +191,15 @@ class Optimizers(Models):
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def has_optimizer(self, x: object) -> bool:
-        """Whether `x` is an optimizer for this framework whose type belongs to another library, such as optax."""
+        """Whether `x` is an optimizer for this framework, although its type belongs to another
+        library, such as optax."""
         return False
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
-        of each parameter that has none yet, if `names` has the name of some of it. The optimizer does not use them
-        before `take_state`. Empty for a model that is not an optimizer."""
+        """Returns, by name, new tensors for state that an optimizer would make only in its
+        first step: the whole state of each parameter that has no state yet, if `names` has at
+        least one name of that state. The optimizer does not use these tensors before
+        `take_state`. Empty for a model that is not an optimizer."""
         return {}
 
     def take_state(
