@@ -301,7 +301,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Makes the call of the layer `self`, and has it recorded."""
+        """Returns the result of calling the layer `self`, and has the call recorded."""
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
@@ -324,7 +324,7 @@ def activated(owner: Any, function: Any) -> Any:
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        """Calls the activation, and has the call recorded."""
+        """Returns the result of the activation, and has its call recorded."""
         return _through(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in

@@ -88,11 +88,12 @@ class Calls(Layers, Conversion):
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        """Returns a context manager whose `as` gives a list. While the block is open, each call of a layer of the model
-        is appended when it ends, in this thread or task and in those that `xdevice.parallel.run` starts. A layer with
-        parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
-        none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError` for a model
-        that has not been built yet. Afterwards the model is as before."""
+        """Returns a context manager that yields a list. While the block is open, each call of a
+        layer of the model is appended when it ends, in this thread or task and in those that
+        `xdevice.parallel.run` starts. A layer with parameters that `layers` lists is recorded
+        whatever layers it contains, any other layer only if it contains none. Raises
+        `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError`
+        for a model that has not been built yet. Afterwards the model is as before."""
         raise self.unsupported(
             "tracing the calls of layers", "compare the outputs of the model"
         )

@@ -211,7 +211,8 @@ def _kernel_first(x: Array) -> Array:
 
 
 def _swapped_gates(x: Array) -> Array:
-    """Exchanges the first two of the three gates along the first axis: r, z, n become z, r, n, and the reverse."""
+    """Returns the array with the first two of its three gates exchanged, along the first axis:
+    r, z, n become z, r, n, and z, r, n become r, z, n."""
     first, second, third = np.split(x, 3)
     return np.concatenate([second, first, third])
 
@@ -671,9 +672,9 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns the layers for which `bound` does not return None, as it returns them, in the order of `in_order`, to
-    which `blocks` is passed. A layer without parts gets the parts of PyTorch's own layer first. `names` are the names
-    of the model's variables."""
+    """Returns the results of `bound` for these layers, without None, in the order that
+    `in_order` gives them for `blocks`. A layer without parts is first given the parts of
+    PyTorch's own layer. `names` are the names of the model's variables."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
     each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
@@ -775,8 +776,9 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
-    """Yields the layers, of which only the first one with the setting `name` keeps this setting. Its value is then a
-    text that also says how many more layers had it."""
+    """Yields the layers, of which only the first one with the setting `name` keeps this
+    setting. The value of the setting is then a text that also says how many more layers had the
+    setting."""
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:

@@ -232,9 +232,10 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds the line of each layer in a model. A line consists of layers that are called one after another, with
-    nothing in between. A layer that is called in two places ends a line, because it is listed only once. A line has a
-    name, such as "in features" or "after pool"."""
+    """Finds the line of each layer in a model. A line consists of layers that are called one
+    after another, with nothing in between. A layer that is called in two places ends a line,
+    because such a layer is listed only once. A line has a name, such as "in features" or "after
+    pool"."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
@@ -442,8 +443,9 @@ def avg_pool(
     divisor: object = None,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for an average pool, with arguments as in `max_pool`. `divisor` is the number by which the sum
-    of a window is divided, or None for the number of values in it."""
+    """Returns the entry for an average pool, with arguments as in `max_pool`.
+    `count_include_pad` is ignored if the pool has no padding. `divisor` is the number by which
+    the sum of a window is divided, or None for the number of values in the window."""
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
     # whether padding is counted matters only where there is some
@@ -548,9 +550,9 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
 
 
 def other(path: str, layer: object, details: str = "") -> Layer:
-    """Returns the entry for a layer of an unknown class, or for a fact about a layer that no setting expresses, such as
-    a hook. `details` is a text about it. Two such entries of one framework with the same text and class count as
-    equal."""
+    """Returns the entry for a layer of an unknown class, or for a fact about a layer that no
+    setting expresses, such as a hook. `details` is a text about the layer or the fact. Two such
+    entries of one framework with the same text and class count as equal."""
     cls = type(layer)
     text = f"{cls.__name__}({details})" if details else cls.__name__
     return Layer(
@@ -559,8 +561,9 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether one of these methods of a layer is defined outside the framework's package, so that it is unknown what
-    the layer computes. Also true for a layer that defines none of them and inherits none."""
+    """Whether one of these methods of a layer is defined outside the framework's package, so
+    that it is unknown what the layer computes. Also true for a layer that has none of these
+    methods."""
     # the class whose code is run: the first of the layer's class and its bases that defines one of the methods
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),

@@ -109,13 +109,14 @@ class Parameter(NamedTuple):
     """The parameter as `Backend.variables` of its model gives it."""
     settings: Settings
     state: Mapping[str, str]
-    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`, by
-    PyTorch's names: `{"exp_avg": "0.exp_avg"}`. Several parameters have the same name if they share a count of
-    steps."""
+    """The names of the parameter's state in `Backend.variables` of the optimizer, or in
+    `Backend.state_to_come`, by PyTorch's names: `{"exp_avg": "0.exp_avg"}`. Parameters that
+    share a count of steps have the same name for that count."""
 
 
 class Optimizer(NamedTuple):
-    """The computation of one optimizer: its kind, its settings and the parameters that it updates. Adapters make it."""
+    """The computation of one optimizer: its kind, its settings and the parameters that it
+    updates."""
 
     kind: str
     name: str
@@ -150,9 +151,10 @@ def settings_of(kind: str) -> dict[str, object]:
 
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
-    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Numbers of
-    any library, and tensors with one number, become floats, or bools if the default is a bool. Raises `ValueError` for
-    a setting that does not exist, and if a setting without a default is not stated."""
+    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and
+    `COMMON`. Numbers of any library, and tensors with one number, become floats, or bools if
+    the default is a bool. Raises `ValueError` if a stated setting does not exist, or if a
+    setting without a default is not stated."""
     every = settings_of(kind)
     unknown = stated.keys() - every.keys()
     missing = [
@@ -205,9 +207,10 @@ class Optimizers(Models):
     def take_state(
         self, optimizer: Any, state: Mapping[str, Any]
     ) -> None:  # most frameworks have nothing to do
-        """Makes a model use the values that `load` has just written. `state` has, by name, the variables that were
-        written and the tensors that `state_to_come` returned, which the optimizer uses from now on. Called for networks
-        too, because some must be notified of new values."""
+        """Makes a model use the values that `load` has just written. `state` has, by name, the
+        variables that were written and the tensors that `state_to_come` returned, which the
+        optimizer uses from now on. Called for networks too, because some networks must be
+        notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns the computation of an optimizer, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the

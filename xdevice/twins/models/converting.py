@@ -194,8 +194,8 @@ def _read(
 def _left_out(
     origin: Twin, wanted: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
-    """Returns both models without the layers that `skip=` names, and reports them in `state`. Raises `StateError` for a
-    path at which neither model has parameters."""
+    """Returns both models without the layers that `skip=` names, and reports them in `state`.
+    Raises `StateError` if neither model has parameters at one of the paths."""
     # a misspelled path would otherwise leave out nothing, and nobody would notice
     reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
     names = [name for name in origin.variables if reading.is_skipped(name, skip)]
@@ -229,8 +229,9 @@ def _write_freely(origin: Twin, target: Backend, request: Request, state: State)
 
 
 def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
-    """Pairs the layers, by running both models if there are inputs, and compares the layers without parameters. Raises
-    `StateError` if it is unclear which layers correspond."""
+    """Returns the pairs of layers, found by running both models if there are inputs, and the
+    comparison of the layers without parameters. Raises `StateError` if it is unclear which
+    layers correspond."""
     names = request.names
     # the possible pairings of tensors in no layer; without such tensors, one empty pairing
     singles: list[Pairs] = [[]]

@@ -63,11 +63,13 @@ class SettingDifference(NamedTuple):
     the path is empty; for a layer that only one model has, the gap where it is."""
     name: str
     ours: object
+    """The value in the source; None if the source does not state it."""
     theirs: object
+    """The value in the target; None if the target does not state it."""
 
     @property
     def is_on_one_side(self) -> bool:
-        """Whether only one of the two layers states the setting."""
+        """Whether only one of the two layers has a value for the setting."""
         return None in (self.ours, self.theirs)
 
     def line(self, source: str, target: str) -> str:
@@ -468,8 +470,8 @@ def _text(value: object) -> str:
 
 
 def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
-    """Compares the layers without parameters in the order in which the models define them. Nothing is compared if a
-    backend cannot list the layers."""
+    """Compares the layers without parameters in the order in which the models define them. The
+    comparison is empty if a backend cannot list such layers, or if neither model has any."""
     ours, theirs = source.sequence, target.sequence
     if ours is None or theirs is None or all(layer.parts for layer in (*ours, *theirs)):
         return PlainComparison([], set(), ([], []))
@@ -595,9 +597,10 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
 def compare_gaps(
     ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
 ) -> PlainComparison:
-    """Compares the two models' layers in each gap between paired layers with parameters. `missing_at` has the gaps in
-    which no function is called, by number, with a text that says where each is: a layer that only one model has there
-    is missing in the other. `owners` are the paths of layers with parameters."""
+    """Compares the two models' layers in each gap between paired layers with parameters; `ours`
+    are those of the source. `missing_at` has the gaps in which no function is called: by the
+    number of the gap, a text that says where the gap is. A layer that only one model has in
+    such a gap is missing in the other. `owners` are the paths of layers with parameters."""
     differences: list[SettingDifference] = []
     # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
@@ -695,9 +698,10 @@ def _set_alike_in_each(
 def _of_kind(
     kind: str, ours: list[Layer], theirs: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
-    """Returns the differences between the source's layers of a kind, `ours`, and the target's, `theirs`. Within each
-    model all of them have the same settings (see `_set_alike_in_each`), so it is enough to compare the first of each.
-    Settings that `differences` already has for one of `theirs` are left out."""
+    """Returns the differences between the source's layers of a kind, `ours`, and the target's,
+    `theirs`. Within each model all these layers have the same settings (see
+    `_set_alike_in_each`), so only the first of each list is compared. Settings that
+    `differences` already has for one of `theirs` are left out."""
     where = f"{theirs[0].path} and every other {kind}" if len(theirs) > 1 else theirs[0].path
     paths = {layer.path for layer in theirs}
     reported = {difference.name for difference in differences if difference.where in paths}

@@ -92,9 +92,10 @@ def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """Returns `names` with each pattern replaced by the layers of the source that it matches. The text that each `*`
-    matches in a path of the source replaces the corresponding `*` in the path of the target. Raises `StateError` for a
-    pattern that matches no layer, and if the target's path has more `*` than the source's."""
+    """Returns `names` with each pattern replaced by the layers of the source that it matches.
+    The text that each `*` matches in a path of the source replaces the corresponding `*` in the
+    path of the target. Raises `StateError` if a pattern matches no layer, or if the target's
+    path has more `*` than the source's."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
     # a path of the source and one of the target

@@ -330,7 +330,7 @@ def paths_in(name: str) -> Iterator[str]:
 
 
 def check_kinds(kinds: Names) -> None:
-    """Raises `StateError` for a kind that xdevice does not know."""
+    """Raises `StateError` if `kinds` has a kind that xdevice does not know."""
     for path, kind in kinds.items():
         if kind not in layouts.KINDS:
             raise StateError(
@@ -593,7 +593,8 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
 
 
 def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
-    """Raises `StateError` for a path of `skip=` at which none of the models has parameters."""
+    """Raises `StateError` if none of the models has parameters at one of the paths of
+    `skip=`."""
     names = [name for twin in twins for name in twin.variables]
     for path in skip:
         if not any(is_skipped(name, (path,)) for name in names):

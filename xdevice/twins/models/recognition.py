@@ -198,8 +198,9 @@ def _signatures(
 def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, wanted: Twin | None
 ) -> Layer | None:
-    """Returns a layer of the target with only its shaping settings, if the state is of the target's framework and has
-    all of the layer's names and shapes; otherwise None."""
+    """Returns a layer of the target with only its shaping settings, if the state is of the
+    target's framework and has all parameters of that layer, with the same names and shapes;
+    otherwise None."""
     if (
         counterpart is None
         or wanted is None

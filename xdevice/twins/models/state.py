@@ -218,14 +218,16 @@ class Writer:
         self._fill(layer, other.parts)
 
     def finish(self) -> None:
-        """Lists the tensors whose dtype differs in the target. Called after all layers have been written."""
+        """Lists, as differences, the tensors whose dtype differs in the target. Called after
+        all layers have been written."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
     def _list(self, difference: str) -> None:
-        """Lists a line about a difference from the target's model; does nothing if there is no such model."""
+        """Adds a line about a difference from the target's model to `differences`; does nothing
+        if there is no such model."""
         if self._like is not None:
             self._state.differences.append(difference)
 
@@ -378,8 +380,9 @@ class Writer:
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
-        """Lists a part of the target for which the source lacks the parameters `missing`, PyTorch's names. Lists
-        nothing if there is no `like` and the source has none of the part's parameters."""
+        """Lists a part of the target for which the source lacks the parameters `missing`
+        (PyTorch's names): a count of batches as a difference, any other part as unmapped.
+        Without `like`, a part is not listed if the source has none of its parameters."""
         if part.of == (layouts.COUNTER,):
             self._list(
                 f"{part.name}: {self._source.name} does not count batches, so it is unchanged"
@@ -391,9 +394,10 @@ class Writer:
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
-        """Lists a parameter of the source that no part of the target takes: as a difference if it is a count of
-        batches, otherwise as unmapped. `name` is PyTorch's name of it. Not listed if the values that are left out
-        change nothing, and the rest of the source's variable found a place."""
+        """Lists a parameter of the source that no part of the target takes: as a difference if
+        it is a count of batches, otherwise as unmapped. `name` is the parameter's name in
+        PyTorch. A parameter is not listed if its values change nothing, and the rest of the
+        source's variable found a place."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(

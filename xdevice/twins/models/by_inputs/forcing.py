@@ -54,10 +54,11 @@ class _SourceCall(NamedTuple):
 
 
 def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
-    """Finds the counterpart in the source of each layer of the target, and returns the best run of the target.
-    `guess` and `fixed` give paths of the source by paths of the target: a pair in `guess` is used unless the inputs of
-    the two layers contradict it, a pair in `fixed` always. Raises `StateError` if the target cannot run with the
-    outputs of the source's layers."""
+    """Finds the counterpart in the source of each layer of the target, and returns the best run
+    of the target, whose attribute `chosen` has the counterparts. `guess` and `fixed` give paths
+    of the source by paths of the target: a pair in `guess` is used unless the inputs of the two
+    layers contradict it, a pair in `fixed` always. Raises `StateError` if the target cannot run
+    with the outputs of the source's layers."""
     search = _Search(runs, guess, fixed)
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
@@ -77,7 +78,8 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 
 
 class _Search:
-    """Makes the forced runs of one search, and counts them."""
+    """Makes the forced runs of one search (runs of the target with the outputs of the source's
+    layers), and counts them."""
 
     def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
         self._runs, self._guess, self._fixed = runs, guess, fixed
@@ -100,8 +102,10 @@ class _Search:
         return ForcedRun(self._runs, self._calls, self._guess, {**chosen, **self._fixed})
 
     def untie(self, best: ForcedRun) -> ForcedRun:
-        """Exchanges the counterparts of layers of one kind and input, group by group, and returns the run with the
-        fewest faults. Each right exchange gives later layers their right inputs, which reveals the ties among them."""
+        """Exchanges the counterparts of layers of one kind and input, group by group, and
+        returns the run with the fewest faults; `best` itself if no exchange has fewer. Each
+        right exchange gives later layers their right inputs, which reveals the ties among
+        them."""
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)

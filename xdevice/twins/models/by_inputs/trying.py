@@ -45,10 +45,11 @@ class ByInputs(NamedTuple):
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
-    """Pairs the layers of two models. A pairing that was found without inputs is kept if the outputs then agree.
-    Otherwise layers of the same kind, shape and input are paired; if several layers have the same, their paths or their
-    order decide. `names` is as in `convert_state`, and each of `values` uses another pairing of the tensors that are in
-    no layer.
+    """Pairs the layers of two models. A pairing that was found without inputs is kept if the
+    outputs then agree. Otherwise layers of the same kind, shape and input are paired; if
+    several layers agree in these three, their paths or their order decide. `names` is as in
+    `convert_state`, and each of `values` uses another pairing of the tensors that are in no
+    layer.
 
     Raises:
         StateError: it cannot be determined which layer of the source is the counterpart of a layer of the target.
@@ -147,7 +148,7 @@ def _by_forcing(
     chosen = {**fixed, **forced.chosen}
 
     def choose(target_path: str, source_path: str) -> None:
-        """Adds a pair, the target's path first, unless one of the two layers has a counterpart already."""
+        """Adds a pair to `chosen`, unless one of the two layers has a counterpart already."""
         if target_path not in chosen and source_path not in chosen.values():
             chosen[target_path] = source_path
 

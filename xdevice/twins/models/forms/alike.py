@@ -207,8 +207,9 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
 
 
 def _as_one_layer(stack: Sequence[Layer]) -> Layer:
-    """Returns the recurrent layers of a stack, each of one level, as one layer. In PyTorch's names of their parts,
-    `_l0` gets the number of each layer; a setting in which they differ becomes a tuple with one value for each."""
+    """Returns the recurrent layers of a stack, each of one level, as one layer. In PyTorch's
+    names of their parts, `_l0` gets the number of each layer; a setting in which the layers
+    differ becomes a tuple with one value for each layer."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)

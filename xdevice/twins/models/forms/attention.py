@@ -41,8 +41,8 @@ _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
-    """Returns both models with linear layers joined into attentions, if the models have equally many attentions. An
-    attention that has the same form in both is left as it is."""
+    """Returns both models with linear layers joined into attentions, if the models have equally
+    many attentions. An attention that has the same form in both models is left as it is."""
     # the fused form (query, key and value in one layer, and the output) comes last: any two linear layers that follow
     # one another look like it
     for with_fused in (False, True):
