@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 _Go = Callable[[Any], Any]
 """A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
-"""A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
-and returns the result for the caller."""
+"""A function that is called in place of a layer. Its arguments are the layer, the arguments of
+the layer, and a function that makes the call; it returns the result for the caller."""
 
 Run = Callable[..., Any]
 """A function that runs an operation, given its name, its arguments, and a function that makes the call
 (`Backend.operation_calls`)."""
 Leaf = Callable[..., None]
-"""A function that is called with a parameter or input, its gradient, and the name that its framework gives it, if
-any."""
+"""A function that is called with a parameter or an input, the gradient of that tensor, and the
+tensor's name in its framework, if it has one."""
 
 FAILED: Final = "xdevice_failed_in"
 """The name of an attribute of errors from recorded layers, whose value is the layer's path."""
@@ -218,8 +218,8 @@ class Watch:
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
-        """Returns the result, or a stand-in for it, whose gradients are stored in `call.gradients` when they are
-        computed."""
+        """Returns the result, or a stand-in for it. The gradients that reach the returned value
+        are stored in `call.gradients` when they are computed."""
         if self._follow is None:
             return result
 
@@ -296,8 +296,9 @@ def outermost(
 
 
 def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
-    """Returns the function that replaces `original`, the `__call__` of a class of layers. It lets the open blocks of
-    `recording` and `outermost` handle each call, except while `is_compiling()` is true."""
+    """Returns the function that replaces `original`, the `__call__` of a class of layers. The
+    function lets the open blocks of `recording` and `outermost` handle each call, except while
+    `is_compiling()` is true."""
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -333,8 +334,9 @@ def activated(owner: Any, function: Any) -> Any:
 def _through(
     watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
 ) -> Any:
-    """Calls `function` with `arguments` (a pair of a tuple and a dict), and lets each watch of `layer` record it.
-    `function` makes a call of the layer itself if `activation` is None; otherwise it is the layer's `activation`."""
+    """Returns the result of `function` for `arguments` (a pair of a tuple and a dict), and lets
+    each of `watches` that watches `layer` record the call. `function` makes a call of the layer
+    itself if `activation` is None; otherwise it is the layer's `activation`."""
     # several blocks may watch one layer: each records the call that the rest of the watches make
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:

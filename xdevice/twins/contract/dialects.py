@@ -95,9 +95,10 @@ def _cells(
     names: Mapping[str, str],
     rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
 ) -> Iterator[Part]:
-    """Yields the parts of the cells of a recurrent layer. `places` are three patterns of a cell's path, which are
-    filled in with the number of its layer: one for a layer with one direction, then those for forward and backward.
-    `names` gives the framework's names of a cell's parameters by PyTorch's names."""
+    """Yields the parts of the cells of a recurrent layer. `places` are three patterns of a
+    cell's path, in which the number of the cell's layer is filled in: one for a layer with one
+    direction, then two for the directions forward and backward. `names` gives the framework's
+    names of a cell's parameters by PyTorch's names."""
     one, *both = places
     for suffix in layouts.suffixes(settings):
         # such as "l0_reverse": the number, and "reverse" or nothing
@@ -280,7 +281,8 @@ FLAX_CELLS: Final[Mapping[str, tuple[Part, ...]]] = MappingProxyType(
         ),
     }
 )
-"""The parts of an RNN around one cell, by the kind of the cell. A GRU has one of the two biases."""
+"""The parts of an RNN around one cell, by the kind of the cell. A GRU has only one of the two
+parts for biases."""
 LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {
         "lstm": {
@@ -309,8 +311,8 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Flax, whose kernels have their axes in
-    the order of Keras."""
+    """Returns the parts that a layer of this kind, with these settings, has in Flax, whose
+    kernels have their axes in the same order as those of Keras."""
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:

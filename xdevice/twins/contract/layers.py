@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class Layers(Models):
-    """The capability of listing the layers of a model that have parameters, in PyTorch's terms. Without it,
-    `convert_state` needs the kinds of a model's layers from the user, as its argument `kinds`."""
+    """The capability of listing the layers of a model that have parameters, in PyTorch's terms.
+    Without this capability, users must pass the kinds of a model's layers to `convert_state`,
+    as its argument `kinds`."""
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
     dialects: ClassVar[tuple[str, ...]] = ()
@@ -44,16 +45,17 @@ class Layers(Models):
         return False
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values into a model for which `has_layers` is true. `values` has them by the names of the model's
-        variables; each is on the device of its variable."""
+        """Writes `values` into a model for which `has_layers` is true. The keys of `values` are
+        the names of the model's variables, and each value is on the device of its variable."""
         raise self.unsupported(
             f"writing into {type(model).__qualname__} objects", "pass a model"
         )
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        """Returns the parts (parameter arrays, each with its conversion to PyTorch's) that a layer of this kind may
-        have in this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any
-        framework, and may be incomplete."""
+        """Returns the parts (parameter arrays, each with its conversion to PyTorch's
+        parameters) that a layer of this kind may have in this framework: those of PyTorch's own
+        layer, unless overridden. `settings` are those of a layer of any framework, and may be
+        incomplete."""
 
         from . import layouts  # needs NumPy
 

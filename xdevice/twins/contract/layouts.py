@@ -134,8 +134,8 @@ STATED_BY_BOTH: Final = (
     PADDED,
     SPECTRAL_AXIS,
 )
-"""Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
-first norm states them."""
+"""Settings that are compared only if both layers state them. The first two describe a whole
+Transformer layer, and are stated by the first norm inside that layer."""
 
 
 BY_HAND: Final = "reorder them yourself (docs/reference/models.md)"
@@ -287,8 +287,9 @@ the state, which r multiplies."""
 
 
 def _to_input_bias(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to the one bias of `BIAS_OF_INPUT`. Raises `UnfitError` if PyTorch's bias
-    for the state of n is not 0, because it cannot be added to the bias for the inputs: r multiplies only the former."""
+    """Converts PyTorch's bias_ih and bias_hh to the one bias of `BIAS_OF_INPUT`. Raises
+    `UnfitError` if PyTorch's bias for the state of n is not 0, because that bias cannot be
+    added to the bias for the inputs: r multiplies only the bias for the state."""
     biases = _to_gru(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
@@ -559,7 +560,8 @@ def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
 
 
 def _norm(v: Array, shape: Sequence[int]) -> Array:
-    """Returns |v| in float64, given the shape of g: it has a 1 for each axis that |v| sums over."""
+    """Returns |v| in float64. `shape` is that of g, which has the length 1 along each axis that
+    |v| sums over."""
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
     # in float64, because a sum of squares in float16 overflows
     norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
@@ -595,8 +597,8 @@ def parts(
 
 
 def _attention(settings: Settings) -> Iterator[Part]:
-    """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
-    stores them as one array."""
+    """Yields the parts of PyTorch's own attention, which stores the weights of queries, keys
+    and values as one array if they have the same shape."""
     # the names of the three weights, and of the three biases: the two names in `_NORM` are "weight" and "bias". The
     # biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{suffix}" for name in _IN) for suffix in _NORM)
@@ -628,8 +630,8 @@ def cells(kind: str, settings: Settings) -> Iterator[str]:
 
 
 def of_single_cell(kind: str) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. PyTorch and Paddle name them
-    without the suffix "_l0"."""
+    """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. PyTorch
+    and Paddle name these parts without the suffix "_l0"."""
     return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
 
 
@@ -831,9 +833,10 @@ def same_padding(
     dilation: Sequence[int],
     image: Sequence[int | None] = (),
 ) -> object:
-    """Returns how much padding="same" adds on each side of each axis, as a tuple; "same" if the two sides of an axis
-    differ, or if the padding is not known. With a stride above 1 it depends on the sizes of the `image`; a size is None
-    if it is not known, and an empty `image` means that no size is known."""
+    """Returns how much padding="same" adds on each side of each axis, as a tuple; "same" if the
+    two sides of an axis differ, or if the padding is not known. With a stride above 1 the
+    padding depends on the sizes of the `image`; a size is None if it is not known, and an empty
+    `image` means that no size is known."""
     # with a dilation, the kernel covers more pixels than it has numbers
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)

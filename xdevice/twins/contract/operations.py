@@ -51,7 +51,8 @@ OTHER: Final = "other"
 WHOLE: Final = "the whole model"
 """The name of the line in a model whose layers form only one line."""
 OUTSIDE_TOO: Final = "with windows that begin after the end of the image"
-"""The ceil_mode of a pool that keeps a last window even if it begins beyond the image, which PyTorch leaves out."""
+"""The ceil_mode of a pool that keeps a last window even if that window begins beyond the image;
+PyTorch leaves such a window out."""
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and outputs in evaluation are the inputs."""
 
@@ -248,7 +249,8 @@ class _Lines:
         self._names: dict[str, str] = {}
 
     def names(self) -> dict[str, str]:
-        """Returns the name of the line of each layer that is in one, by the layer's path. May be called once."""
+        """Returns, by the path of each layer that is in a line, the name of that line. May be
+        called only once."""
         self._count(self._model)
         if not self._table.is_line(self._model):
             self._in_code(self._model)
@@ -274,8 +276,9 @@ class _Lines:
             self._count(child.itself)
 
     def _in_line(self, module: Any, line: str) -> str:
-        """Names the line of each layer in `module`, which calls its children one after another. `line` is the name of
-        the line that the first of them is in; returns the name of the line that goes on after the last."""
+        """Names the line of each layer in `module`, which calls its children one after another.
+        `line` is the name of the line that the first child is in. Returns the name of the line
+        that goes on after the last child."""
         for path, child, inside, *_ in self._inside(module):
             # a module with two places is listed once, so the list does not show the order of its calls. The name of
             # the line behind it includes the line before it, because both places need different names
@@ -385,9 +388,10 @@ def read_each(
 def over_axes(
     module: object, name: str, row: Callable[[int, str, Any], Layer | None]
 ) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is the
-    pattern of their names, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called
-    with the number of axes, the path and the layer."""
+    """Returns rows of a `Table` for a family of layers with a class each for one, two and three
+    axes. `name` is the pattern of the names of the classes, such as "MaxPool{}d"; classes that
+    the Python module `module` lacks are left out. `row` is called with the number of axes, the
+    path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {
         getattr(module, one): partial(row, axes)
@@ -514,9 +518,9 @@ def upsample(
 def pad(
     path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0
 ) -> Layer:
-    """Returns the entry for a padding. `around` has a pair for each axis of the image, the first axis first: how many
-    pixels are added at its beginning, and how many at its end. `value` is the value of these pixels in the mode
-    "constant"."""
+    """Returns the entry for a padding. `around` has a pair for each axis of the image, the
+    first axis first: how many pixels are added at the beginning of the axis, and how many at
+    its end. `value` is the value of these pixels in the mode "constant"."""
     settings: dict[str, object] = {
         "padding": tuple((int(one), int(two)) for one, two in around),
         "mode": mode,
@@ -597,8 +601,9 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
 def _window(
     axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
 ) -> dict[str, object]:
-    """Returns kernel, stride and padding of a pool in PyTorch's terms, each a tuple with an item for each axis. The
-    padding is "same" if it is not known, see `same_padding`. A stride of None or [] is that of the kernel."""
+    """Returns kernel, stride and padding of a pool in PyTorch's terms, each a tuple with an
+    item for each axis. The padding is "same" if its size is not known, see `same_padding`. A
+    stride of None or [] means the size of the kernel."""
     sizes = per_axis(kernel, axes)
     # in all frameworks, a pool's stride is its kernel unless it is given
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)

@@ -38,7 +38,8 @@ DECOUPLED: Final = "subtracted from the weight, as lr * weight_decay * w"
 BEHIND: Final = (
     "added to the gradient, and in the momentum that is kept with the weight after the step"
 )
-"""Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
+"""Only Gluon's NAG does this: its kernel writes the weight before it reads the weight for the
+momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 
 # values of the setting momentum_holds, which makes no difference to the steps if the learning rate is constant
@@ -106,7 +107,7 @@ class Parameter(NamedTuple):
     it."""
 
     variable: Any
-    """The parameter as `Backend.variables` of its model gives it."""
+    """The parameter, as the object that `Backend.variables` returns for the model."""
     settings: Settings
     state: Mapping[str, str]
     """The names of the parameter's state in `Backend.variables` of the optimizer, or in
@@ -213,10 +214,11 @@ class Optimizers(Models):
         notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns the computation of an optimizer, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the
-        kinds and settings. It may be called with any object of the framework. Raises `UnsupportedError`, with the name
-        of the class, if the formula of the class is not among the kinds, and for a subclass, which may compute
-        anything."""
+        """Returns the computation of an optimizer, in PyTorch's terms:
+        `xdevice.twins.contract.optimizers` lists the kinds and settings. `optimizer` may be any
+        object of the framework. Raises `UnsupportedError`, with the name of the object's class,
+        if the formula of the class is not among the kinds, or if the class is a subclass of a
+        known optimizer, because it may compute anything."""
         raise self.unsupported(
             f"reading {type(optimizer).__qualname__} objects", "compare its settings by hand"
         )

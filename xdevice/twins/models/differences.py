@@ -558,8 +558,9 @@ def _compare(
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
-    """Groups the layers without parameters of a sequence by the gap that they are in. `numbers` gives the number of the
-    pair that each layer with parameters is in, by the layer's path."""
+    """Returns the layers without parameters of a sequence, grouped by their gap and kind (see
+    `Gaps`). `numbers` gives, by the path of a layer with parameters, the number of the pair
+    that the layer is in."""
     every: Gaps = {}
     # the number of the last pair
     behind = -1
@@ -755,8 +756,9 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers, with each layer that only adds zeros merged into the padding of the convolution or pool after
-    it. The two must follow one another in their line; a layer of another branch may come between them."""
+    """Yields the layers, with each layer that only adds zeros merged into the padding of the
+    convolution or pool after it. The two layers must follow one another in their line; in
+    `sequence`, a layer of another line may come between them."""
     every: list[Layer | None] = []
     # the indices in `every` of the layers of each line
     places: dict[str, list[int]] = {}

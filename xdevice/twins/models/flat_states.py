@@ -165,8 +165,9 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Returns Haiku's names for the tensors of one module, by their own names; those that need no other name are left
-    out. `shapes` gives the shape of each tensor by its name in the module."""
+    """Returns Haiku's names for the tensors of one module, by the tensors' own names. Tensors
+    that need no other name are left out. `shapes` gives the shape of each tensor by its name in
+    the module."""
     # three conditions: the names are those of a tuple's items, the first item has the axes of a weight, and the second
     # is a vector, as a bias is, or missing
     if (
@@ -209,9 +210,10 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with a prefix removed from its names, or put before them, if more of `paths` then match;
-    otherwise unchanged. `done` gets a line if names were changed.
-    Examples are "module." of a data-parallel model, "model." of a training program, and the name of a backbone."""
+    """Returns the state with one prefix removed from its names, or added to all of them, if
+    more of `paths` then match; otherwise unchanged. `done` gets a line if names were changed.
+    Examples are "module." of a data-parallel model, "model." of a training program, and the
+    name of a backbone."""
     best, most = ("", ""), _count(source, paths)
     # both are tried: a state may have a prefix that the target's paths lack, or lack one that they have
     candidates = [(start, "") for start in _starts(source)] + [

@@ -52,7 +52,8 @@ _OF_ANY: Final = frozenset(
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that say what kind of layer it is, but not which layer of the model: names are compared without them."""
+"""Words that tell the kind of a layer, but not which layer of the model it is. Names are
+compared without these words."""
 # the indices of the groups that each word is in
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words}
@@ -123,9 +124,10 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
 
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns the pairs of indices at which two layers would fit better by their names if their counterparts were
-    exchanged. `ours[i]` is the counterpart of `theirs[i]`. For the paths q, k, o and k, q, out the result is [(0, 1)],
-    and so it is for fc1, fc2 and dense_2, dense_1."""
+    """Returns the pairs of indices at which two layers would fit better by their names if their
+    counterparts were exchanged. `ours[i]` is the counterpart of `theirs[i]`. The result is [(0,
+    1)] for the paths q, k, o and k, q, out, for example, or for fc1, fc2 and dense_2,
+    dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)

@@ -431,8 +431,9 @@ def _pair_up(
 
 
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
-    """Returns, for each element of the target's parameter `name`, its index among the elements of the source's
-    parameters `origins`, one after the other. Returns a text if there is no such index: the reason."""
+    """Returns, for each element of the target's parameter `name`, its index among the elements
+    of the source's parameters `origins`, one after the other. If there is no such index,
+    returns the reason as a text."""
     layer = next(
         (one for one in source.layers if set(origins) <= {part.name for part in one.parts}),
         None,
@@ -500,8 +501,8 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled
-from the gradients."""
+"""Settings that change what the numbers in an optimizer's state mean. The settings of weight
+decay do so too, unless the decay is decoupled from the gradients."""
 
 
 def _sorted_differences(

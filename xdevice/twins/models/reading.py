@@ -54,8 +54,8 @@ SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 _TELLING: Final = (
     "running_mean", "weight", layouts.NORMED[1], layouts.SPECTRAL[0], "weight_ih_l0", "out_proj.weight", "",
 )  # fmt: skip
-"""The parameters, by PyTorch's names, whose shapes distinguish layers of one kind. For each layer, the first of these
-that it has is used."""
+"""The parameters, by PyTorch's names, whose shapes distinguish layers of one kind. The first of
+these parameters that a layer has is used."""
 # how many names a message lists
 _SOME: Final = 8
 
@@ -149,8 +149,9 @@ class Twin(NamedTuple):
 
 
 def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers of `sequence`, with `layers` in place of those that they were made from, which have the same
-    parameters. Each comes where the sequence has the first of its parameters. Layers without parameters stay."""
+    """Yields the layers of `sequence`, in which each of `layers` replaces the layers that have
+    its parameters, at the place of the first of these. Layers without parameters stay; layers
+    whose parameters are in none of `layers` are left out."""
     owner_of = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -436,11 +437,12 @@ def ways_of(backend: Backend) -> list[PartsOf]:
 def declared_layer(
     ways: Iterable[PartsOf], path: str, kind: str, variables: Variables
 ) -> Layer | None:
-    """Returns the layer of a kind at a path, laid out in the one of `ways` for which `variables` has the most
-    parameters. None if `variables` has none of its parameters, or lacks a weight of a recurrent or attention layer.
+    """Returns the layer of a kind at a path, laid out in the one of `ways` for which
+    `variables` has the most parameters. None if `variables` has none of the layer's parameters,
+    or lacks a weight of a recurrent or attention layer.
 
     Raises:
-        StateError: the shapes do not fit the kind.
+        StateError: if the shapes do not fit the kind.
     """
     every = [
         layer for way in ways if (layer := laid_out(way, path, kind, variables)) is not None
@@ -453,8 +455,9 @@ def declared_layer(
 
 
 def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """Returns the layer of a kind at a path, laid out in one way, with the settings for which `variables` has the most
-    parameters. None if `variables` has none of its parameters, or lacks a weight of a recurrent or attention layer."""
+    """Returns the layer of a kind at a path, laid out in one way, with the settings for which
+    `variables` has the most parameters. None if `variables` has none of the layer's parameters,
+    or lacks a weight of a recurrent or attention layer."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     every = []
     # Keras writes paths with slashes
@@ -531,7 +534,7 @@ def settled(layer: Layer, variables: Variables) -> Layer:
     """Returns the layer with the settings that follow from the shapes of its variables.
 
     Raises:
-        StateError: the shapes do not fit its kind.
+        StateError: if the shapes do not fit the layer's kind.
     """
     check_shapes(layer, variables)
     # only an attention has a setting that shapes decide; `laid_out` has found the settings of other kinds by names

@@ -1,8 +1,9 @@
 """Recognizes tensors in a file or a dict without a module: their names and shapes show which framework or library wrote
 them, and which kinds the layers have.
 
-One program wrote all of them, so one layer whose weight is not square shows how all are laid out. If several dialects
-or kinds fit equally well, the error asks for the right one, in a line that can be pasted.
+One program wrote all tensors of a state, so one layer whose weight is not square shows how all
+layers are laid out. If several dialects or kinds fit equally well, the error asks for the right
+one, in a line that can be pasted.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
     taken without a question if it is the first one that fits.
 
     Raises:
-        StateError: two readings lay out a parameter differently, so the choice would matter.
+        StateError: if two readings lay out a parameter differently, so the choice would matter.
     """
     first = every[0]
     # without a question, because most dicts of arrays are laid out as in PyTorch

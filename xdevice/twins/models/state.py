@@ -157,8 +157,9 @@ class _Value(NamedTuple):
 
 
 class Writer:
-    """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped. `source` is the model that
-    is converted, `target` the backend to convert to, and `like` the target's model, or None."""
+    """Fills a `State`, layer by layer, and lists there the tensors that could not be mapped.
+    `source` is the model that is converted, `target` the backend to convert to, and `like` the
+    target's model, or None."""
 
     def __init__(
         self,
@@ -250,8 +251,8 @@ class Writer:
         )
 
     def _norms_apart(self, layer: Layer, other: Layer, like: Twin) -> str:
-        """Returns why the weight norms of two layers cannot be converted: they are over different axes. "" if they can,
-        or if not both layers have one."""
+        """Returns why the weight norms of two layers cannot be converted: they are over
+        different axes. "" if they can, or if a layer has no weight norm."""
         # the shape of g tells the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
@@ -416,8 +417,9 @@ class Writer:
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
-        """Writes one tensor of the target, made from `values`, the values of PyTorch's parameters in `part.of`. Lists
-        it as unmapped if they do not fit the target's layout."""
+        """Writes one tensor of the target, made from `values`, the values of PyTorch's
+        parameters in `part.of`. Lists the tensor as unmapped if the values do not fit the
+        target's layout."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -512,8 +514,9 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
 
 
 def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
-    """Returns how a tensor of this shape was changed into one of the shape `own`, as a text to append to its line; ""
-    if its axes were exchanged at most."""
+    """Returns how a tensor of this shape was changed into one of the shape `own`, as a text to
+    append to the tensor's line. "" if only the order of its axes changed, if nothing changed,
+    or if the tensor became larger."""
     size, own_size = math.prod(shape), math.prod(own)
     if size == own_size:
         return "" if sorted(shape) == sorted(own) else ", reshaped"
@@ -630,8 +633,9 @@ def _misfits(
 def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each variable that gets no value, and for each name in the `unmapped` of a `State` that has no
-    value. Variables in `skipped`, and counts of batches, may be without one."""
+    """Yields a line for each variable that gets no value, and for each name in the `unmapped`
+    of a `State` that has no value. Variables in `skipped`, and counts of batches, need no
+    value."""
     present = {id(variables[name]) for name in state if name in variables}
     unmapped, skipped = (
         (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())

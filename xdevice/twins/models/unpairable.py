@@ -1,5 +1,5 @@
-"""The messages of the errors about layers that cannot be paired. They say what to do, and name only a few layers if
-there are many."""
+"""The messages of the errors about layers that cannot be paired. The messages say what to do,
+and name only a few layers if there are many."""
 
 from __future__ import annotations
 

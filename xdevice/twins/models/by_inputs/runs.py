@@ -48,7 +48,8 @@ class Runs:
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target. With `give`, it continues with `give(call, result)` in place of each layer's result."""
+        """Runs the target. With `give`, the target continues with `give(call, result)` in place
+        of each layer's result."""
         return model_runs.run(self.target.model, self._taken, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     """A function that returns the values of the target's variables that follow from a pairing of the layers."""
 
 _NEAR: Final = 0.3
-"""If the outputs are closer than this, the pairing counts as right although they do not agree. Outputs of a wrong
-pairing are about as far apart as the outputs for two different images. With the right pairing, but another eps in 34
-norms, they were 0.13 of that apart."""
+"""If the outputs are closer than this, the pairing counts as right although they do not agree.
+Outputs of a wrong pairing are about as far apart as the outputs for two different images. The
+outputs of the right pairing, with a different eps in 34 norms, were 0.13 times as far apart."""
 
 
 class ByInputs(NamedTuple):
@@ -52,8 +52,9 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     layer.
 
     Raises:
-        StateError: it cannot be determined which layer of the source is the counterpart of a layer of the target.
-        ArgumentError: the target cannot run with these inputs.
+        StateError: if it cannot be determined which layer of the source is the counterpart of a
+            layer of the target.
+        ArgumentError: if the target cannot run with these inputs.
     """
     source, target = runs.source, runs.target
     refusal = None
@@ -112,8 +113,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
 
 
 def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
-    """Runs the target with the values that this pairing gives it. Returns how far apart its outputs are from the
-    source's, and the run."""
+    """Runs the target with the values that this pairing gives it. Returns how far the target's
+    outputs are from the source's (see `Runs.outputs_apart`), and the run."""
     computed = runs.run_with(values(pairs))
     return runs.outputs_apart(computed), computed
 

@@ -1,4 +1,5 @@
-"""Joins the linear layers of an attention into one layer, where the other model has attentions in another form.
+"""Joins the linear layers of an attention into one layer if the other model has its attentions
+in a different form.
 
 An attention has one of these forms: one layer; four linear layers, as in the package transformers; three, one of which
 has the rows of key and value; two, the first of which has the rows of query, key and value; or two whose biases are
@@ -158,7 +159,8 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
 
 
 def _is_in_block(layer: Layer, query: Layer) -> bool:
-    """Whether a layer is in the block of an attention: in the module around the one that contains the layer `query`."""
+    """Whether a layer is in the block of an attention. The block is the module around the
+    attention, which directly contains the layer `query`."""
     block = parent_of(parent_of(query.path))
     return layer.path.startswith(f"{block}." if block else "")
 
@@ -198,8 +200,9 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
 
 
 def _rows(twin: Twin, group: Group) -> list[int]:
-    """How many rows the weights of query, key and value have, in this order. Empty if that is not known: two linear
-    layers tell it only if the biases of query and value are tensors of their own."""
+    """How many rows the weights of query, key and value have, in this order. Empty if that is
+    not known: two linear layers tell these numbers only if the biases of query and value are
+    tensors of their own."""
     if len(group) == 1:
         shapes = twin.shapes(group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]
