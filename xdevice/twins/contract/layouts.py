@@ -86,8 +86,8 @@ _AXES: Final = {
 }  # fmt: skip
 """The numbers of axes that a weight of each kind may have in PyTorch's layout; a bias has one axis."""
 NORMED: Final = ("weight_g", "weight_v")
-"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g`
-has the length 1 along each axis that |v| sums over."""
+"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`.
+`weight_g` has the length 1 along each axis that |v| sums over."""
 SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
 """The parameters that a spectral norm has in place of a weight, which is `weight_orig / (u W v)`. W is `weight_orig` as
 a matrix, with one row for each number of u."""
