@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 _Go = Callable[[Any], Any]
 """A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
-"""A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
-and returns the result for the caller."""
+"""A function that is called in place of a layer. Its arguments are the layer, the arguments of
+the layer, and a function that makes the call; it returns the result for the caller."""
 
 Run = Callable[..., Any]
 """A function that runs an operation, given its name, its arguments, and a function that makes the call
 (`Backend.operation_calls`)."""
 Leaf = Callable[..., None]
-"""A function that is called with a parameter or input, its gradient, and the name that its framework gives it, if
-any."""
+"""A function that is called with a parameter or an input, the gradient of that tensor, and the
+tensor's name in its framework, if it has one."""
 
 FAILED: Final = "xdevice_failed_in"
-"""The attribute that is set on an error from a recorded layer: the layer's path."""
+"""The name of an attribute of errors from recorded layers, whose value is the layer's path."""
 
 
 class Call(NamedTuple):
@@ -109,8 +109,9 @@ def is_called(name: str) -> bool:
 
 
 class GradientHooks:
-    """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. The
-    hooks are removed when an `ExitStack` that is given is closed."""
+    """Sets hooks on tensors, for the gradients that reach them, in a framework whose tensors
+    have `register_hook`. The hooks are removed when the `ExitStack` passed to `__init__` is
+    closed."""
 
     def __init__(
         self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
@@ -150,9 +151,11 @@ class Watch:
         activations: Iterable[Any] = (),
         follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
     ) -> None:
-        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are those of the layers
-        that are also recorded inside another layer, as its activation. `follow(result, put)` returns the result or a
-        stand-in, and has `put(number, gradient)` called with the gradients that reach it; None to record none."""
+        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are
+        the layers that are also recorded if another recorded layer calls them, as the
+        activation of that layer. `follow(result, put)` returns the result or a stand-in, and
+        has `put(number, gradient)` called with the gradients that reach it; None to record
+        none."""
         self.calls: list[Call] = []
         self.paths = paths
         self._backend = backend
@@ -164,8 +167,9 @@ class Watch:
     def run(
         self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False
     ) -> Any:
-        """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded layer only an
-        activation is recorded. An error from a call gets the layer's path as its attribute `FAILED`."""
+        """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded
+        layer only an activation is recorded. An error from the call gets the layer's path as
+        the attribute named by `FAILED`."""
         outer: _Frame | None = getattr(self._here, "frame", None)
         # symbols have no values that could be recorded
         if self._is_symbolic(arguments):
@@ -214,8 +218,8 @@ class Watch:
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
-        """Returns the result, or a stand-in for it, whose gradients are stored in `call.gradients` when they are
-        computed."""
+        """Returns the result, or a stand-in for it. The gradients that reach the returned value
+        are stored in `call.gradients` when they are computed."""
         if self._follow is None:
             return result
 
@@ -292,12 +296,13 @@ def outermost(
 
 
 def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
-    """Returns the function that replaces `original`, the `__call__` of a class of layers. It lets the open blocks of
-    `recording` and `outermost` handle each call, except while `is_compiling()` is true."""
+    """Returns the function that replaces `original`, the `__call__` of a class of layers. The
+    function lets the open blocks of `recording` and `outermost` handle each call, except while
+    `is_compiling()` is true."""
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Makes the call of the layer `self`, and has it recorded."""
+        """Returns the result of calling the layer `self`, and has the call recorded."""
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
@@ -320,7 +325,7 @@ def activated(owner: Any, function: Any) -> Any:
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        """Calls the activation, and has the call recorded."""
+        """Returns the result of the activation, and has its call recorded."""
         return _through(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in
@@ -329,8 +334,9 @@ def activated(owner: Any, function: Any) -> Any:
 def _through(
     watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
 ) -> Any:
-    """Calls `function` with `arguments` (a pair of a tuple and a dict), and lets each watch of `layer` record it.
-    `function` makes a call of the layer itself if `activation` is None; otherwise it is the layer's `activation`."""
+    """Returns the result of `function` for `arguments` (a pair of a tuple and a dict), and lets
+    each of `watches` that watches `layer` record the call. `function` makes a call of the layer
+    itself if `activation` is None; otherwise it is the layer's `activation`."""
     # several blocks may watch one layer: each records the call that the rest of the watches make
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
@@ -345,8 +351,8 @@ def _through(
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
-    """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, because Keras layers accept
-    them too."""
+    """Yields the tensors in a value and in the containers inside it. NumPy arrays count as
+    tensors, because Keras layers accept both."""
     return _leaves(backend, value, "tensor")
 
 
@@ -356,8 +362,9 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
-    """Returns a copy of `value` in which each tensor is replaced by the next one of `new`, in the order in which
-    `tensors` yields them."""
+    """Returns a copy of `value` in which each tensor of the framework is replaced by the next
+    item of `new`, in the order in which `tensors` yields the tensors. NumPy arrays and objects
+    that are not containers stay."""
     if isinstance(value, dict):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):

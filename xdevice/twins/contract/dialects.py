@@ -43,8 +43,9 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts. The values of those whose first PyTorch parameter is in `only` are marked as not convertible,
-    for the reason `why`; None means all parts."""
+    """Returns the parts, of which those whose first PyTorch parameter is in `only` have their
+    values marked as not convertible, for the reason `why`. If `only` is None, all parts are
+    marked."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -94,9 +95,10 @@ def _cells(
     names: Mapping[str, str],
     rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
 ) -> Iterator[Part]:
-    """Yields the parts of the cells of a recurrent layer. `places` are three patterns of a cell's path, which are
-    filled in with the number of its layer: one for a layer with one direction, then those for forward and backward.
-    `names` gives the framework's names of a cell's parameters by PyTorch's names."""
+    """Yields the parts of the cells of a recurrent layer. `places` are three patterns of a
+    cell's path, in which the number of the cell's layer is filled in: one for a layer with one
+    direction, then two for the directions forward and backward. `names` gives the framework's
+    names of a cell's parameters by PyTorch's names."""
     one, *both = places
     for suffix in layouts.suffixes(settings):
         # such as "l0_reverse": the number, and "reverse" or nothing
@@ -172,8 +174,8 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of Keras's MultiHeadAttention. If the settings have no number of heads, conversion from PyTorch
-    raises `layouts.UnfitError`."""
+    """Returns the parts of Keras's MultiHeadAttention. If `settings` lacks `num_heads`,
+    conversion from PyTorch raises `layouts.UnfitError`."""
     # 0 if the number of heads is not known; `str` is for type checkers only, which know a setting as an `object`
     heads = int(str(settings.get("num_heads", 0)))
     own = projections(heads, -1, "attention_output")
@@ -204,8 +206,9 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent layer of Keras, which always has one layer in one direction. The values of any
-    other are refused."""
+    """Returns the parts of a recurrent Keras layer, which always has one layer in one
+    direction. With settings of any other recurrent layer, the values of the parts are
+    refused."""
     own = keras_cell(kind, "l0")
     if settings.get("projection"):
         return refused(own, "Keras has no LSTM with a projection")
@@ -278,7 +281,8 @@ FLAX_CELLS: Final[Mapping[str, tuple[Part, ...]]] = MappingProxyType(
         ),
     }
 )
-"""The parts of an RNN around one cell, by the kind of the cell. A GRU has one of the two biases."""
+"""The parts of an RNN around one cell, by the kind of the cell. A GRU has only one of the two
+parts for biases."""
 LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {
         "lstm": {
@@ -307,8 +311,8 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Flax, whose kernels have their axes in
-    the order of Keras."""
+    """Returns the parts that a layer of this kind, with these settings, has in Flax, whose
+    kernels have their axes in the same order as those of Keras."""
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class Layers(Models):
-    """The capability of listing the layers of a model that have parameters, in PyTorch's terms. Without it,
-    `convert_state` needs the kinds of a model's layers from the user, as its argument `kinds`."""
+    """The capability of listing the layers of a model that have parameters, in PyTorch's terms.
+    Without this capability, users must pass the kinds of a model's layers to `convert_state`,
+    as its argument `kinds`."""
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
     dialects: ClassVar[tuple[str, ...]] = ()
@@ -44,16 +45,17 @@ class Layers(Models):
         return False
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values into a model for which `has_layers` is true. `values` has them by the names of the model's
-        variables; each is on the device of its variable."""
+        """Writes `values` into a model for which `has_layers` is true. The keys of `values` are
+        the names of the model's variables, and each value is on the device of its variable."""
         raise self.unsupported(
             f"writing into {type(model).__qualname__} objects", "pass a model"
         )
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        """Returns the parts (parameter arrays, each with its conversion to PyTorch's) that a layer of this kind may
-        have in this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any
-        framework, and may be incomplete."""
+        """Returns the parts (parameter arrays, each with its conversion to PyTorch's
+        parameters) that a layer of this kind may have in this framework: those of PyTorch's own
+        layer, unless overridden. `settings` are those of a layer of any framework, and may be
+        incomplete."""
 
         from . import layouts  # needs NumPy
 
@@ -68,12 +70,14 @@ class Operations(Layers):
     needs: ClassVar[tuple[str, ...]] = ("operations",)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Returns all layers of a model, each once, in the order of their definition: `layers`, which are the result of
-        the method `layers`, and the layers without parameters, which have no parts. Kinds and settings are those that
-        `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between which
-        layers nothing else is called. Calls of plain functions are not noticed. A layer whose class is not the
-        framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an entry
-        of that kind follows it."""
+        """Returns all layers of a model, each once, in the order of their definition: `layers`,
+        which are the result of the method `layers`, and the layers without parameters, which
+        have no parts. Their kinds and settings are those that
+        `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line`
+        says between which layers nothing else is called. Calls of plain functions are not
+        noticed. A layer whose class is not the framework's own and has its own code for calls
+        is listed with the kind "other"; if it has parameters, an entry of that kind follows
+        it."""
         raise self.unsupported(
             "settings of layers without parameters", "compare the settings yourself"
         )
@@ -86,11 +90,12 @@ class Calls(Layers, Conversion):
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        """Returns a context manager whose `as` gives a list. While the block is open, each call of a layer of the model
-        is appended when it ends, in this thread or task and in those that `xdevice.parallel.run` starts. A layer with
-        parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
-        none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError` for a model
-        that has not been built yet. Afterwards the model is as before."""
+        """Returns a context manager that yields a list. While the block is open, each call of a
+        layer of the model is appended when it ends, in this thread or task and in those that
+        `xdevice.parallel.run` starts. A layer with parameters that `layers` lists is recorded
+        whatever layers it contains, any other layer only if it contains none. Raises
+        `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError`
+        for a model that has not been built yet. Afterwards the model is as before."""
         raise self.unsupported(
             "tracing the calls of layers", "compare the outputs of the model"
         )
@@ -103,8 +108,9 @@ class Calls(Layers, Conversion):
         raise self.unsupported("tracing the calls of models", "pass the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Returns the result of a model for these arguments in evaluation mode, not recorded for gradients. Afterwards
-        the model is in its former mode. Raises `UnsupportedError` for keywords if the framework's models take none."""
+        """Returns the result of a model for these arguments in evaluation mode, not recorded
+        for gradients. Afterwards the model is in its former mode. Raises `UnsupportedError` if
+        keywords are passed, but models of the framework take none."""
         raise self.unsupported("calling models", "call the model yourself")
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:
@@ -124,7 +130,7 @@ class Calls(Layers, Conversion):
         yield
 
     def is_training(self, model: Any) -> bool | None:
-        """Whether a model is in training mode; None if it has no mode of its own."""
+        """Whether a model is in training mode; None if the model has no mode."""
         return None
 
     def has_channels_last(self, model: Any) -> bool | None:

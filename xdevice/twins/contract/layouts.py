@@ -86,8 +86,8 @@ _AXES: Final = {
 }  # fmt: skip
 """The numbers of axes that a weight of each kind may have in PyTorch's layout; a bias has one axis."""
 NORMED: Final = ("weight_g", "weight_v")
-"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
-each axis that |v| sums over."""
+"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`.
+`weight_g` has the length 1 along each axis that |v| sums over."""
 SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
 """The parameters that a spectral norm has in place of a weight, which is `weight_orig / (u W v)`. W is `weight_orig` as
 a matrix, with one row for each number of u."""
@@ -134,8 +134,8 @@ STATED_BY_BOTH: Final = (
     PADDED,
     SPECTRAL_AXIS,
 )
-"""Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
-first norm states them."""
+"""Settings that are compared only if both layers state them. The first two describe a whole
+Transformer layer, and are stated by the first norm inside that layer."""
 
 
 BY_HAND: Final = "reorder them yourself (docs/reference/models.md)"
@@ -211,7 +211,8 @@ def _kernel_first(x: Array) -> Array:
 
 
 def _swapped_gates(x: Array) -> Array:
-    """Exchanges the first two of the three gates along the first axis: r, z, n become z, r, n, and the reverse."""
+    """Returns the array with the first two of its three gates exchanged, along the first axis:
+    r, z, n become z, r, n, and z, r, n become r, z, n."""
     first, second, third = np.split(x, 3)
     return np.concatenate([second, first, third])
 
@@ -261,7 +262,8 @@ reversed, and (I, O, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""The rule for a bias in place of PyTorch's two: it is their sum. It becomes PyTorch's first, and the second is 0."""
+"""The rule for one bias that is the sum of PyTorch's two. Converted to PyTorch, it becomes the
+first of the two, and the second is 0."""
 
 
 def _of_gru(x: Array) -> tuple[Array, Array]:
@@ -285,8 +287,9 @@ the state, which r multiplies."""
 
 
 def _to_input_bias(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to the one bias of `BIAS_OF_INPUT`. Raises `UnfitError` if PyTorch's bias
-    for the state of n is not 0, because it cannot be added to the bias for the inputs: r multiplies only the former."""
+    """Converts PyTorch's bias_ih and bias_hh to the one bias of `BIAS_OF_INPUT`. Raises
+    `UnfitError` if PyTorch's bias for the state of n is not 0, because that bias cannot be
+    added to the bias for the inputs: r multiplies only the bias for the state."""
     biases = _to_gru(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
@@ -307,8 +310,9 @@ transposed; the biases are one array with two rows, for the inputs and for the s
 
 
 def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
-    """Returns the rule for one array that joins several PyTorch parameters along their first axis. `rows` are their
-    numbers of rows, and `rule` is the rule for the joined array."""
+    """Returns the rule for one array that joins several PyTorch parameters along their first
+    axis. `rows` says how many rows each of the parameters has, and `rule` is the rule for the
+    joined array."""
     # `np.split` takes the ends of all parts except the last
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
@@ -324,8 +328,9 @@ PACKED: Final = Rule(_thirds, _joined)
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
-    """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in PyTorch: O is the
-    product of `outputs`, I that of `inputs`. One number of each may be -1, which means any size."""
+    """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in
+    PyTorch: O is the product of `outputs`, I that of `inputs`. One size in `inputs` and one in
+    `outputs` may be -1, which means any size."""
 
     def way(x: Array) -> Array:
         """Converts the weight to PyTorch's matrix (O, I)."""
@@ -376,12 +381,14 @@ def flat(shape: Sequence[int]) -> Rule:
 
 
 def squeezed(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array of this shape. The common form has no axes of length 1."""
+    """Returns the rule for an array that has this shape in the framework, and no axes of length
+    1 in the common form."""
     return _one(np.squeeze, lambda x: x.reshape(shape))
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns `rule` for an array whose common form must have `shape`, while `rule` gives it the shape `own`."""
+    """Returns `rule` for an array whose common form must have `shape`, while the common form
+    that `rule` gives has the shape `own`."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),
@@ -489,9 +496,9 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
-    """Returns the parts, with several parts in place of the weight's. The new parts have these `names`, become
-    PyTorch's parameters `of`, and get the rules that `rules` returns for the weight's rule. The three have the same
-    length."""
+    """Returns the parts, with several parts in place of the weight's. The new parts have these
+    `names`, become PyTorch's parameters `of`, and get the rules that `rules` returns for the
+    weight's rule. `names`, `of` and these rules have the same length."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
@@ -511,9 +518,10 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
-    """Returns the weight that a spectral norm computes in evaluation, from the parameters in `SPECTRAL`. `axis` is the
-    axis of `original` that gives the rows of its matrix. None means that the axis is not known: then it is the axis for
-    which a step of the norm would turn v into u. Raises `UnfitError` if no axis is as long as u."""
+    """Returns the weight that a spectral norm computes in evaluation, from the parameters in
+    `SPECTRAL`. `axis` is the axis of `original` that gives the rows of the matrix W. None means
+    that this axis is not known: then the axis is taken for which a step of the norm would turn
+    v into u most closely. Raises `UnfitError` if no axis is as long as u."""
     # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
@@ -545,14 +553,15 @@ def of_norm(g: Array, v: Array) -> Array:
 
 
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
-    """Returns the parameters g (of this shape) and v with which a weight norm computes `weight`; v is `weight`
-    itself."""
+    """Returns the parameters g and v with which a weight norm computes `weight`: g has this
+    shape, and v is `weight` itself."""
     # with g = |v| the weight is v
     return _norm(weight, shape).astype(weight.dtype), weight
 
 
 def _norm(v: Array, shape: Sequence[int]) -> Array:
-    """Returns |v| in float64, given the shape of g: it has a 1 for each axis that |v| sums over."""
+    """Returns |v| in float64. `shape` is that of g, which has the length 1 along each axis that
+    |v| sums over."""
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
     # in float64, because a sum of squares in float16 overflows
     norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
@@ -588,8 +597,8 @@ def parts(
 
 
 def _attention(settings: Settings) -> Iterator[Part]:
-    """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
-    stores them as one array."""
+    """Yields the parts of PyTorch's own attention, which stores the weights of queries, keys
+    and values as one array if they have the same shape."""
     # the names of the three weights, and of the three biases: the two names in `_NORM` are "weight" and "bias". The
     # biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{suffix}" for name in _IN) for suffix in _NORM)
@@ -621,8 +630,8 @@ def cells(kind: str, settings: Settings) -> Iterator[str]:
 
 
 def of_single_cell(kind: str) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. PyTorch and Paddle name them
-    without the suffix "_l0"."""
+    """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. PyTorch
+    and Paddle name these parts without the suffix "_l0"."""
     return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
 
 
@@ -665,9 +674,9 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns the layers for which `bound` does not return None, as it returns them, in the order of `in_order`, to
-    which `blocks` is passed. A layer without parts gets the parts of PyTorch's own layer first. `names` are the names
-    of the model's variables."""
+    """Returns the results of `bound` for these layers, without None, in the order that
+    `in_order` gives them for `blocks`. A layer without parts is first given the parts of
+    PyTorch's own layer. `names` are the names of the model's variables."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
     each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
@@ -769,8 +778,9 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
-    """Yields the layers, of which only the first one with the setting `name` keeps this setting. Its value is then a
-    text that also says how many more layers had it."""
+    """Yields the layers, of which only the first one with the setting `name` keeps this
+    setting. The value of the setting is then a text that also says how many more layers had the
+    setting."""
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:
@@ -823,9 +833,10 @@ def same_padding(
     dilation: Sequence[int],
     image: Sequence[int | None] = (),
 ) -> object:
-    """Returns how much padding="same" adds on each side of each axis, as a tuple; "same" if the two sides of an axis
-    differ, or if the padding is not known. With a stride above 1 it depends on the sizes of the `image`; a size is None
-    if it is not known, and an empty `image` means that no size is known."""
+    """Returns how much padding="same" adds on each side of each axis, as a tuple; "same" if the
+    two sides of an axis differ, or if the padding is not known. With a stride above 1 the
+    padding depends on the sizes of the `image`; a size is None if it is not known, and an empty
+    `image` means that no size is known."""
     # with a dilation, the kernel covers more pixels than it has numbers
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)

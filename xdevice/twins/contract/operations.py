@@ -1,8 +1,9 @@
 """Layers without parameters: what they compute, in the terms of PyTorch's settings, which are the common form here.
 
-An adapter states in a `Table` how the settings of each class of layers are read, and lists a model's modules; `read`
-does the rest. Different spellings of a setting are unified here. `ndim` is the number of axes that a layer's input has,
-if a model knows it: with it, an `axis` counted from the end can be compared with one counted from the front.
+An adapter states in a `Table` how the settings of each class of layers are read, and lists a
+model's modules; `read` does the rest. Different spellings of a setting are unified here. `ndim`
+is the number of axes of a layer's input, if that is known: with `ndim`, an `axis` counted from
+the end can be compared with one counted from the front.
 
 | kind | settings |
 |---|---|
@@ -48,9 +49,10 @@ if TYPE_CHECKING:
 OTHER: Final = "other"
 """The kind of an entry that no other kind expresses, see `other`."""
 WHOLE: Final = "the whole model"
-"""The name of the line of a model that consists of one line of layers only."""
+"""The name of the line in a model whose layers form only one line."""
 OUTSIDE_TOO: Final = "with windows that begin after the end of the image"
-"""The ceil_mode of a pool that keeps a last window even if it begins beyond the image, which PyTorch leaves out."""
+"""The ceil_mode of a pool that keeps a last window even if that window begins beyond the image;
+PyTorch leaves such a window out."""
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and outputs in evaluation are the inputs."""
 
@@ -231,9 +233,10 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds the line of each layer in a model. A line consists of layers that are called one after another, with
-    nothing in between. A layer that is called in two places ends a line, because it is listed only once. A line has a
-    name, such as "in features" or "after pool"."""
+    """Finds the line of each layer in a model. A line consists of layers that are called one
+    after another, with nothing in between. A layer that is called in two places ends a line,
+    because such a layer is listed only once. A line has a name, such as "in features" or "after
+    pool"."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
@@ -246,7 +249,8 @@ class _Lines:
         self._names: dict[str, str] = {}
 
     def names(self) -> dict[str, str]:
-        """Returns the name of the line of each layer that is in one, by the layer's path. May be called once."""
+        """Returns, by the path of each layer that is in a line, the name of that line. May be
+        called only once."""
         self._count(self._model)
         if not self._table.is_line(self._model):
             self._in_code(self._model)
@@ -272,8 +276,9 @@ class _Lines:
             self._count(child.itself)
 
     def _in_line(self, module: Any, line: str) -> str:
-        """Names the line of each layer in `module`, which calls its children one after another. `line` is the name of
-        the line that the first of them is in; returns the name of the line that goes on after the last."""
+        """Names the line of each layer in `module`, which calls its children one after another.
+        `line` is the name of the line that the first child is in. Returns the name of the line
+        that goes on after the last child."""
         for path, child, inside, *_ in self._inside(module):
             # a module with two places is listed once, so the list does not show the order of its calls. The name of
             # the line behind it includes the line before it, because both places need different names
@@ -303,8 +308,8 @@ class _Lines:
 
 
 def function_name(name: str) -> str:
-    """Returns PyTorch's name of an activation function, given any framework's name: "silu" for "swish". An unknown name
-    is returned in lowercase."""
+    """Returns PyTorch's name of an activation function, given the name in any framework: "silu"
+    for "swish". An unknown name is returned in lowercase."""
     return _SAME_FUNCTIONS.get(name.lower(), name.lower())
 
 
@@ -328,16 +333,18 @@ def activation(path: str, name: str, **settings: object) -> Layer:
 
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for activation functions whose classes have the names of the functions. For each class,
-    `rows` gives the settings by name, each with the attribute of the layer from which it is read."""
+    """Returns rows of a `Table` for classes of activations that are named after their
+    functions. For each class, `rows` gives, by the name of a setting, the attribute of the
+    layer from which the setting is read."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
 def _activation_of(
     cls: type, attributes: Mapping[str, Attribute], path: str, layer: Any
 ) -> Layer:
-    """Reads a layer of the class `cls`, or of a subclass, as the entry for an activation; as the entry of an unknown
-    layer if it is a subclass that may compute something else."""
+    """Returns the entry for an activation that is a layer of the class `cls` or of a subclass;
+    for a layer of a subclass that may compute something else, the entry for an unknown
+    layer."""
     # listed as unknown under three conditions: the class has no settings, which could show a difference; the layer is
     # of a subclass; and the subclass is the framework's own, because a user's with code of its own does not come here
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
@@ -347,8 +354,8 @@ def _activation_of(
 
 
 def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Attribute) -> Row:
-    """Returns a row of a `Table` for layers of this kind. Their settings are those in `shared`, and one for each
-    keyword, which is read from the attribute that the keyword gives."""
+    """Returns a row of a `Table` for layers of this kind. Their settings are those in `shared`,
+    and one setting for each keyword, read from the attribute that is the keyword's value."""
     return lambda path, layer: Layer(path, kind, (), {**shared, **_settings(layer, attributes)})
 
 
@@ -381,9 +388,10 @@ def read_each(
 def over_axes(
     module: object, name: str, row: Callable[[int, str, Any], Layer | None]
 ) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is the
-    pattern of their names, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called
-    with the number of axes, the path and the layer."""
+    """Returns rows of a `Table` for a family of layers with a class each for one, two and three
+    axes. `name` is the pattern of the names of the classes, such as "MaxPool{}d"; classes that
+    the Python module `module` lacks are left out. `row` is called with the number of axes, the
+    path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {
         getattr(module, one): partial(row, axes)
@@ -393,7 +401,8 @@ def over_axes(
 
 
 def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, object]:
-    """Reads the settings of a layer: `attributes` gives, for each setting, the attribute that has its value."""
+    """Returns the settings of a layer, by name: `attributes` gives, for each setting, the
+    attribute from which its value is read."""
     return {
         setting: getattr(layer, read) if isinstance(read, str) else read(layer)
         for setting, read in attributes.items()
@@ -417,8 +426,10 @@ def max_pool(
     dilation: Any = 1,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for a max pool over this number of axes. `image` has the sizes of the pool's input along these
-    axes, if they are known: padding="same" depends on them. `ceil_mode` is a truth value or `OUTSIDE_TOO`."""
+    """Returns the entry for a max pool over this number of axes. `kernel`, `stride` and
+    `dilation` are one number for all axes, or one for each; `padding` is as in `layouts.sides`.
+    `image` has the sizes of the pool's input along these axes, if they are known:
+    padding="same" depends on them. `ceil_mode` is a truth value or `OUTSIDE_TOO`."""
     settings = _window(axes, kernel, stride, padding, image)
     # computed from the window: whether ceil_mode changes the output depends on it
     settings["ceil_mode"] = _ceil(ceil_mode, settings)
@@ -436,8 +447,9 @@ def avg_pool(
     divisor: object = None,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for an average pool, with arguments as in `max_pool`. `divisor` is the number by which the sum
-    of a window is divided, or None for the number of values in it."""
+    """Returns the entry for an average pool, with arguments as in `max_pool`.
+    `count_include_pad` is ignored if the pool has no padding. `divisor` is the number by which
+    the sum of a window is divided, or None for the number of values in the window."""
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
     # whether padding is counted matters only where there is some
@@ -459,8 +471,8 @@ def adaptive_pool(kind: str, size: Attribute, axes: int, path: str, layer: Any) 
 
 
 def global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    """Returns the entry for a pool of the kind "avg" or "max" over the whole image: an adaptive pool of output size
-    1."""
+    """Returns the entry for a pool of the kind "avg" or "max" over the whole image: an adaptive
+    pool of output size 1. Nothing is read from `layer`."""
     return adaptive_pool(kind, lambda _: 1, axes, path, layer)
 
 
@@ -472,9 +484,10 @@ def upsample(
     mode: str,
     align_corners: object = False,
 ) -> Layer:
-    """Returns the entry for an upsampling. `axes` is the number of axes of the image, or None if the framework does not
-    report it. Of `size` and `scale_factor`, one is None. `align_corners` is a truth value, or a text that describes a
-    third way of a framework."""
+    """Returns the entry for an upsampling. `axes` is the number of axes of the image, or None
+    if the framework does not report it. Either `size` or `scale_factor` is None.
+    `align_corners` is a truth value, or a text that describes how a framework aligns pixels in
+    any other way."""
     scale = (
         per_axis(scale_factor, axes) if axes and isinstance(scale_factor, int) else scale_factor
     )
@@ -505,9 +518,9 @@ def upsample(
 def pad(
     path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0
 ) -> Layer:
-    """Returns the entry for a padding. `around` has a pair for each axis of the image, the first axis first: how many
-    pixels are added at its beginning, and how many at its end. `value` is the value of these pixels in the mode
-    "constant"."""
+    """Returns the entry for a padding. `around` has a pair for each axis of the image, the
+    first axis first: how many pixels are added at the beginning of the axis, and how many at
+    its end. `value` is the value of these pixels in the mode "constant"."""
     settings: dict[str, object] = {
         "padding": tuple((int(one), int(two)) for one, two in around),
         "mode": mode,
@@ -530,8 +543,8 @@ def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def flatten(path: str, first: int, last: int) -> Layer | None:
-    """Returns the entry for a layer that flattens these axes; None if it flattens all axes but the first, because most
-    models call a function for that."""
+    """Returns the entry for a layer that flattens the axes from `first` to `last`; None if it
+    flattens all axes but the first, because most models call a function for that."""
     return None if (first, last) == (1, -1) else plain(path, "flatten", first=first, last=last)
 
 
@@ -541,9 +554,9 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
 
 
 def other(path: str, layer: object, details: str = "") -> Layer:
-    """Returns the entry for a layer of an unknown class, or for a fact about a layer that no setting expresses, such as
-    a hook. `details` is a text about it. Two such entries of one framework with the same text and class count as
-    equal."""
+    """Returns the entry for a layer of an unknown class, or for a fact about a layer that no
+    setting expresses, such as a hook. `details` is a text about the layer or the fact. Two such
+    entries of one framework with the same text and class count as equal."""
     cls = type(layer)
     text = f"{cls.__name__}({details})" if details else cls.__name__
     return Layer(
@@ -552,8 +565,9 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether one of these methods of a layer is defined outside the framework's package, so that it is unknown what
-    the layer computes. Also true for a layer that defines none of them and inherits none."""
+    """Whether one of these methods of a layer is defined outside the framework's package, so
+    that it is unknown what the layer computes. Also true for a layer that has none of these
+    methods."""
     # the class whose code is run: the first of the layer's class and its bases that defines one of the methods
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),
@@ -563,15 +577,16 @@ def is_rewritten(layer: object, package: str, *methods: str) -> bool:
 
 
 def own_code(path: str, layer: object) -> Layer:
-    """Returns the entry that follows a layer with parameters if its class is from outside the framework and has its
-    own code."""
+    """Returns the entry that follows a layer with parameters if the layer's class is from
+    outside the framework and has its own code."""
     return other(f"{path}()", layer, "its own code")
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
-    """Returns the setting ceil_mode of a pool: True, False, or a text. PyTorch leaves out a last window that begins
-    beyond the image. An adapter of a framework that keeps this window gives the mode `OUTSIDE_TOO`; the result is a
-    text if the pool can have such a window, given its kernel, stride and padding in `window`."""
+    """Returns the setting ceil_mode of a pool: True, False, or a text. PyTorch leaves out a
+    last window that begins beyond the image. An adapter of a framework that keeps this window
+    gives the mode `OUTSIDE_TOO`. The result is then a text if the pool can have such a window,
+    given its kernel, stride and padding in `window`, and otherwise True."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
         each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
         # the last window can begin beyond the image only if the stride exceeds the kernel minus the padding
@@ -586,8 +601,9 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
 def _window(
     axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
 ) -> dict[str, object]:
-    """Returns kernel, stride and padding of a pool in PyTorch's terms, each a tuple with an item for each axis. The
-    padding is "same" if it is not known, see `same_padding`. A stride of None or [] is that of the kernel."""
+    """Returns kernel, stride and padding of a pool in PyTorch's terms, each a tuple with an
+    item for each axis. The padding is "same" if its size is not known, see `same_padding`. A
+    stride of None or [] means the size of the kernel."""
     sizes = per_axis(kernel, axes)
     # in all frameworks, a pool's stride is its kernel unless it is given
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)

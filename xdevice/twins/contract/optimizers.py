@@ -1,7 +1,8 @@
 """The computation of an optimizer, in PyTorch's terms, and the names of its state.
 
-An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its parameters. Kinds, with
-g a gradient, w a weight, t the step from 1, and v' = v / (1 - beta2^t):
+An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its
+parameters. In the rules of the kinds, g is a gradient, w a weight, t the number of the step,
+counted from 1, and v' = v / (1 - beta2^t):
 
 | kind | rule |
 |---|---|
@@ -37,7 +38,8 @@ DECOUPLED: Final = "subtracted from the weight, as lr * weight_decay * w"
 BEHIND: Final = (
     "added to the gradient, and in the momentum that is kept with the weight after the step"
 )
-"""Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
+"""Only Gluon's NAG does this: its kernel writes the weight before it reads the weight for the
+momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 
 # values of the setting momentum_holds, which makes no difference to the steps if the learning rate is constant
@@ -95,8 +97,9 @@ steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType(
     {"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1}
 )
-"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the sign of the formula. The
-module `models.optimizer_states` computes one from the other."""
+"""The names of state that an optimizer may keep in place of `momentum_buffer`, each with the
+sign of the formula. The module `models.optimizer_states` converts between them and
+`momentum_buffer`."""
 
 
 class Parameter(NamedTuple):
@@ -104,16 +107,17 @@ class Parameter(NamedTuple):
     it."""
 
     variable: Any
-    """The parameter as `Backend.variables` of its model gives it."""
+    """The parameter, as the object that `Backend.variables` returns for the model."""
     settings: Settings
     state: Mapping[str, str]
-    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`, by
-    PyTorch's names: `{"exp_avg": "0.exp_avg"}`. Several parameters have the same name if they share a count of
-    steps."""
+    """The names of the parameter's state in `Backend.variables` of the optimizer, or in
+    `Backend.state_to_come`, by PyTorch's names: `{"exp_avg": "0.exp_avg"}`. Parameters that
+    share a count of steps have the same name for that count."""
 
 
 class Optimizer(NamedTuple):
-    """The computation of one optimizer: its kind, its settings and the parameters that it updates. Adapters make it."""
+    """The computation of one optimizer: its kind, its settings and the parameters that it
+    updates."""
 
     kind: str
     name: str
@@ -148,9 +152,10 @@ def settings_of(kind: str) -> dict[str, object]:
 
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
-    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Numbers of
-    any library, and tensors with one number, become floats, or bools if the default is a bool. Raises `ValueError` for
-    a setting that does not exist, and if a setting without a default is not stated."""
+    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and
+    `COMMON`. Numbers of any library, and tensors with one number, become floats, or bools if
+    the default is a bool. Raises `ValueError` if a stated setting does not exist, or if a
+    setting without a default is not stated."""
     every = settings_of(kind)
     unknown = stated.keys() - every.keys()
     missing = [
@@ -165,7 +170,8 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
 
 
 def _plain(value: Any, default: object) -> object:
-    """Returns a setting as a Python bool (if its default is one), float or text; None stays None."""
+    """Returns a setting as a Python bool if its default is a bool, otherwise as a float; a text
+    and None stay as they are."""
     if isinstance(default, bool):
         return bool(value)
     return value if value is None or isinstance(value, str) else float(value)
@@ -188,27 +194,31 @@ class Optimizers(Models):
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def has_optimizer(self, x: object) -> bool:
-        """Whether `x` is an optimizer for this framework whose type belongs to another library, such as optax."""
+        """Whether `x` is an optimizer for this framework, although its type belongs to another
+        library, such as optax."""
         return False
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
-        of each parameter that has none yet, if `names` has the name of some of it. The optimizer does not use them
-        before `take_state`. Empty for a model that is not an optimizer."""
+        """Returns, by name, new tensors for state that an optimizer would make only in its
+        first step: the whole state of each parameter that has no state yet, if `names` has at
+        least one name of that state. The optimizer does not use these tensors before
+        `take_state`. Empty for a model that is not an optimizer."""
         return {}
 
     def take_state(
         self, optimizer: Any, state: Mapping[str, Any]
     ) -> None:  # most frameworks have nothing to do
-        """Makes a model use the values that `load` has just written. `state` has, by name, the variables that were
-        written and the tensors that `state_to_come` returned, which the optimizer uses from now on. Called for networks
-        too, because some must be notified of new values."""
+        """Makes a model use the values that `load` has just written. `state` has, by name, the
+        variables that were written and the tensors that `state_to_come` returned, which the
+        optimizer uses from now on. Called for networks too, because some networks must be
+        notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns the computation of an optimizer, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the
-        kinds and settings. It may be called with any object of the framework. Raises `UnsupportedError`, with the name
-        of the class, if the formula of the class is not among the kinds, and for a subclass, which may compute
-        anything."""
+        """Returns the computation of an optimizer, in PyTorch's terms:
+        `xdevice.twins.contract.optimizers` lists the kinds and settings. `optimizer` may be any
+        object of the framework. Raises `UnsupportedError`, with the name of the object's class,
+        if the formula of the class is not among the kinds, or if the class is a subclass of a
+        known optimizer, because it may compute anything."""
         raise self.unsupported(
             f"reading {type(optimizer).__qualname__} objects", "compare its settings by hand"
         )

@@ -55,8 +55,8 @@ def convert_state(
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
-    Experimental: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list the
-    losses: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
+    Experimental: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list
+    what was lost: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
 
     Args:
         source: a built model; tensors in dicts and lists, those of NumPy as PyTorch has them; or a checkpoint's path.
@@ -71,7 +71,7 @@ def convert_state(
         layout: the framework of a dict or a file that does not name it: "torch", "paddle", "flax", ...
 
     Raises:
-        StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
+        StateError: it is not clear which layers correspond, or the kind of a tensor is unknown or does not fit.
         DTypeError, DeviceNotFoundError: the target lacks them. NotATensorError, NotBuiltError, UnsupportedError,
             ArgumentError: an invalid argument.
 
@@ -146,8 +146,9 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
 def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
-    """Returns both models, the second None without `like`, and without the layers that `skip=` leaves out. Raises
-    `StateError` or `ArgumentError` if an argument does not fit the models."""
+    """Returns both models without the layers that `skip=` leaves out; the second is None
+    without `like`. Raises as `convert_state` does if an argument is invalid or does not fit the
+    models."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     wanted = None
@@ -193,8 +194,8 @@ def _read(
 def _left_out(
     origin: Twin, wanted: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
-    """Returns both models without the layers that `skip=` names, and reports them in `state`. Raises `StateError` for a
-    path at which neither model has parameters."""
+    """Returns both models without the layers that `skip=` names, and reports them in `state`.
+    Raises `StateError` if neither model has parameters at one of the paths."""
     # a misspelled path would otherwise leave out nothing, and nobody would notice
     reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
     names = [name for name in origin.variables if reading.is_skipped(name, skip)]
@@ -228,8 +229,9 @@ def _write_freely(origin: Twin, target: Backend, request: Request, state: State)
 
 
 def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
-    """Pairs the layers, by running both models if there are inputs, and compares the layers without parameters. Raises
-    `StateError` if it is unclear which layers correspond."""
+    """Returns the pairs of layers, found by running both models if there are inputs, and the
+    comparison of the layers without parameters. Raises `StateError` if it is unclear which
+    layers correspond."""
     names = request.names
     # the possible pairings of tensors in no layer; without such tensors, one empty pairing
     singles: list[Pairs] = [[]]

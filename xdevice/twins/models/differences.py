@@ -59,14 +59,17 @@ class SettingDifference(NamedTuple):
     """One setting in which two paired layers differ."""
 
     where: str
-    """The layer that has the setting, by its path, or by its kind if the path is empty."""
+    """The place of the difference, as a text: the path of the target's layer, or its kind if
+    the path is empty; for a layer that only one model has, the gap where it is."""
     name: str
     ours: object
+    """The value in the source; None if the source does not state it."""
     theirs: object
+    """The value in the target; None if the target does not state it."""
 
     @property
     def is_on_one_side(self) -> bool:
-        """Whether only one of the two layers states the setting."""
+        """Whether only one of the two layers has a value for the setting."""
         return None in (self.ours, self.theirs)
 
     def line(self, source: str, target: str) -> str:
@@ -96,17 +99,19 @@ class Pairing(NamedTuple):
     """The pairs of tensors that are in no layer."""
     plain: PlainComparison
     likely: Names
-    """A guess for the tensors in no layer, by path, which also has tensors that are not in `singles`."""
+    """A guess at which tensors in no layer correspond: paths of the target by paths of the
+    source. It also has pairs that are not in `singles`."""
     doubts: list[str]
     """Lines about questions that the pairing left open."""
     runs: Runs | None = None
     """The models with their inputs; None without `inputs=`, or if the target cannot run with them."""
     computed: ModelRun | None = None
-    """The run of the target with the converted values, if pairing has needed one."""
+    """The run of the target with the converted values; None if pairing has not needed one."""
 
 
 class Lister:
-    """Lists in `state` the differences between two models, whose layers are paired."""
+    """Lists in `state` the differences between two models, whose layers correspond as `pairing`
+    says."""
 
     def __init__(self, source: Twin, target: Twin, pairing: Pairing, state: State) -> None:
         self._source, self._target, self._pairing, self._state = source, target, pairing, state
@@ -115,7 +120,9 @@ class Lister:
         function."""
 
     def list_pair(self, one: Layer, other: Layer) -> None:
-        """Lists the settings in which two paired layers differ."""
+        """Lists the settings in which two paired layers differ, `one` of the source and `other`
+        of the target. A line about an activation that only one of the two has is provisional:
+        `list_rest` removes it if the outputs agree."""
         plain = self._pairing.plain
         ours, theirs = (
             {**layer.settings, **paddings.get(layer.path, {})}
@@ -131,8 +138,10 @@ class Lister:
                 self._by_functions.append(line)
 
     def list_rest(self, has_inputs: bool) -> None:
-        """Lists the layers in no pair, the differences between layers without parameters, and whether the outputs
-        differ. Called after `list_pair` for all pairs. `has_inputs` says whether the user gave `inputs=`."""
+        """Lists the layers in no pair, the differences between layers without parameters, the
+        difference of the outputs, and everything that was not compared. Removes the provisional
+        lines of `list_pair` if the outputs agree. Called after `list_pair` for all pairs.
+        `has_inputs` says whether the user gave `inputs=`."""
         self._list_unpaired(self._source, self._target, is_target=False)
         self._list_unpaired(self._target, self._source, is_target=True)
         self._add_lines(self._attentions_in_code())
@@ -162,7 +171,8 @@ class Lister:
         return line
 
     def _add_lines(self, lines: Iterable[str]) -> None:
-        """Adds lines to the state that may explain why equal parameters give different outputs."""
+        """Adds lines to the state's `differences` and `settings`: each may explain why equal
+        parameters give different outputs."""
         for line in lines:
             self._state.differences.append(line)
             self._state.settings.append(line)
@@ -189,8 +199,9 @@ class Lister:
                 self._state.unmapped[name] = self._why_unpaired(layer.path, name, is_target)
 
     def _why_unpaired(self, path: str, name: str, is_target: bool) -> str:
-        """Returns why a tensor that belongs to no layer has no counterpart, and how to give it one. `is_target` says
-        that it is one of the target's."""
+        """Returns why a tensor that belongs to no layer has no counterpart, and how to give it
+        one. `path` and `name` are those of the tensor, and `is_target` says that it is in the
+        target."""
         # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would mislead
         if instead := advice_of_tensor(name):
             return instead
@@ -213,8 +224,9 @@ class Lister:
     # whether the outputs agree
 
     def _outputs_agree(self, runs: Runs) -> bool:
-        """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
-        source's, or if the inputs prove nothing. Returns whether the outputs are shown to agree."""
+        """Runs the target with the converted values, and adds a line to `differences` if its
+        outputs differ from the source's, or if the inputs prove nothing. Returns whether the
+        outputs agree on inputs that can show a difference."""
         # a run is expensive, and pairing by inputs has usually run the target with these values already
         computed = self._pairing.computed or runs.run_with(self._state)
         apart = runs.outputs_apart(computed)
@@ -325,8 +337,10 @@ class Lister:
             )
 
     def _uncounted(self, only: Collection[str] = ()) -> Iterator[str]:
-        """Yields a line that counts the layers that could not be compared; if `only` is not empty, just the layers of
-        the kinds in `only`. An activation inside a layer is a setting of that layer, and is not counted."""
+        """Yields a line that counts the layers that could not be compared; if `only` is not
+        empty, just the layers of the kinds in `only`. An activation inside a layer is a setting
+        of that layer, and is not counted. If a backend cannot list layers without parameters,
+        the line says so instead."""
         hint = f"calls of functions are not traced{_RUN_BOTH}"
         twins = (self._source, self._target)
         silent = [twin.name for twin in twins if twin.sequence is None]
@@ -389,8 +403,10 @@ class Lister:
 def _of_pair(
     one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
 ) -> Iterator[SettingDifference]:
-    """Yields the differences between the settings of two paired layers with parameters. `ours` and `theirs` are these
-    settings, and `activated` has the paths of the layers whose activation was compared as a layer of its own."""
+    """Yields the differences between the settings of two paired layers with parameters, `one`
+    of the source and `other` of the target. `ours` and `theirs` are these settings, and
+    `activated` has the paths of the layers whose activation was compared as a layer of its
+    own."""
     # a layer whose kind comes from kinds= or names has no settings but those that its shapes show
     is_read = all(
         set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs)
@@ -408,8 +424,12 @@ def _of_pair(
 
 
 def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
-    """Returns a line for each setting that differs between two models of one framework, whose layers are paired by
-    path. Empty if the backend cannot list the operations of models."""
+    """Returns a line for each layer that differs in kind between two models of one framework,
+    or that only one of them has, and for each setting that differs between two layers at one
+    path. Settings that only one of the two layers states are left out. A line gives the value
+    in `actual` first. Returns [] if the backend cannot list the operations of models. Raises
+    `AbsentNameError` if this release of the framework lacks a private name that the backend
+    needs."""
     try:
         ours, theirs = (
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
@@ -450,8 +470,8 @@ def _text(value: object) -> str:
 
 
 def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
-    """Compares the layers without parameters in the order in which the models define them. Nothing is compared if a
-    backend cannot list the layers."""
+    """Compares the layers without parameters in the order in which the models define them. The
+    comparison is empty if a backend cannot list such layers, or if neither model has any."""
     ours, theirs = source.sequence, target.sequence
     if ours is None or theirs is None or all(layer.parts for layer in (*ours, *theirs)):
         return PlainComparison([], set(), ([], []))
@@ -469,7 +489,8 @@ def by_calls(
 
 
 def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
-    """Yields the layers of a model in the order in which a run has called them."""
+    """Yields the layers of a model in the order in which a run has called them, each as often
+    as it was called. Calls of layers that the model does not list are left out."""
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
     # the activations that belong to a layer and were not recorded as calls, by the path of that layer
@@ -537,8 +558,9 @@ def _compare(
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
-    """Groups the layers without parameters of a sequence by the gap that they are in. `numbers` gives the number of the
-    pair that each layer with parameters is in, by the layer's path."""
+    """Returns the layers without parameters of a sequence, grouped by their gap and kind (see
+    `Gaps`). `numbers` gives, by the path of a layer with parameters, the number of the pair
+    that the layer is in."""
     every: Gaps = {}
     # the number of the last pair
     behind = -1
@@ -576,9 +598,10 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
 def compare_gaps(
     ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
 ) -> PlainComparison:
-    """Compares the two models' layers in each gap between paired layers with parameters. `missing_at` has the gaps in
-    which no function is called, by number, with a text that says where each is: a layer that only one model has there
-    is missing in the other. `owners` are the paths of layers with parameters."""
+    """Compares the two models' layers in each gap between paired layers with parameters; `ours`
+    are those of the source. `missing_at` has the gaps in which no function is called: by the
+    number of the gap, a text that says where the gap is. A layer that only one model has in
+    such a gap is missing in the other. `owners` are the paths of layers with parameters."""
     differences: list[SettingDifference] = []
     # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
@@ -642,8 +665,9 @@ def _is_missing(
 
 
 def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
-    """Returns the difference for a layer that only one of the two models has: one of `one` and `other` is None. `place`
-    is a text that says where in the model, such as "behind features.3"."""
+    """Returns the difference for a layer that only one of the two models has: `one`, of the
+    source, or `other`, of the target, is None. `place` is a text that says where in the model,
+    such as "after features.3"."""
     texts = [
         "missing" if layer is None else layer.settings.get("function", "there")
         for layer in (one, other)
@@ -675,9 +699,10 @@ def _set_alike_in_each(
 def _of_kind(
     kind: str, ours: list[Layer], theirs: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
-    """Returns the differences between the source's layers of a kind, `ours`, and the target's, `theirs`. Within each
-    model all of them have the same settings (see `_set_alike_in_each`), so it is enough to compare the first of each.
-    Settings that `differences` already has for one of `theirs` are left out."""
+    """Returns the differences between the source's layers of a kind, `ours`, and the target's,
+    `theirs`. Within each model all these layers have the same settings (see
+    `_set_alike_in_each`), so only the first of each list is compared. Settings that
+    `differences` already has for one of `theirs` are left out."""
     where = f"{theirs[0].path} and every other {kind}" if len(theirs) > 1 else theirs[0].path
     paths = {layer.path for layer in theirs}
     reported = {difference.name for difference in differences if difference.where in paths}
@@ -689,8 +714,9 @@ def _of_kind(
 
 
 def _between(one: Layer, other: Layer) -> list[SettingDifference]:
-    """Returns the settings in which two layers without parameters differ. Settings that only one of them states are
-    left out."""
+    """Returns the settings in which two layers without parameters differ, `one` of the source
+    and `other` of the target. Settings that only one of them states are left out. For two
+    different functions, only the difference between the functions is returned."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         # the settings of two different functions have no common meaning, so only the names are listed
@@ -730,8 +756,9 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers, with each layer that only adds zeros merged into the padding of the convolution or pool after
-    it. The two must follow one another in their line; a layer of another branch may come between them."""
+    """Yields the layers, with each layer that only adds zeros merged into the padding of the
+    convolution or pool after it. The two layers must follow one another in their line; in
+    `sequence`, a layer of another line may come between them."""
     every: list[Layer | None] = []
     # the indices in `every` of the layers of each line
     places: dict[str, list[int]] = {}
@@ -781,8 +808,9 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> Paddings:
-    """Returns the paddings of the layers with parameters that `with_pads` has changed by merging layers of zeros.
-    `plain` are the layers before, `padded` after that."""
+    """Returns the paddings of the layers with parameters that `with_pads` has changed by
+    merging layers of zeros. `plain` are the layers before the merging, `padded` those after
+    it."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     return {
         layer.path: {"padding": layer.settings["padding"]}

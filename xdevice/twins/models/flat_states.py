@@ -1,5 +1,6 @@
-"""Reads a state, which is a flat dict of tensors, as a `Twin`. The state is unpacked first: from a file, from a
-training program's dict, from names that a wrapper has lengthened."""
+"""Reads a state, which is a flat dict of tensors, as a `Twin`. The state is first taken out of
+a file or of a training program's dict, and its names lose the parts that a wrapper has
+added."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from .state import State
 
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Names that PyTorch's wrappers put into the paths of layers: `torch.compile`, FSDP, checkpointing of activations."""
+"""The names that PyTorch's wrappers (`torch.compile`, FSDP, activation checkpointing) put into
+the paths of layers."""
 # the weights and biases of a plain dict: w or b, then a number ("W1"), an underscore and a name ("b_out"), or nothing
 _NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
 _TAKEN: Final = "took the state under {!r}, and nothing else"
@@ -51,9 +53,10 @@ _TAKEN: Final = "took the state under {!r}, and nothing else"
 
 @contextmanager
 def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
-    """Opens the file or folder at that path, and yields its tensors. Their values are read one by one, when they are
-    needed, so the block must stay open until then. `done` gets a line if the file holds anything else. Raises as
-    `open_checkpoint` does."""
+    """Opens the checkpoint, a file or a folder, at `path`, and yields its contents. The values
+    of tensors are read only when they are needed, so the block must stay open until then.
+    `done` gets a line if the state is only a part of the file. Raises as `open_checkpoint`
+    does."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
         # a file may hold an optimizer and counts too, and the user should know which part was read
         if header.key:
@@ -62,8 +65,10 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
 
 
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
-    """Returns the flat dict in `source`, with its names changed so that more of the layers at `paths` have their
-    tensors. `done` gets a line for each change. Raises `NotATensorError` if `source` is no container of tensors."""
+    """Returns the flat dict of tensors in `source`, with names that the dialects have, changed
+    further if more of `paths`, the paths of layers, then match. `done` gets a line for each
+    change. Raises `NotATensorError` if `source` is not a container of tensors, and `StateError`
+    if it holds several states."""
     # a single tensor, for example
     if registry.kind_of(type(source)) is not None:
         raise NotATensorError(
@@ -84,8 +89,9 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
 def _with_lists(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the items of a list, if more of
-    `paths` then match; otherwise unchanged."""
+    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the
+    items of a list, if more of `paths` then match; otherwise unchanged. `done` gets a line if
+    names were changed."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
     # two equal names would lose a tensor
     if len(set(new.values())) < len(new) or _count(new.values(), paths) <= _count(
@@ -118,8 +124,9 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _concatenated(tensors: Sequence[Any]) -> Any:
-    """Returns the tensors joined along their last axis: a tensor on the device of the first, or a `FileTensor` in
-    memory if they are in a file."""
+    """Returns the tensors joined along their last axis: as a tensor on the device of the first
+    tensor, or, if the tensors are in a file, as an `OpenedTensor`, whose values are in
+    memory."""
     # tensors of a file have no framework yet, so they are joined by NumPy
     first = tensors[0]
     if isinstance(first, FileTensor):
@@ -131,9 +138,9 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
 
 
 def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Returns the state with names that the dialects have, in place of Haiku's paths (`mlp/~/linear.w`) and of names in
-    plain dicts and tuples (`w1`, `(w, b)`, `g`). `done` gets a line if names were changed. If two names would become
-    equal, the state is returned unchanged."""
+    """Returns the state with Haiku's paths (`mlp/~/linear.w`), and the names in plain dicts and
+    tuples (`w1`, `(w, b)`, `g`), replaced by names that the dialects have. `done` gets a line
+    if names were changed. If two names would become equal, the state is returned unchanged."""
     new = {name: name for name in source}
     if any("/~" in name for name in source):
         new = {
@@ -158,8 +165,9 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Returns Haiku's names for the tensors of one module, by their own names; those that need no other name are left
-    out. `shapes` gives the shape of each tensor by its name in the module."""
+    """Returns Haiku's names for the tensors of one module, by the tensors' own names. Tensors
+    that need no other name are left out. `shapes` gives the shape of each tensor by its name in
+    the module."""
     # three conditions: the names are those of a tuple's items, the first item has the axes of a weight, and the second
     # is a vector, as a bias is, or missing
     if (
@@ -202,9 +210,10 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with a prefix removed from its names, or put before them, if more of `paths` then match;
-    otherwise unchanged. `done` gets a line if names were changed.
-    Examples are "module." of a data-parallel model, "model." of a training program, and the name of a backbone."""
+    """Returns the state with one prefix removed from its names, or added to all of them, if
+    more of `paths` then match; otherwise unchanged. `done` gets a line if names were changed.
+    Examples are "module." of a data-parallel model, "model." of a training program, and the
+    name of a backbone."""
     best, most = ("", ""), _count(source, paths)
     # both are tried: a state may have a prefix that the target's paths lack, or lack one that they have
     candidates = [(start, "") for start in _starts(source)] + [
@@ -243,7 +252,8 @@ def _with_words(names: Iterable[str], off: str, on: str) -> list[str]:
 
 
 def _count(names: Iterable[str], paths: Collection[str]) -> int:
-    """How many of `paths` are one of these names, or the path of a module around one."""
+    """Returns how many of `paths` are among `names`, or are paths of modules that contain one
+    of `names`."""
     every = {path for name in names for path in paths_in(name)}
     return sum(path in every for path in paths)
 
@@ -252,12 +262,18 @@ def _count(names: Iterable[str], paths: Collection[str]) -> int:
 
 
 def read_state(source: Any, wanted: Twin | None, request: Request, state: State) -> Twin:
-    """Reads a dict of tensors, or the contents of a file (a `Header`). The kinds of its layers are those that `kinds=`
-    gives, or that the target's model `wanted` has at the same path. If there is a target, the kinds of all other layers
-    are recognized by names and shapes. Lists the steps and doubts in `state`.
+    """Returns `source`, a dict of tensors or the contents of a file (a `Header`), as a `Twin`.
+    The kinds of its layers are those that `kinds=` gives, or that the target's model `wanted`
+    has at the same path. If there is a target, the kinds of all other layers are recognized by
+    names and shapes. Lists the steps and doubts in `state`.
 
     Raises:
-        NotATensorError: it is not such a dict. StateError: it is unknown what a tensor is, or how it is laid out.
+        NotATensorError: if `source` is neither a container of tensors of one framework nor a
+            `Header`.
+        ArgumentError: if `layout=` is not the name of a dialect.
+        StateError: if the kind or the layout of a tensor is unknown, or does not fit; if
+            `source` has several states, or no layer of `wanted`; if only one of the two has
+            parameters of LoRA.
     """
     header = source if isinstance(source, Header) else None
     # the paths in names= and kinds= are without a wrapper's prefix, so they show which prefix to remove
@@ -366,9 +382,10 @@ def _ways_out(line: str) -> str:
 def _with_ties(
     source: Mapping[str, Any], wanted: Twin, remarks: Names, done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with the further names of tied weights, of which a file has only one: names that are tied in
-    the target's model `wanted`, and names for which the file itself gives another in `remarks`, if the target has
-    them."""
+    """Returns the state with names added for tied weights, of which a file keeps only one name.
+    Each added name is that of a variable of the target's model `wanted` which is tied to a
+    variable in the state, or for which the file's `remarks` give a name in the state. `done`
+    gets a line if names were added."""
     # the name of each variable of the target that the state has, by the variable's `id`
     firsts: dict[int, str] = {}
     for name, value in wanted.variables.items():
@@ -390,8 +407,8 @@ def _with_ties(
 
 
 def _backend_of(state: Mapping[str, Any]) -> Backend:
-    """Returns the backend of the tensors in a state; NumPy's if they are in a file. Raises `NotATensorError` if they
-    are of several backends."""
+    """Returns the backend of the tensors in a state; NumPy's if the tensors are in a file, or
+    if the state is empty. Raises `NotATensorError` if the tensors are of several backends."""
     owners = filter(None, (registry.kind_of(type(value)) for value in state.values()))
     backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:
@@ -402,8 +419,9 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """Returns the tensor in `value`, which is a tensor or a variable of its own. A variable counts as a model, and the
-    backend lists its tensor under the name ""."""
+    """Returns the tensor in `value` if that is a variable outside any model: such a variable
+    counts as a model, and the backend lists its tensor under the name "". Returns any other
+    value unchanged."""
     owner = registry.kind_of(type(value))
     return (
         dict(backend.variables(value))[""]

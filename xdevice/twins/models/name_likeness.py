@@ -1,5 +1,5 @@
-"""Scores how alike the names of two layers are. Models choose names freely: q_proj is query, enc.fc1 is
-encoder.dense_1."""
+"""Scores how alike the names of two layers are. Programs name layers freely: q_proj in one
+model may be query in another, and enc.fc1 may be encoder.dense_1."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ _OF_ANY: Final = frozenset(
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that say what kind of layer it is, but not which layer of the model: names are compared without them."""
+"""Words that tell the kind of a layer, but not which layer of the model it is. Names are
+compared without these words."""
 # the indices of the groups that each word is in
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words}
@@ -80,8 +81,8 @@ def likeness(one: str, other: str) -> int:
 
 
 def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
-    """Returns the sum of the best score (see `_match`) of each word in `ours` with any word in `theirs`. Words in
-    `_OF_ANY` do not count."""
+    """Returns the sum, over the words in `ours`, of the best score that a word has with any
+    word in `theirs` (see `_match`). Words in `_OF_ANY` do not count."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
         max((_match(word, other) for other in theirs if other not in _OF_ANY), default=0)
@@ -123,9 +124,10 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
 
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Returns the pairs of indices at which two layers would fit better by their names if their counterparts were
-    exchanged. `ours[i]` is the counterpart of `theirs[i]`. For the paths q, k, o and k, q, out the result is [(0, 1)],
-    and so it is for fc1, fc2 and dense_2, dense_1."""
+    """Returns the pairs of indices at which two layers would fit better by their names if their
+    counterparts were exchanged. `ours[i]` is the counterpart of `theirs[i]`. The result is [(0,
+    1)] for the paths q, k, o and k, q, out, for example, or for fc1, fc2 and dense_2,
+    dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)
@@ -134,7 +136,8 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 
 
 def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
-    """Whether the names `one` and `two` would fit `second` and `first` better than `first` and `second`."""
+    """Whether the paths `one` and `two` of the source would fit better by their names if their
+    counterparts `first` and `second` in the target were exchanged."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
     # three conditions: the two names of the source differ only in their numbers, so do those of the target, and no name
@@ -156,8 +159,9 @@ def _names(*paths: str) -> set[str]:
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Returns, for the paths in `ours`, the paths in `theirs` that likely mean the same layers, by their names. Among
-    paths that fit equally well, the one nearest in order is taken. If one list is longer, the rest has no pair."""
+    """Returns, for the paths in `ours`, the paths in `theirs` whose names make them the likely
+    counterparts. Among paths that fit equally well, the one nearest in order is taken. If one
+    list is longer, its remaining paths are left out."""
     ranked = sorted(
         (-likeness(one, other), abs(place - other_place), one, other)
         for place, one in enumerate(ours)

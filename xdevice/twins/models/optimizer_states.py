@@ -40,9 +40,10 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
 
     Experimental: it may change in a minor version.
 
-    The list is empty if equal gradients make equal steps. It covers the settings, formulas, clipping, schedules and
-    groups of parameters; the groups are compared in their order. A training loop's own steps are not covered, such as a
-    learning rate that it sets later, or gradients that it clips. docs/reference/optimizers.md has the formulas.
+    The list is empty if equal gradients make equal steps. Settings, formulas, clipping,
+    schedules and groups of parameters are compared, the groups in their order. A training
+    loop's own steps are not covered, such as a learning rate that it sets later, or gradients
+    that it clips. docs/reference/optimizers.md has the formulas.
 
     Args:
         source, target: an optimizer of PyTorch, Paddle, Keras or optax, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
@@ -56,7 +57,9 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     | jax | optax's sgd, adam, adamw, rmsprop, adagrad, and chains of their steps |
 
     Raises:
-        UnsupportedError: a class that is not in the table, or a subclass of one. NotATensorError: not an optimizer.
+        UnsupportedError: a class that is not in the table, even if it is a subclass of one that
+            is.
+        NotATensorError: if `source` or `target` is not an optimizer.
 
     Costs microseconds for each parameter; nothing is read from a device except Keras's learning rate.
 
@@ -119,7 +122,7 @@ def convert_optimizer(
     Returns the differences between the optimizers, parameter by parameter, as lines like those of `compare_optimizers`.
 
     Raises:
-        StateError: the optimizers, or what they update, differ; `source` has taken no step. Nothing was written then.
+        StateError: if the optimizers differ, or `source` has no state; nothing is written then.
         UnsupportedError, NotATensorError: as with `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
 
     Example:
@@ -186,8 +189,8 @@ class _ReadOptimizer(NamedTuple):
 
 
 def _read(x: Any) -> _ReadOptimizer:
-    """Reads an optimizer of any framework. Raises `NotATensorError` if `x` belongs to no framework, and the errors of
-    the backend's `optimizer`."""
+    """Returns the description of `x`, an optimizer of any framework. Raises `NotATensorError`
+    if `x` belongs to no framework; otherwise raises as the backend's `optimizer` does."""
     backend = registry.owner_of(type(x))
     # optax's optimizers are tuples of functions, whose type the registry does not know
     backend = backend or next(
@@ -211,7 +214,8 @@ def _profiles(optimizer: Optimizer) -> list[_Settings]:
 
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
-    """Reads the model of an optimizer. Raises `NotATensorError` if it is not a model of the optimizer's framework."""
+    """Returns the model of an optimizer, as a `Twin`. Raises `NotATensorError` if `model` is
+    not a model of the optimizer's framework; otherwise raises as `read_model` does."""
     # JAX modules are refused here, because the state of optax is not converted
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
@@ -345,7 +349,8 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 
 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
-    """Returns how to make the target decay as the source does; None if an argument of the target makes it."""
+    """Returns how to make the target decay weights as the source does; None if an argument of
+    the target sets that."""
     # the gradient of this sum is what a coupled decay adds to the gradient
     if one["decay"] == terms.COUPLED != other["decay"]:
         instead = "set weight_decay=0 there, and add weight_decay / 2 times the sum of squares to the loss"
@@ -426,8 +431,9 @@ def _pair_up(
 
 
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
-    """Returns, for each element of the target's parameter `name`, its index among the elements of the source's
-    parameters `origins`, one after the other. Returns a text if there is no such index: the reason."""
+    """Returns, for each element of the target's parameter `name`, its index among the elements
+    of the source's parameters `origins`, one after the other. If there is no such index,
+    returns the reason as a text."""
     layer = next(
         (one for one in source.layers if set(origins) <= {part.name for part in one.parts}),
         None,
@@ -495,8 +501,8 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled
-from the gradients."""
+"""Settings that change what the numbers in an optimizer's state mean. The settings of weight
+decay do so too, unless the decay is decoupled from the gradients."""
 
 
 def _sorted_differences(
@@ -554,8 +560,9 @@ def _values(
     sources: Mapping[str, Any],
     slots: Mapping[str, Any],
 ) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values for the slots of the target, by the slot's name, and lines with the reasons why some slots get
-    no value. `sources` and `slots` are the tensors of the two states, by name."""
+    """Returns the values for the slots (named tensors of the state) of the target, by name, and
+    lines with the reasons why some slots get no value. `sources` are the tensors of the
+    source's state, and `slots` those of the target's, by name."""
     values: dict[str, Array] = {}
     unfilled = []
     for pair in pairs:
@@ -589,8 +596,9 @@ def _values(
 def _canonical(
     ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; empty if the parameter has no state yet.
-    `sources` are the tensors of the whole state, by name."""
+    """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; empty if the
+    parameter has no state yet. A momentum that is stored times a learning rate of 0 is left
+    out. `sources` are the tensors of the whole state, by name."""
     state: dict[str, Any] = {}
     settings: _Settings = parameter.settings
     for slot, name in parameter.state.items():
@@ -613,9 +621,10 @@ def _canonical(
 
 
 def _steps(power: float, beta: float) -> int:
-    """Returns the number of steps t that were taken, from `power`, which is beta^(t + 1). If the power has become 0, t
-    is only a lower bound: any large t is right, because Adam's correction is then 1. 0 for a beta that is not between 0
-    and 1, whose power does not tell t."""
+    """Returns the number of steps t that were taken, from `power`, which is beta^(t + 1). If
+    the power has become 0, t is only a lower bound: any large t is right, because Adam's
+    correction is then 1. Returns 0 for a beta that is not between 0 and 1, because its power
+    does not tell t."""
     smallest = float(np.finfo("float32").tiny)
     return (
         max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)
@@ -630,8 +639,9 @@ def _plain(slot: str) -> str:
 
 
 def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> Any:
-    """Returns the value of the target's slot, computed from `states`, the states of the source parameters in PyTorch's
-    terms: an array, or a number for a count or a power. None if a source lacks it."""
+    """Returns the value of the target's slot, computed from `states`, the states of the source
+    parameters in PyTorch's terms: an array, or a number for a count or a power. None if one of
+    `states` lacks the value."""
     wanted = terms.STEP if slot in terms.POWERS else _plain(slot)
     if any(wanted not in state for state in states):
         return None

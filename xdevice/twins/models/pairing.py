@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 
 def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
-    """Returns the pairs of layers: those that `names=` gives, then the others.
+    """Returns the pairs of layers: those that `names=` gives, then the others. Layers without a
+    counterpart are left out.
 
     Raises:
-        StateError: layers pair in several ways or in none, or cannot become one another. The error's attribute `pairs`
-            has the likely pairs, by path.
+        StateError: if a path in `names` has no layer, if it is not clear which layers
+            correspond, or if two paired layers differ in kind or shape. If it is not clear, the
+            error's attribute `pairs` has the likely pairs: paths of the target by paths of the
+            source.
     """
     pairs = by_name(source, target, names) if names else []
     ours, theirs = _left(source, target, names)
@@ -61,9 +64,9 @@ def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
 
 
 def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
-    """Returns the pairs of layers that the user gave as `names=`, without those of two single tensors. Raises
-    `StateError` for a path without a layer, also if it is that of a single tensor, and for a layer of the target that
-    is given twice."""
+    """Returns the pairs of layers that the user gave as `names=`. Pairs of two single tensors
+    are left out. Raises `StateError` if no layer is at a path, even if a single tensor is, or
+    if a layer of the target is given twice."""
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [
@@ -79,8 +82,8 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
 
 
 def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
-    """Returns the layer at a path that `names=` gives, from all layers of a model by path. Raises `StateError` if it is
-    not among them."""
+    """Returns the layer at a path that `names=` gives. `layers` has all layers of the model
+    `twin`, by path. Raises `StateError` if none of them is at this path."""
     if path not in layers:
         raise StateError(
             f"names= has {shown(path)}, but {twin.name} has no layer there; it has {some_of(layers)}"
@@ -89,9 +92,10 @@ def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """Returns `names` with each pattern replaced by the layers of the source that it matches. The text that each `*`
-    matches in a path of the source replaces the corresponding `*` in the path of the target. Raises `StateError` for a
-    pattern that matches no layer, and if the target's path has more `*` than the source's."""
+    """Returns `names` with each pattern replaced by the layers of the source that it matches.
+    The text that each `*` matches in a path of the source replaces the corresponding `*` in the
+    path of the target. Raises `StateError` if a pattern matches no layer, or if the target's
+    path has more `*` than the source's."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
     # a path of the source and one of the target
@@ -120,8 +124,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
-    """Returns the pairs of layers whose paths differ: in their order, or each with the only one of its kind and shape.
-    Raises `StateError` if that is not clear."""
+    """Returns the pairs of layers whose paths differ: in their order, or each with the only one
+    of its kind and shape. Layers without a counterpart are left out. Raises `StateError` if it
+    is not clear which layers correspond."""
     # both models have the same kinds and shapes in the same order: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
         return _in_order(ours, theirs)
@@ -204,8 +209,9 @@ def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dict[str, str]:
-    """Returns a guess for all layers, as paths of the target by paths of the source: by their order among their kind
-    and shape, or by names if the names contradict the order and `by_names` is true."""
+    """Returns a guess at which layers correspond: paths of the target by paths of the source.
+    Layers of one kind and shape are paired in their order, or by names if the models have
+    different numbers of them, or if `by_names` is true and the names contradict the order."""
     # strides distinguish more layers, but only if both models have the same: a framework may not state them
     strided = _with_strides(ours), _with_strides(theirs)
     if Counter(strided[0].signatures) == Counter(strided[1].signatures):
@@ -229,8 +235,9 @@ def _with_strides(twin: Unpaired) -> Unpaired:
 
 
 def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
-    """Returns a guess for all layers, as paths of the target by paths of the source: the pairs of `names=`, and the
-    other layers in their order among their kind and shape, regardless of their names."""
+    """Returns a guess at which layers correspond, paths of the target by paths of the source:
+    the pairs of `names=`, then the other layers. Those of one kind and shape are paired in
+    their order, or by names if the models have different numbers of them."""
     ours, theirs = _left(source, target, names)
     return {
         **names,
@@ -267,8 +274,9 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
 
 
 def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
-    """Raises `StateError` if the parameters of layer `one`, of the source, cannot become those of `other`, of the
-    target, because the layers differ in kind or shape."""
+    """Raises `StateError` if the parameters of layer `one`, of the source, cannot become those
+    of `other`, of the target, because the layers differ in kind or shape. Different shapes are
+    allowed if a setting in `SHAPING` differs too, because the result lists that."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind
     if same_kind and any(

@@ -54,8 +54,8 @@ SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 _TELLING: Final = (
     "running_mean", "weight", layouts.NORMED[1], layouts.SPECTRAL[0], "weight_ih_l0", "out_proj.weight", "",
 )  # fmt: skip
-"""The parameters, by PyTorch's names, whose shapes distinguish layers of one kind. For each layer, the first of these
-that it has is used."""
+"""The parameters, by PyTorch's names, whose shapes distinguish layers of one kind. The first of
+these parameters that a layer has is used."""
 # how many names a message lists
 _SOME: Final = 8
 
@@ -149,8 +149,9 @@ class Twin(NamedTuple):
 
 
 def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers of `sequence`, with `layers` in place of those that they were made from, which have the same
-    parameters. Each comes where the sequence has the first of its parameters. Layers without parameters stay."""
+    """Yields the layers of `sequence`, in which each of `layers` replaces the layers that have
+    its parameters, at the place of the first of these. Layers without parameters stay; layers
+    whose parameters are in none of `layers` are left out."""
     owner_of = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -198,8 +199,10 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
-    """Reads a model of this backend. `kinds` are as in `convert_state`, and decide the kinds of layers that only names
-    and shapes describe. Raises `StateError` if a kind does not fit the shapes of a layer."""
+    """Returns a model of this backend as a `Twin`. `kinds` are as in `convert_state`, and
+    decide the kinds of layers that only names and shapes describe. Raises `StateError` if a
+    kind does not fit the shapes of a layer, and `AbsentNameError` if this release of the
+    framework lacks a private name that the backend needs."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
@@ -225,8 +228,9 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
-    """Reads the argument `like=`, with `kinds` by the paths of `like`. Raises `NotATensorError` if it is not a model of
-    the backend `target`."""
+    """Returns the argument `like=` as a `Twin`. `kinds` has the paths of `like`. Raises
+    `NotATensorError` if `like` is not a model of the backend `target`; otherwise raises as
+    `read_model` does."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
@@ -298,7 +302,8 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
 
 
 def single(name: str, value: Any) -> Layer:
-    """Returns a variable as a layer of the kind "same". Its shape there has no axes of length 1."""
+    """Returns a variable as a layer of the kind "same". Its shape in PyTorch's layout has no
+    axes of length 1."""
     return Layer(
         with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {}
     )
@@ -326,7 +331,7 @@ def paths_in(name: str) -> Iterator[str]:
 
 
 def check_kinds(kinds: Names) -> None:
-    """Raises `StateError` for a kind that xdevice does not know."""
+    """Raises `StateError` if `kinds` has a kind that xdevice does not know."""
     for path, kind in kinds.items():
         if kind not in layouts.KINDS:
             raise StateError(
@@ -370,8 +375,8 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
-    """Returns the layers that `kinds=` describes and that consist of parameters in none of `layers`. Raises
-    `StateError` if the shapes of one do not fit its kind."""
+    """Returns the layers that `kinds=` describes and that consist of parameters in none of
+    `layers`. Raises `StateError` if the shapes of such a layer do not fit its kind."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
     kinds = {
@@ -409,8 +414,8 @@ def spelled_out(
 
 
 def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
-    """The names of the classes of those modules whose code is not read, by their paths. `sequence` is that of a
-    `Twin`."""
+    """Returns the class names of the modules whose code is not read, by path. `sequence` is
+    that of a `Twin`."""
     return {
         layer.path: layer.settings["type"]
         for layer in sequence or ()
@@ -419,7 +424,8 @@ def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
 
 
 def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
-    """Whether a key of `kinds=` matches a path: it is the path, a pattern with `*`, or the class of that module."""
+    """Whether a key of `kinds=` matches a path: whether the key is that path, a pattern with
+    `*` that fits it, or the class of the module there, as in `classes`."""
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 
@@ -431,11 +437,12 @@ def ways_of(backend: Backend) -> list[PartsOf]:
 def declared_layer(
     ways: Iterable[PartsOf], path: str, kind: str, variables: Variables
 ) -> Layer | None:
-    """Returns the layer of a kind at a path, laid out in the one of `ways` for which `variables` has the most
-    parameters. None if `variables` has none of its parameters, or lacks a weight of a recurrent or attention layer.
+    """Returns the layer of a kind at a path, laid out in the one of `ways` for which
+    `variables` has the most parameters. None if `variables` has none of the layer's parameters,
+    or lacks a weight of a recurrent or attention layer.
 
     Raises:
-        StateError: the shapes do not fit the kind.
+        StateError: if the shapes do not fit the kind.
     """
     every = [
         layer for way in ways if (layer := laid_out(way, path, kind, variables)) is not None
@@ -448,8 +455,9 @@ def declared_layer(
 
 
 def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """Returns the layer of a kind at a path, laid out in one way, with the settings for which `variables` has the most
-    parameters. None if `variables` has none of its parameters, or lacks a weight of a recurrent or attention layer."""
+    """Returns the layer of a kind at a path, laid out in one way, with the settings for which
+    `variables` has the most parameters. None if `variables` has none of the layer's parameters,
+    or lacks a weight of a recurrent or attention layer."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     every = []
     # Keras writes paths with slashes
@@ -526,7 +534,7 @@ def settled(layer: Layer, variables: Variables) -> Layer:
     """Returns the layer with the settings that follow from the shapes of its variables.
 
     Raises:
-        StateError: the shapes do not fit its kind.
+        StateError: if the shapes do not fit the layer's kind.
     """
     check_shapes(layer, variables)
     # only an attention has a setting that shapes decide; `laid_out` has found the settings of other kinds by names
@@ -588,7 +596,8 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
 
 
 def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
-    """Raises `StateError` for a path of `skip=` at which none of the models has parameters."""
+    """Raises `StateError` if none of the models has parameters at one of the paths of
+    `skip=`."""
     names = [name for twin in twins for name in twin.variables]
     for path in skip:
         if not any(is_skipped(name, (path,)) for name in names):

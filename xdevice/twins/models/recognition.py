@@ -1,8 +1,9 @@
 """Recognizes tensors in a file or a dict without a module: their names and shapes show which framework or library wrote
 them, and which kinds the layers have.
 
-One program wrote all of them, so one layer whose weight is not square shows how all are laid out. If several dialects
-or kinds fit equally well, the error asks for the right one, in a line that can be pasted.
+One program wrote all tensors of a state, so one layer whose weight is not square shows how all
+layers are laid out. If several dialects or kinds fit equally well, the error asks for the right
+one, in a line that can be pasted.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ _VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "pre
 
 
 def dialects_of(origin: str, layout: str | None) -> dict[str, PartsOf]:
-    """Returns the dialects, by name, that tensors of the backend `origin` may be in: only `layout` if the user gives
-    it, and all if `origin` is not known. Raises `ArgumentError` if `layout` is not a dialect."""
+    """Returns the dialects, by name, that tensors of the backend `origin` may be in: only
+    `layout` if the user gives it, and all dialects if `origin` is not a known backend. Raises
+    `ArgumentError` if `layout` is not a dialect."""
     if layout is not None:
         if layout not in DIALECTS:
             raise ArgumentError(
@@ -80,7 +82,7 @@ class Reading(NamedTuple):
     doubts: dict[str, list[str]]
     """The possible kinds of a layer, by its path, if there are several."""
     misfits: int
-    """How many shapes contradict the dialect."""
+    """How many of the layers whose kinds are given have shapes that contradict the dialect."""
     wanted: int
     """How many of the layers are of a kind and shape that the target has."""
     explained: int
@@ -99,9 +101,11 @@ def readings(
     wanted: Twin | None,
     names: Names,
 ) -> list[Reading]:
-    """Reads the state in each dialect, and returns the best readings: those with the fewest contradicting shapes, then
-    the most layers that the target has, then the most tensors in layers. `kinds` gives a kind by path, `wanted` is the
-    target's model or None, and `names` gives paths of the state by paths of the target."""
+    """Reads the state, whose tensors are `variables`, in each dialect. Returns the best
+    readings, which are all equally good: those with the fewest layers whose shapes contradict
+    the dialect, then the most layers that the target has, then the most tensors in layers.
+    `kinds` gives a kind by path, `wanted` is the target's model or None, and `names` gives
+    paths of the state by paths of the target."""
     every = [
         _read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()
     ]
@@ -115,7 +119,7 @@ def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
     taken without a question if it is the first one that fits.
 
     Raises:
-        StateError: two readings lay out a parameter differently, so the choice would matter.
+        StateError: if two readings lay out a parameter differently, so the choice would matter.
     """
     first = every[0]
     # without a question, because most dicts of arrays are laid out as in PyTorch
@@ -144,7 +148,8 @@ def _read(
     wanted: Twin | None,
     names: Names,
 ) -> Reading:
-    """Reads a state in one dialect, whose layouts are `way`. The other arguments are those of `readings`."""
+    """Returns the layers of a state, read in one dialect, in which `way` returns the parts of a
+    layer. The other arguments are those of `readings`."""
     layers, lacking, misfits = [], [], 0
     # the target's layers, by the path at which the state has their counterparts
     wanted_at = (
@@ -194,8 +199,9 @@ def _signatures(
 def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, wanted: Twin | None
 ) -> Layer | None:
-    """Returns a layer of the target with only its shaping settings, if the state is of the target's framework and has
-    all of the layer's names and shapes; otherwise None."""
+    """Returns a layer of the target with only its shaping settings, if the state is of the
+    target's framework and has all parameters of that layer, with the same names and shapes;
+    otherwise None."""
     if (
         counterpart is None
         or wanted is None
@@ -247,8 +253,9 @@ def _fits(layer: Layer, variables: Variables) -> bool:
 def _by_names(
     way: PartsOf, variables: Variables, wanted: Twin | None
 ) -> tuple[list[Layer], dict[str, list[str]]]:
-    """Returns two things: the layers that follow from the names and shapes of tensors; and by path, for each layer that
-    may be of several kinds, these kinds. The first of them is the guess, and the layer has it."""
+    """Returns two things: the layers that follow from the names and shapes of tensors; and by
+    path, for each layer that may be of several kinds, these kinds. The first of these kinds is
+    the guess, which the layer has."""
     # the tensors of each module
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():

@@ -99,7 +99,7 @@ class State(dict[str, Any]):
         gives it one.
 
         Raises:
-            StateError: a name is not in `unmapped`; then no name was removed.
+            StateError: if a name is not in `unmapped`; no name is removed then.
 
         Costs nothing.
 
@@ -119,7 +119,8 @@ class State(dict[str, Any]):
             del self.unmapped[name]
 
     def __str__(self) -> str:
-        """The tensors with their sources, then the steps, the unmapped names and the differences."""
+        """Returns a text with a line for each tensor and its source, then for each step, each
+        unmapped name and each difference."""
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
         lines = [f"{count}:" if self else count]
@@ -156,8 +157,9 @@ class _Value(NamedTuple):
 
 
 class Writer:
-    """Fills a `State`, layer by layer, and lists in it the tensors that could not be mapped. `source` is the model that
-    is converted, `target` the backend to convert to, and `like` the target's model, or None."""
+    """Fills a `State`, layer by layer, and lists there the tensors that could not be mapped.
+    `source` is the model that is converted, `target` the backend to convert to, and `like` the
+    target's model, or None."""
 
     def __init__(
         self,
@@ -183,7 +185,8 @@ class Writer:
         `id` of the target's variable, its name, and the path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
-        """Writes a layer under the source's names, in the target's layout. There is no model of the target."""
+        """Writes a layer under the source's names, in the target's layout, for a conversion
+        without a model of the target."""
         parts = [
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
@@ -216,14 +219,16 @@ class Writer:
         self._fill(layer, other.parts)
 
     def finish(self) -> None:
-        """Lists the tensors whose dtype differs in the target. Called after all layers have been written."""
+        """Lists, as differences, the tensors whose dtype differs in the target. Called after
+        all layers have been written."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
     def _list(self, difference: str) -> None:
-        """Lists a line about a difference from the target's model; does nothing if there is no such model."""
+        """Adds a line about a difference from the target's model to `differences`; does nothing
+        if there is no such model."""
         if self._like is not None:
             self._state.differences.append(difference)
 
@@ -246,8 +251,8 @@ class Writer:
         )
 
     def _norms_apart(self, layer: Layer, other: Layer, like: Twin) -> str:
-        """Returns why the weight norms of two layers cannot be converted: they are over different axes. "" if they can,
-        or if not both layers have one."""
+        """Returns why the weight norms of two layers cannot be converted: they are over
+        different axes. "" if they can, or if a layer has no weight norm."""
         # the shape of g tells the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
@@ -313,8 +318,9 @@ class Writer:
         return backend.peek(value), place
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
-        """Changes `values` if only one of the two layers has a weight norm: merges the two parameters of the norm into
-        one weight, or splits one weight into two parameters. The outputs are then equal, but training differs."""
+        """Changes `values` if only one of the two layers has a weight norm: merges the two
+        parameters of the norm into one weight, or splits one weight into two parameters. The
+        outputs are then equal, but training differs, and a line in `differences` says so."""
         self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
         # the target's layer has a weight norm, which it can have only if `like` is given
@@ -375,8 +381,9 @@ class Writer:
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
-        """Lists a part of the target for which the source lacks the parameters `missing`, PyTorch's names. Lists
-        nothing if there is no `like` and the source has none of the part's parameters."""
+        """Lists a part of the target for which the source lacks the parameters `missing`
+        (PyTorch's names): a count of batches as a difference, any other part as unmapped.
+        Without `like`, a part is not listed if the source has none of its parameters."""
         if part.of == (layouts.COUNTER,):
             self._list(
                 f"{part.name}: {self._source.name} does not count batches, so it is unchanged"
@@ -388,9 +395,10 @@ class Writer:
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
-        """Lists a parameter of the source that no part of the target takes: as a difference if it is a count of
-        batches, otherwise as unmapped. `name` is PyTorch's name of it. Not listed if the values that are left out
-        change nothing, and the rest of the source's variable found a place."""
+        """Lists a parameter of the source that no part of the target takes: as a difference if
+        it is a count of batches, otherwise as unmapped. `name` is the parameter's name in
+        PyTorch. A parameter is not listed if its values change nothing, and the rest of the
+        source's variable found a place."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(
@@ -409,8 +417,9 @@ class Writer:
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
-        """Writes one tensor of the target, made from `values`, the values of PyTorch's parameters in `part.of`. Lists
-        it as unmapped if they do not fit the target's layout."""
+        """Writes one tensor of the target, made from `values`, the values of PyTorch's
+        parameters in `part.of`. Lists the tensor as unmapped if the values do not fit the
+        target's layout."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -505,8 +514,9 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
 
 
 def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
-    """Returns how a tensor of this shape was changed into one of the shape `own`, as a text to append to its line; ""
-    if its axes were exchanged at most."""
+    """Returns how a tensor of this shape was changed into one of the shape `own`, as a text to
+    append to the tensor's line. "" if only the order of its axes changed, if nothing changed,
+    or if the tensor became larger."""
     size, own_size = math.prod(shape), math.prod(own)
     if size == own_size:
         return "" if sorted(shape) == sorted(own) else ", reshaped"
@@ -523,8 +533,11 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
     `num_batches_tracked` may always be missing. The `differences` of a `State` are not errors.
 
     Raises:
-        StateError: tensors do not fit; with `strict`, also if a variable is missing. Nothing was written then.
-        NotATensorError: `model` is not a model.
+        StateError: if tensors do not fit; with `strict`, also if a variable is missing. Nothing
+            was written then.
+        NotATensorError: if `model` is not a model.
+        UnsupportedError: with `strict`, if the model holds layers or parameters that its
+            framework does not list.
     """
     backend = owners.backend_of_model(model)
     if backend is None:
@@ -620,8 +633,9 @@ def _misfits(
 def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each variable that gets no value, and for each name in the `unmapped` of a `State` that has no
-    value. Variables in `skipped`, and counts of batches, may be without one."""
+    """Yields a line for each variable that gets no value, and for each name in the `unmapped`
+    of a `State` that has no value. Variables in `skipped`, and counts of batches, need no
+    value."""
     present = {id(variables[name]) for name in state if name in variables}
     unmapped, skipped = (
         (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
@@ -660,7 +674,7 @@ def _is_writable(backend: Backend, variable: Any) -> bool:
 
 
 def _equal(backend: Backend, one: Any, other: Any) -> bool:
-    """Whether two tensors have the same values, also on different devices. NaN counts as equal to
-    NaN."""
+    """Whether two tensors have the same values, even if they are on different devices. NaN
+    counts as equal to NaN."""
     # a NaN is unequal to itself, and a tied weight that has one is still tied
     return np.array_equal(backend.to_numpy(one), backend.to_numpy(other), equal_nan=True)

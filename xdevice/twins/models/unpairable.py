@@ -1,5 +1,5 @@
-"""The messages of the errors about layers that cannot be paired. They say what to do, and name only a few layers if
-there are many."""
+"""The messages of the errors about layers that cannot be paired. The messages say what to do,
+and name only a few layers if there are many."""
 
 from __future__ import annotations
 
@@ -70,8 +70,9 @@ class _Break(NamedTuple):
 
 
 def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names) -> str:
-    """Returns the error message for layers of one kind and shape whose names contradict their order. `places` are the
-    indices of these layers in both models, and `likely` is a guess for `names=`."""
+    """Returns the error message for layers of one kind and shape whose names contradict their
+    order. `ours` are the layers of the source, `theirs` those of the target. `places` are the
+    indices of the layers in question in both, and `likely` is a guess for `names=`."""
     head = (
         f"these parameters of {ours.name} fit more than one of {theirs.name}, and the names contradict their order: "
         f"{_some_parameters(ours, places)} may be {_some_parameters(theirs, places)}"
@@ -80,8 +81,9 @@ def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Na
 
 
 def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
-    """Returns the error message for models whose layers come in different orders, so it is not clear which layer is
-    which. `signatures` are the kinds and shapes of which there are several layers."""
+    """Returns the error message for models whose layers come in different orders, so it is not
+    clear which layer is which. `ours` are the layers of the source, `theirs` those of the
+    target, and `signatures` are the kinds and shapes of which there are several layers."""
     source_name, target_name = ours.name, theirs.name
     common, breaks = _breaks(ours, theirs)
     head = (
@@ -128,8 +130,9 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
 
 
 def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
-    """Returns advice on how to pair two embeddings of equal width, one of which has more rows; "" for other layers.
-    `ours` and `theirs` are the shapes of the layers `one` and `other`."""
+    """Returns advice on how to pair two embeddings of equal width, one of which has more rows;
+    "" for any other two layers. `one` is a layer of the source, `other` of the target, and
+    `ours` and `theirs` are the shapes of their weights."""
     if (
         one.kind != "embedding"
         or other.kind != "embedding"
@@ -139,8 +142,9 @@ def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
         return ""
     # the surplus rows are assumed to come first, as the two unused positions of BART and OPT do
     more = ours[0] - theirs[0]
-    # the paths of the source and the target
     here, there = one.path, other.path
+    # the embedding with more rows gets a slice, such as "embed[2:]", by which names= leaves its
+    # first rows out
     here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
     return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
 
@@ -175,7 +179,7 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
 
 
 def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
-    """The path, kind and shape of each layer, as a text for a message."""
+    """Returns a text for each layer, with its path, kind and shape, for a message."""
     return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in layers]
 
 
@@ -192,8 +196,8 @@ def _line(one: _Break, source_name: str, target_name: str) -> str:
 
 
 def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
-    """Returns a text with the kinds of layers that each model lacks: "jax lacks 2 linear of torch"; "" if both models
-    have the same layers."""
+    """Returns a text with the kinds of layers that each model lacks: "jax lacks 2 linear of
+    torch"; "" if both have equally many layers of each kind and shape."""
     texts = []
     # in both directions, because each model may have layers that the other lacks
     for twin, other in ((ours, theirs), (theirs, ours)):
@@ -206,8 +210,8 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
 
 
 def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str:
-    """Returns a text with the names of the first two parameters of a few layers: of all layers in `twin`, or of those
-    at the indices `places`."""
+    """Returns a text with the names of the first two parameters of each layer in `twin`, or of
+    each layer at one of the indices `places`. Only the first three layers are named."""
     layers = twin.layers if places is None else [twin.layers[place] for place in places]
     return listed(
         (", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED
@@ -225,7 +229,9 @@ def _ways_out(likely: Names) -> str:
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
-    """Joins `head`, `end` (what to do) and as many of the lines as fit into `MOST` characters."""
+    """Returns a message that consists of `head`, `end` (advice on what to do) and as many of
+    the lines as fit into `MOST` characters. A `head` or `end` that is longer than half of
+    `MOST` is cut."""
     # 2 less, for the full stop and the space between
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:

@@ -54,10 +54,11 @@ class _SourceCall(NamedTuple):
 
 
 def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
-    """Finds the counterpart in the source of each layer of the target, and returns the best run of the target.
-    `guess` and `fixed` give paths of the source by paths of the target: a pair in `guess` is used unless the inputs of
-    the two layers contradict it, a pair in `fixed` always. Raises `StateError` if the target cannot run with the
-    outputs of the source's layers."""
+    """Finds the counterpart in the source of each layer of the target, and returns the best run
+    of the target, whose attribute `chosen` has the counterparts. `guess` and `fixed` give paths
+    of the source by paths of the target: a pair in `guess` is used unless the inputs of the two
+    layers contradict it, a pair in `fixed` always. Raises `StateError` if the target cannot run
+    with the outputs of the source's layers."""
     search = _Search(runs, guess, fixed)
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
@@ -77,7 +78,8 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 
 
 class _Search:
-    """Makes the forced runs of one search, and counts them."""
+    """Makes the forced runs of one search (runs of the target with the outputs of the source's
+    layers), and counts them."""
 
     def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
         self._runs, self._guess, self._fixed = runs, guess, fixed
@@ -100,8 +102,10 @@ class _Search:
         return ForcedRun(self._runs, self._calls, self._guess, {**chosen, **self._fixed})
 
     def untie(self, best: ForcedRun) -> ForcedRun:
-        """Exchanges the counterparts of layers of one kind and input, group by group, and returns the run with the
-        fewest faults. Each right exchange gives later layers their right inputs, which reveals the ties among them."""
+        """Exchanges the counterparts of layers of one kind and input, group by group, and
+        returns the run with the fewest faults; `best` itself if no exchange has fewer. Each
+        right exchange gives later layers their right inputs, which reveals the ties among
+        them."""
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
@@ -143,11 +147,12 @@ class ForcedRun:
         chosen: the path of each layer's counterpart in the source, by the layer's path in the target.
         sure: the entries of `chosen` that are certain: `fixed` has them, or only one layer of the source has that
             input.
-        open: layers of the target for which no counterpart was found.
+        open: the paths of the target's layers for which no counterpart was found.
         ties: layers of the target, each with the layers of the source that have the same input and were not yet the
             counterpart of another layer.
-        apart: layers of the target that got a different input than their counterpart in the source, each with the layer
-            that was called before it; "" in place of a layer means the outputs of the model.
+        apart: pairs of paths in the target: a layer that got a different input than its
+            counterpart, or "" if the outputs of the model differ, and the layer that was called
+            before, or "" if there is none.
         run: the run itself.
     """
 
@@ -191,7 +196,8 @@ class ForcedRun:
 
     @property
     def faults(self) -> int:
-        """How many layers got another input than their counterpart, or have none: fewer is better."""
+        """How many layers got a different input than their counterpart, or have no counterpart,
+        and 1 more if the outputs differ. Fewer is better."""
         return len(self.apart) + len(self.open)
 
     def _give(self, call: Call, result: Any) -> Any:
@@ -251,9 +257,11 @@ class ForcedRun:
     def _next_call(
         self, path: str, source_path: str, own_input: LayerInput | None
     ) -> _SourceCall | None:
-        """Returns the call of the source's layer at `source_path` that corresponds to a call of the target's layer at
-        `path`, and does not return it again. It is the call with the same input, because two models may call a shared
-        layer in different orders; otherwise the next call. None if no call is left, or if `source_path` is ""."""
+        """Returns the call of the source's layer at `source_path` that corresponds to a call of
+        the target's layer at `path`, and removes it from the calls that are left. The result is
+        the call with the same input, because two models may call a shared layer in different
+        orders; if no call has that input, it is the next call. None if no call is left, or if
+        `source_path` is ""."""
         remaining = self._remaining_calls.setdefault(
             path, list(self._calls.get(source_path, ()) if source_path else ())
         )
@@ -262,9 +270,10 @@ class ForcedRun:
         return remaining.pop(index) if remaining else None
 
     def _as_tensor(self, x: Array, replaced: Any) -> Any:
-        """Returns the array `x` as a tensor of the target's framework, to be used in place of the tensor `replaced`: on
-        its device, and of the same class if it has the same shape and can be written to, because some frameworks have
-        several classes of tensors."""
+        """Returns the array `x` as a tensor of the target's framework, on the device of the
+        tensor `replaced`, whose place it takes. The result also has the class of `replaced`,
+        because some frameworks have several classes of tensors, but only if both have the same
+        shape and `replaced` can be written to."""
         backend = self._runs.target.backend
         place = backend.device_of(replaced)
         new = backend.from_numpy(x, place)
@@ -339,9 +348,10 @@ class ForcedRun:
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
-        """Returns those of the source's layers `same` that the source calls next to the counterpart of the layer that
-        was called last, before or after it; [] if that layer has no counterpart. In a U-Net, for example, each block
-        has a layer that takes the same embedding of the time."""
+        """Returns the layers in `same`, paths of the source, that the source calls directly
+        before or after the counterpart of the target's layer that was called last; [] if that
+        layer has no counterpart. In a U-Net, for example, each block has a layer that takes the
+        same embedding of the time."""
         order, last = list(self._calls), self.chosen.get(self._previous)
         if last not in self._calls:
             return []

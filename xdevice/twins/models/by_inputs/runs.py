@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """Runs the source on the inputs once, when it is made, and has methods that run the target on them."""
+    """Runs two models on the same inputs: the source once, when a `Runs` object is made, and
+    the target in each call of `run` or `run_with`."""
 
     def __init__(self, source: Twin, target: Twin, inputs: object) -> None:
         self.source, self.target = source, target
@@ -47,11 +48,13 @@ class Runs:
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target. With `give`, it continues with `give(call, result)` in place of each layer's result."""
+        """Runs the target. With `give`, the target continues with `give(call, result)` in place
+        of each layer's result."""
         return model_runs.run(self.target.model, self._taken, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
-        """Runs the target with these values of its variables, by name. It has its own values again afterwards."""
+        """Runs the target with these values of its variables, by name. Afterwards the target
+        has its own values again."""
         with self.lending(values):
             return self.run()
 
@@ -82,8 +85,11 @@ class Runs:
     # the outputs
 
     def outputs_apart(self, computed: ModelRun) -> float:
-        """Returns how far apart the outputs of the two models are, infinite if only one of them has outputs. `computed`
-        is a run of the target. If one model returns more outputs than the other, the rest is not compared."""
+        """Returns the largest distance between an output of the target, in its run `computed`,
+        and that of the source: a share of the source's largest value, or of the spread of its
+        rows (see `distances.apart_by_rows`). Infinite if only one model has outputs, and 0 if
+        neither has any. If one model returns more outputs than the other, the rest is not
+        compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
@@ -124,8 +130,9 @@ class Runs:
     # whether the inputs tell the models apart
 
     def is_blind(self) -> bool:
-        """Whether the source gives the same outputs, up to rounding, on zeros and on its inputs, so that equal outputs
-        of the target prove nothing. The source runs once more."""
+        """Whether the source gives the same outputs, up to rounding, on zeros and on its
+        inputs, so that equal outputs of the target prove nothing. False if the source cannot
+        run on zeros. The source runs once more."""
         try:
             blank = model_runs.run(
                 self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()}
@@ -148,7 +155,8 @@ class Runs:
         backend = self.source.backend
 
         def give(call: Call, result: Any) -> Any:
-            """Changes the output of a widening layer as the other form of gelu would."""
+            """Returns the output of a widening layer, changed as the other form of gelu would
+            change it; the result of any other layer unchanged."""
             # a linear layer has one output
             if call.path not in paths or len(call.outputs) != 1:
                 return result

@@ -47,7 +47,8 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
 
 
 def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
-    """Whether two inputs count as the same, in one of the ways that the docstring of this module lists."""
+    """Whether two inputs count as the same, in one of the ways that the docstring of this
+    module lists. None, for a layer without inputs, is the same only as None."""
     # two layers without inputs count as having the same
     if one is None or other is None:
         return one is other
@@ -76,8 +77,9 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
 
 
 def _with_equal_axes(x: Array, y: Array) -> tuple[Array, Array]:
-    """Returns the two arrays with the same number of axes, if they differ only by axes of length 1, or if one has the
-    batch and the steps of sequences along one axis. Otherwise their numbers of axes still differ."""
+    """Returns the two arrays with the same number of axes, if they differ only by axes of
+    length 1, or if one has the batch and the steps of sequences along one axis. Otherwise the
+    arrays still have different numbers of axes."""
     if x.ndim != y.ndim:
         x, y = x.squeeze(), y.squeeze()
     # equally many features on the last axis: all other axes become one

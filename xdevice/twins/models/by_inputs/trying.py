@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     """A function that returns the values of the target's variables that follow from a pairing of the layers."""
 
 _NEAR: Final = 0.3
-"""If the outputs are closer than this, the pairing counts as right although they do not agree. Outputs of a wrong
-pairing are about as far apart as the outputs for two different images. With the right pairing, but another eps in 34
-norms, they were 0.13 of that apart."""
+"""If the outputs are closer than this, the pairing counts as right although they do not agree.
+Outputs of a wrong pairing are about as far apart as the outputs for two different images. The
+outputs of the right pairing, with a different eps in 34 norms, were 0.13 times as far apart."""
 
 
 class ByInputs(NamedTuple):
@@ -45,14 +45,16 @@ class ByInputs(NamedTuple):
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
-    """Pairs the layers of two models. A pairing that was found without inputs is kept if the outputs then agree.
-    Otherwise layers of the same kind, shape and input are paired; if several layers have the same, their paths or their
-    order decide. `names` is as in `convert_state`, and each of `values` uses another pairing of the tensors that are in
-    no layer.
+    """Pairs the layers of two models. A pairing that was found without inputs is kept if the
+    outputs then agree. Otherwise layers of the same kind, shape and input are paired; if
+    several layers agree in these three, their paths or their order decide. `names` is as in
+    `convert_state`, and each of `values` uses another pairing of the tensors that are in no
+    layer.
 
     Raises:
-        StateError: it cannot be determined which layer of the source is the counterpart of a layer of the target.
-        ArgumentError: the target cannot run with these inputs.
+        StateError: if it cannot be determined which layer of the source is the counterpart of a
+            layer of the target.
+        ArgumentError: if the target cannot run with these inputs.
     """
     source, target = runs.source, runs.target
     refusal = None
@@ -111,8 +113,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
 
 
 def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
-    """Runs the target with the values that this pairing gives it. Returns how far apart its outputs are from the
-    source's, and the run."""
+    """Runs the target with the values that this pairing gives it. Returns how far the target's
+    outputs are from the source's (see `Runs.outputs_apart`), and the run."""
     computed = runs.run_with(values(pairs))
     return runs.outputs_apart(computed), computed
 
@@ -120,8 +122,11 @@ def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
 def _by_forcing(
     runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values
 ) -> ByInputs:
-    """Pairs the layers by one or more forced runs. `likely` is a pairing to fall back on. `refusal` is the error that
-    says why it is only a guess, None if it is more than that. Raises `StateError` if the runs leave a layer open."""
+    """Pairs the layers by one or more forced runs. `likely` is the pairing found without
+    inputs, which decides what the runs leave open. `refusal` is the error that says why
+    `likely` is only a guess, or None if it is not one. Raises `StateError` if the target cannot
+    run in this way, if paired layers do not fit each other, or if `likely` is a guess and a
+    layer stays open."""
     source, target = runs.source, runs.target
     # a mere guess must not outrank the inputs
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
@@ -144,7 +149,7 @@ def _by_forcing(
     chosen = {**fixed, **forced.chosen}
 
     def choose(target_path: str, source_path: str) -> None:
-        """Adds a pair, the target's path first, unless one of the two layers has a counterpart already."""
+        """Adds a pair to `chosen`, unless one of the two layers has a counterpart already."""
         if target_path not in chosen and source_path not in chosen.values():
             chosen[target_path] = source_path
 

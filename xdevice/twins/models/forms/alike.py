@@ -67,8 +67,8 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 
 
 def without_channels(twin: Twin) -> Twin:
-    """Returns the twin with the values of some group norms refused: those that do not say how many channels they have,
-    and got no number from the other model."""
+    """Returns the twin with the values of some group norms refused: those that do not say how
+    many channels they have, and for which the other model gave no number."""
     why = "it has one number for each group, but does not say how many channels there are; pass a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
@@ -84,9 +84,10 @@ def without_channels(twin: Twin) -> Twin:
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with numbers of channels for the group norms that do not say them. The numbers come from the
-    other model's group norms: in their order if both models have equally many, otherwise the one number that all of
-    these share. Returns the twin unchanged if they do not share one."""
+    """Returns the twin with numbers of channels for the group norms that do not say them. The
+    numbers come from the other model's group norms: in their order if both models have equally
+    many, otherwise one number, if all of the other model's group norms have the same. Returns
+    the twin unchanged if they differ."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -109,8 +110,9 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 
 def _spread(layer: Layer, channels: int) -> Layer:
-    """Returns a group norm whose parameters have one number for each group with a rule that gives PyTorch one for each
-    of the `channels`. Returns the layer unchanged if the channels cannot be divided into its groups."""
+    """Returns a group norm whose parameters have one number for each group. Its new rule
+    repeats these numbers in PyTorch's layout, so that each of the `channels` has one. Returns
+    the layer unchanged if the channels cannot be divided into its groups."""
     groups = layer.settings["num_groups"]
     # an uneven division means that the number belongs to another norm
     if not isinstance(groups, int) or channels % groups:
@@ -158,8 +160,8 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with recurrent layers joined that are one recurrent layer of several levels in the other
-    model."""
+    """Returns the twin with its recurrent layers joined where the other model has one recurrent
+    layer of several levels in their place."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (
@@ -170,9 +172,10 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """Divides recurrent layers into groups, in order. Each group corresponds to one layer of the other model, and
-    `depths` says how many levels each of those has. Returns the groups of more than one layer; none if the depths do
-    not add up, or if the layers of a group do not feed one another."""
+    """Divides recurrent layers into groups, in order. Each group corresponds to one layer of
+    the other model, and `depths` says how many levels each layer of the other model has.
+    Returns the groups of more than one layer; [] if the depths do not add up, or if the layers
+    of a group do not feed one another."""
     stacks = []
     for depth in depths:
         # either one layer that is itself this deep, or as many layers of depth 1
@@ -206,8 +209,9 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
 
 
 def _as_one_layer(stack: Sequence[Layer]) -> Layer:
-    """Returns the recurrent layers of a stack, each of one level, as one layer. In PyTorch's names of their parts,
-    `_l0` gets the number of each layer; a setting in which they differ becomes a tuple with one value for each."""
+    """Returns the recurrent layers of a stack, each of one level, as one layer. In PyTorch's
+    names of their parts, `_l0` gets the number of each layer; a setting in which the layers
+    differ becomes a tuple with one value for each layer."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)

@@ -1,4 +1,5 @@
-"""Joins the linear layers of an attention into one layer, where the other model has attentions in another form.
+"""Joins the linear layers of an attention into one layer if the other model has its attentions
+in a different form.
 
 An attention has one of these forms: one layer; four linear layers, as in the package transformers; three, one of which
 has the rows of key and value; two, the first of which has the rows of query, key and value; or two whose biases are
@@ -41,8 +42,8 @@ _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
-    """Returns both models with linear layers joined into attentions, if the models have equally many attentions. An
-    attention that has the same form in both is left as it is."""
+    """Returns both models with linear layers joined into attentions, if the models have equally
+    many attentions. An attention that has the same form in both models is left as it is."""
     # the fused form (query, key and value in one layer, and the output) comes last: any two linear layers that follow
     # one another look like it
     for with_fused in (False, True):
@@ -113,9 +114,10 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 
 
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
-    """Yields groups of linear layers by their names. A group has the layers of one parent module whose names mean
-    query, key and value, or query and a joint key and value, and then the output layer. This is the layer of that
-    module whose name means output, or the next linear layer of the block."""
+    """Yields groups of linear layers by their names. A group has the layers of one parent
+    module whose names mean query, key and value, or query and a joint key and value, and then
+    the output layer. The output layer is the one in that module whose name means output, or the
+    next linear layer of the block. Queries for which no output layer is found are left out."""
     for layer in linear:
         # each attention is looked for where its query is
         if _role(layer) != "q":
@@ -157,7 +159,8 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
 
 
 def _is_in_block(layer: Layer, query: Layer) -> bool:
-    """Whether a layer is in the block of an attention: in the module around the one that contains the layer `query`."""
+    """Whether a layer is in the block of an attention. The block is the module around the
+    attention, which directly contains the layer `query`."""
     block = parent_of(parent_of(query.path))
     return layer.path.startswith(f"{block}." if block else "")
 
@@ -197,8 +200,9 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
 
 
 def _rows(twin: Twin, group: Group) -> list[int]:
-    """How many rows the weights of query, key and value have, in this order. Empty if that is not known: two linear
-    layers tell it only if the biases of query and value are tensors of their own."""
+    """How many rows the weights of query, key and value have, in this order. Empty if that is
+    not known: two linear layers tell these numbers only if the biases of query and value are
+    tensors of their own."""
     if len(group) == 1:
         shapes = twin.shapes(group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def has_channels_last(twin: Twin) -> bool:
-    """Whether the images of a model have their channels last. A dict counts as one of PyTorch: its channels are not
-    last."""
+    """Whether the images of a model have their channels last. A dict counts as a PyTorch model,
+    whose channels are not last."""
     return twin.model is not None and bool(twin.backend.has_channels_last(twin.model))
 
 
@@ -30,10 +30,11 @@ def puts_channels_last(target: Backend) -> bool:
 def reordered(
     layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
-    """Returns `layer`, and a line for each of its parameters that is reordered for the other model. `counterpart` is
-    the layer of the other model, None if there is no such model. If `is_last()`, the other model has its channels last,
-    and may count the pixels of a flattened image as this one does. A parameter is then refused unless that is known of
-    the counterpart too."""
+    """Returns `layer`, and a line for each of its parameters whose pixels are reordered for the
+    other model. `counterpart` is the layer of the other model, or None without such a model. A
+    parameter for which both layers are known to count channels last needs no reordering. If
+    `is_last()` is true, the other model has its channels last, and may count pixels so too: the
+    other parameters are then refused, and there are no lines."""
     # the parameters of the counterpart that are known to count pixels with the channels last
     names = (
         {name for part in counterpart.parts if part.rule.order for name in part.of}

@@ -24,8 +24,8 @@ _KINDS: Final = ("embedding", "linear", "same")
 
 
 def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
-    """Returns three things: `names` without the rows, the rows that they ask for in the source, and those in the
-    target."""
+    """Returns three things: `names` with plain paths, without the rows; the rows of the
+    source's layers that `names` selects; and those of the target's layers."""
     ours: dict[str, slice] = {}
     theirs: dict[str, slice] = {}
     plain = {
@@ -36,7 +36,8 @@ def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
 
 
 def _split(name: str, slices: dict[str, slice]) -> str:
-    """Returns the path in `name`. If `name` asks for rows, adds them to `slices`: slice(2, None) for "wpe[2:]"."""
+    """Returns the path in `name`. If `name` selects rows, adds them to `slices` under that
+    path: slice(2, None) for "wpe[2:]"."""
     match = _PATH_AND_ROWS.fullmatch(name)
     if match is None:
         return name
@@ -46,11 +47,13 @@ def _split(name: str, slices: dict[str, slice]) -> str:
 
 
 def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
-    """Returns the twin with only the rows in `slices` of each layer that they mention. Appends a line about each to
-    `done`, in which `is_target` says that the other rows become zeros.
+    """Returns the twin with only the rows in `slices` of each layer that they mention. Appends
+    a line about each to `done`: with `is_target` it says that the other rows are zeros,
+    otherwise that they are left out.
 
     Raises:
-        StateError: there is no such layer, its kind is not one of `_KINDS`, or it does not have these rows.
+        StateError: if no layer of a kind in `_KINDS` is at a path, or a layer has none of the
+            rows selected.
     """
     with_rows = {layer.path for layer in (*twin.layers, *twin.singles) if layer.kind in _KINDS}
     lacking = [path for path in slices if path not in with_rows]

@@ -2,9 +2,9 @@
 linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a linear layer, an
 embedding in place of a plain tensor.
 
-Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. It is rewritten
-only if the counts of such layers in both models match, and if the shapes fit. The code around them is not read, and the
-differences of the `State` say so.
+Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the
+shape. It is rewritten only if the counts of such layers in both models match, and if the shapes
+fit. The model code that uses these layers is not read, and `State.differences` says so.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _OWN: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
 
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some modules of unknown classes read as norms or linear layers: those of which the other
-    model has exactly that many more with their shapes and parameters. For linear layers, the other model's modules of
-    unknown classes count too."""
+    """Returns the twin with some modules of unknown classes read as norms or linear layers.
+    Modules of one shape are read so only if the other model has exactly that many more norms or
+    linear layers with that shape and these parameters. For linear layers, the other model's
+    modules of unknown classes count too."""
     for kind in _OWN:
         lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
@@ -72,7 +73,9 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
 
 
 def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[Layer]:
-    """The layers whose form (`_form`) the other model has exactly that many times more, as `lacking` says by form."""
+    """Returns the layers of each form (see `_form`) of which there are exactly as many as the
+    twin lacks. `lacking` says, by form, how many layers the other model has more than the
+    twin."""
     counts = Counter(_form(twin, layer) for layer in layers)
     # one more or one less would be a guess
     return [
@@ -309,8 +312,10 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
 def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Adds to `sure` the pairs of paths whose order is clear. Returns two pairings of the remaining paths: in their
-    order, and by names. `ours` and `theirs` give the shape of each tensor by path."""
+    """Adds pairs of paths to `sure`: those of tensors of one shape, in their order, if both
+    models have equally many of them and the names do not contradict the order. Returns two
+    pairings of the remaining paths: in their order, and by names. `ours` and `theirs` give the
+    shape of each tensor by path."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     # only tensors of the same shape can be mistaken for one another
