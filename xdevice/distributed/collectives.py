@@ -296,8 +296,8 @@ def _require_op(verb: str, op: str) -> None:
 
 
 def _summands(x: Any) -> list[Operand]:
-    """Returns the tensors in `x`, a tensor or a container. Raises `NotATensorError` if there
-    are none, or if `x` holds anything else, such as None or a number."""
+    """Returns the tensors in `x`, a tensor or a container. Raises an error if there are
+    none, or if `x` holds anything else, such as None, a number or a sparse tensor."""
     owner = registry.kind_of(type(x))
     # the usual case, without a walk through a container
     if owner is not None and owner.kind == "tensor":

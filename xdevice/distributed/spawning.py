@@ -164,8 +164,8 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
 
 
 def _usual(size: int) -> dict[str, str]:
-    """Returns environment variables for several processes on one machine. Those that the user
-    has set are left out."""
+    """Returns environment variables for `size` processes on one machine. Variables that the
+    user has set are left out."""
     usual = {
         # otherwise output would appear late, and be lost if a rank is killed
         "PYTHONUNBUFFERED": "1",

@@ -346,7 +346,7 @@ for each stream."""
 
 def _own_stream(backend: Backend, device: Device) -> Any:
     """Returns this thread's own stream on a device. It is made at the first call. A task that
-    is started inside a task runs in another thread, and so has another stream."""
+    is started inside a task may run in the same thread, and then has the same stream."""
     streams = _streams.__dict__
     key = f"{backend.name} {device}"
     if key not in streams:

@@ -145,8 +145,8 @@ class Pool:
         return True
 
     def _rest(self, worker: _Worker | None) -> None:
-        """Counts a thread as idle again; with None, one that could not be started as no longer
-        busy."""
+        """Counts `worker`, which has been busy, as idle. With None, for a thread that could not
+        be started, only lowers the number of busy threads."""
         with self._lock:
             if worker is not None:
                 self._idle.append(worker)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE: Final = 10
-"""How many seconds a thread that is at work is waited for, when it was told to end."""
+"""How many seconds xdevice waits for a thread that was told to end while it is at work."""
 
 _ends: Final[list[Callable[[], None]]] = []
 """The functions that `at_exit` has registered."""
@@ -83,9 +83,9 @@ def _end() -> None:
 
 
 def _be_first(*_: object) -> None:
-    """Registers `_end` again as an exit function. Python calls the one that was registered last
-    first, and so `_end` before those of the frameworks that are imported so far. Arguments are
-    ignored."""
+    """Registers `_end` again as an exit function. Python calls the function that was registered
+    last first, and so calls `_end` before the exit functions of all frameworks that are
+    imported so far. Arguments are ignored."""
     atexit.unregister(_end)
     atexit.register(_end)
 
@@ -96,6 +96,6 @@ registry.on_load.append(_be_first)
 
 @forks.in_child
 def _after_fork() -> None:
-    """A child that is forked while its parent is ending goes on."""
+    """Lets a child that is forked while its parent is ending go on."""
     global _is_ending
     _is_ending = False

@@ -191,8 +191,8 @@ def _on(native: Any, x: jax.Array) -> jax.Array:
 
 
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
-    """Returns a block in which JAX does not narrow an array like `x`: one with 64-bit on, if
-    that is needed."""
+    """Returns a block in which JAX keeps the dtype of `x`: the block switches 64-bit on if `x`
+    has a 64-bit dtype and 64-bit is off, and otherwise does nothing."""
     if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
         return nullcontext()
     return parallel.enable_x64(True)
@@ -278,6 +278,7 @@ def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
     of the values, in which the other ranks add zeros."""
 
     def function(x: jax.Array) -> jax.Array:
+        """Returns the array of the rank `root`; `x` is that of the rank that runs this."""
         bits = _bits(x)
         sent = jnp.where(jax.lax.axis_index("rank") == root, bits, jnp.zeros_like(bits))
         return _from_bits(jax.lax.psum(sent, "rank"), x.dtype)
@@ -289,6 +290,7 @@ def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
     """Returns the function that gives each rank the arrays of all `count` ranks."""
 
     def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        """Returns the arrays of all ranks; `x` is that of the rank that runs this."""
         gathered = jax.lax.all_gather(x, "rank")
         return tuple(gathered[rank] for rank in range(count))
 

@@ -90,6 +90,6 @@ def _receive(near: socket.socket, far: socket.socket) -> None:
 
 
 def _start(function: Callable[..., None], *arguments: Any) -> None:
-    """Runs a function in a thread of its own."""
+    """Starts a thread that calls `function` with these arguments."""
     # a daemon, because it waits on its socket for ever, and would keep the process from ending
     threading.Thread(target=function, args=arguments, name="xdevice relay", daemon=True).start()

@@ -22,7 +22,7 @@ class NumpyPrefetch(Prefetch):
     """Batches that are copied, because the owner of the source may overwrite it."""
 
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Returns a copy of an array."""
+        """Returns a copy of an array. `device` is ignored, because NumPy has only the CPU."""
         return np.array(x, copy=True, subok=True)
 
 

@@ -71,6 +71,7 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     operands' GPU."""
 
     def checked(*args: Any, **kwargs: Any) -> Any:
+        """Replaces Paddle's operation: checks the operands, calls it, and settles its result."""
         first = gpu_place = None
         operands = []
         # the keywords are not searched: Paddle's Python passes tensors by position, except
@@ -129,6 +130,7 @@ def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        """Replaces Paddle's function, and returns its result after the check."""
         result = call(*args, **kwargs)
         _check_all([result])
         return result

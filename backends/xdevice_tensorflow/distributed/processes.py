@@ -275,7 +275,8 @@ class TensorflowProcesses(Processes):
 
     def start_engine(self, name: str, group: Group) -> Engine:
         """Returns the engine for the ranks of a group, after all of them have met. Raises
-        `LaunchError` if TensorFlow has run before."""
+        `LaunchError` if TensorFlow has run on any rank before the ranks became a cluster, and
+        `UnsupportedError` if this version of TensorFlow lacks a private name that is needed."""
         private.require("several processes")
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
         # in the cluster TensorFlow sees other GPUs, so they are counted again; the number of

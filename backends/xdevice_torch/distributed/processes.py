@@ -93,8 +93,8 @@ class TorchEngine(Engine):
         self._gloo: Any = None
         self._nccl: Any = None
         self._last: Any = None
-        """The last call that was started by `start_mean` and waited for, on a GPU only by the
-        stream."""
+        """PyTorch's object for the last mean whose function, returned by `start_mean`, was
+        called; None before. On a GPU only the stream has waited for that mean."""
         # the prefixes keep the addresses of the two groups apart in the one store
         if kind == "nccl":
             torch.cuda.set_device(native)
@@ -244,10 +244,10 @@ class TorchEngine(Engine):
     def _wait(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
     ) -> None:
-        """Calls `call` with the process group that `buffer` needs, NCCL's or gloo's, which
-        starts a collective, and waits until it has ended: with `in_steps` in short steps,
-        between which the core checks the other ranks, otherwise without a break, in a thread
-        that may be left behind."""
+        """Starts a collective by `call`, which gets the process group for `buffer` (NCCL's if
+        `buffer` is on a GPU, otherwise gloo's), and waits until the collective has ended. With
+        `in_steps`, waits in short steps, between which the core checks the other ranks;
+        otherwise without a break, in a thread that may be left behind."""
         if buffer.is_cuda:
             self._wait_on_gpu(buffer, call, in_steps)
             return

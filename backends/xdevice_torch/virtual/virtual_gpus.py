@@ -116,6 +116,7 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
     because autograd has no thread for a virtual GPU other than `vgpu:0`."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        """Replaces PyTorch's function, and returns its result."""
         with torch.autograd.set_multithreading_enabled(False):
             return run_backward(*args, **kwargs)
 
@@ -128,6 +129,7 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     device written in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        """Returns a function that does the work of `graph`: compiled, or `graph` itself."""
         # a graph without tensors as inputs may still make some on a virtual GPU
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
         if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
@@ -217,9 +219,9 @@ class _Module:
         return operations.is_in_bad_fork()
 
     def _index(self, device: Any) -> int:
-        """Returns the index of a device: an index, a `torch.device` or its name. For None or a
-        device without an index it is that of the current device. Raises RuntimeError if no
-        virtual GPU has the index."""
+        """Returns the index of `device`, which is an index, a `torch.device` or its name. For
+        None or a device without an index, returns the index of this thread's current device.
+        Raises RuntimeError if no virtual GPU has the index."""
         index = (
             device if device is None or isinstance(device, int) else torch.device(device).index
         )
@@ -233,9 +235,9 @@ class _Module:
 
 
 def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
-    """Returns replacements for the private functions that `torch.accelerator` calls, by the
-    ends of their names. PyTorch's own would ask the device guard or an allocator of the device,
-    and fail or crash."""
+    """Returns replacements for the private functions that `torch.accelerator` calls. The keys
+    are the functions' names without the prefix "_accelerator_". PyTorch's own functions would
+    ask the device guard or an allocator of the device, and fail or crash."""
 
     def exchange(index: int) -> int:
         """Makes a device the current one of this thread, and returns the index of the one

@@ -140,8 +140,9 @@ bytes. The storage does not keep the memory alive."""
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
-    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the
-    host."""
+    """Returns a storage on `device`, a virtual GPU, that shares the memory of `memory`, a
+    storage on the host, and keeps it alive. Raises RuntimeError in a forked child that cannot
+    use virtual GPUs, and the framework's error if the GPU has too little memory."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
@@ -208,8 +209,10 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for
-    storages that C++ has made, as in `torch.load`, which have no attribute `host`."""
+    """Returns a uint8 tensor on the host with the bytes of `storage`, a virtual GPU's storage
+    that C++ has made, as in `torch.load`, and that so has no attribute `host`. The tensor
+    shares the memory of the storage, but does not keep it alive. Raises `UnsupportedError` if
+    the storage should have bytes, but has no memory."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage on {storage.device} that was made in C++ does not have memory; make the tensor on the CPU, "
@@ -221,7 +224,8 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Returns a new empty tensor of this dtype on this device, and adds it to `_templates`.
-    Raises an error if the device lacks the dtype."""
+    Raises `UnsupportedError` for a quantized dtype, and an error if the device lacks the
+    dtype."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
@@ -583,6 +587,7 @@ def _refusing(kind: str) -> Callable[..., Any]:
     kind."""
 
     def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Raises `UnsupportedError` for the operation `op`."""
         raise _unsupported(kind)
 
     return refuse
@@ -722,7 +727,7 @@ GPUs."""
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """The kernel of `pin_memory` for tensors on virtual GPUs."""
+    """The kernel of `pin_memory` for tensors on virtual GPUs: always raises RuntimeError."""
     raise _not_pinned()
 
 
@@ -765,8 +770,8 @@ def _ctc_loss(
     target_lengths: torch.Tensor,
     *settings: Any,
 ) -> Any:
-    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise
-    PyTorch would divide by tensors of lengths, which are on the host."""
+    """Returns the CTC loss, computed with the lengths as ints, as PyTorch does on CUDA.
+    Otherwise PyTorch would divide by tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(
         scores, targets, lengths.tolist(), target_lengths.tolist(), *settings

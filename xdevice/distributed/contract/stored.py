@@ -37,6 +37,7 @@ class GradientWatch:
             self._listeners[id(variable)] = i, ready
 
         def end() -> None:
+            """Ends the watching of these variables. Their hooks stay."""
             for variable in variables:
                 self._listeners.pop(id(variable), None)
 
@@ -49,6 +50,7 @@ class GradientWatch:
         key, alive = id(variable), weakref.ref(variable)
 
         def on_gradient() -> None:
+            """Passes the variable's gradient on to its listener, if it has one."""
             listener, parameter = self._listeners.get(key), alive()
             if listener is not None and parameter is not None:
                 listener[1](listener[0], parameter.grad)

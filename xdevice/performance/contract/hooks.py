@@ -93,6 +93,7 @@ class Hooks(Patches):
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+            """Returns the record of a call of the function; None if the call moves nothing."""
             # a call with too few arguments moves nothing: the framework raises its own error
             return (
                 self.move(label, args[at], target(*args, **kwargs), explicit=True)
@@ -135,7 +136,7 @@ class Hooks(Patches):
         self, how: str, x: Any, target: Device | None, *, explicit: bool = False
     ) -> Transfer | None:
         """Returns a record of a move of `x` to the device `target`. Returns None if `x` is not
-        a tensor, if it is on that device already, or if `target` is None."""
+        a tensor on one device, if it is on `target` already, or if `target` is None."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -177,8 +178,8 @@ class Hooks(Patches):
     def _read_first(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
-        """Describes a call of a method that reads its tensor: returns a record, or None if it
-        is not a transfer."""
+        """Describes a call of a method that reads its tensor: returns a record, or None if the
+        read is not a transfer."""
         return self.read(how, args[0], explicit=explicit)
 
     def _source(self, x: Any) -> Device | None:
@@ -212,6 +213,7 @@ class Hooks(Patches):
             return
 
         def make(original: Any) -> Any:
+            """Returns the replacement of `original`, a function or a property."""
             # such as JAX's `_value`
             if isinstance(original, property):
                 return property(
@@ -225,13 +227,14 @@ class Hooks(Patches):
         self.replace(owner, name, make)
 
     def _hook(self, original: Any, describe: Describe) -> Any:
-        """Returns the function that replaces `original`: in a thread or task that listens, it
-        reports the transfer, and then calls `original`. An error that `report` raises prevents
-        the call."""
+        """Returns the function that replaces `original`. In a thread or task that listens, the
+        function reports the transfer before it calls `original`; elsewhere it only calls
+        `original`. An error that `report` raises prevents the call."""
         report = self._report
 
         @wraps(original)
         def hook(*args: Any, **kwargs: Any) -> Any:
+            """Replaces `original`: reports the transfer, and then calls `original`."""
             if not listening.get():
                 return original(*args, **kwargs)
             # what `describe` does with the tensor must not count as a transfer
