@@ -269,7 +269,8 @@ class Carrier:
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
         """Returns the sum, mean, max or min (`op`) of an operand over the ranks: the caller's
-        tensor with the result in it, or a new tensor if the caller's cannot be written."""
+        tensor with the result in it, or a new tensor if the caller's cannot be written.
+        `weight` is for a mean; None gives all ranks equal weights."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)

@@ -98,8 +98,8 @@ _open: weakref.WeakSet[Conn] = weakref.WeakSet()
 
 class Conn:
     """One end of a socket connection that never blocks: it keeps outgoing frames until they can
-    be sent, and incoming frames until they are complete. A frame with more than `most` bytes
-    closes it."""
+    be sent, and incoming frames until they are complete. An
+    incoming frame with more than `most` bytes sets `is_open` to False."""
 
     def __init__(self, sock: socket.socket, most: int = MOST) -> None:
         sock.setblocking(False)
@@ -530,6 +530,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     both.register(conn, select.POLLIN | select.POLLOUT)
 
     def poll(seconds: float | None) -> bool:
+        """Waits up to `seconds`, and returns whether the connection is ready."""
         waiting = both if conn.out else reading
         return bool(waiting.poll(None if seconds is None else seconds * 1000))
 

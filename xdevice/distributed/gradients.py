@@ -168,15 +168,15 @@ def _as_operand(name: str, value: Any) -> Operand:
 class Plan:
     """Which gradients go into which bucket, and the text that describes them in a vote. The
     gradients themselves are not kept, because they would then stay in memory after the program
-    has set them to None. So a gradient is given by its number, its place in the list of all."""
+    has set them to None. So a gradient is given by its number: its index in the list of all gradients."""
 
     def __init__(self, operands: list[Operand]) -> None:
         self.arrange(operands, [])
 
     def arrange(self, operands: list[Operand], missing: list[int]) -> None:
         """Sorts gradients with the dtypes and shapes of `operands` into buckets. `missing` has
-        the numbers of those that were missing in the step before. They come last, because a
-        bucket waits for all buckets before it."""
+        the numbers of the gradients that were None in the step before. Their buckets come last,
+        because a bucket waits for all buckets before it."""
         self.missing = missing
         others = [i for i in range(len(operands)) if i not in set(missing)]
         self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]

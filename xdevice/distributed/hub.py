@@ -270,7 +270,8 @@ class Calls:
         self.slow.discard(peer.rank)
 
     def _count(self, pending: Pending, change: int) -> None:
-        """Adds `change`, 1 or -1, to the number of ranks that are in a call."""
+        """Adds `change`, 1 or -1, to the number of ranks that are in the call `pending`. Ignores
+        a `send` or `recv`."""
         # a `send` or `recv` concerns two ranks only, and has no number that all ranks share
         if pending.kind == PAIR or pending.number < 0:
             return

@@ -58,9 +58,8 @@ def place() -> Launch | None:
 
     `XDEVICE_ADDRESS=host:port` overrides the address that the launcher gives. If all processes
     are on one machine, rank 0 listens on loopback whatever address the launcher gives. The
-    launcher itself uses the port that it names, so rank 0 listens on another one unless
-    `XDEVICE_ADDRESS` names a port: on a hash of the launcher's variables, of which up to 16 are
-    tried.
+    launcher itself uses the port that it names. So, unless `XDEVICE_ADDRESS` names a port,
+    rank 0 tries up to 16 other ports, which are computed as hashes of the launcher's variables.
 
     Raises:
         LaunchError: the variables are incomplete or contradict each other, or xdevice

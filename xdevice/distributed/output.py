@@ -132,6 +132,7 @@ class _Log:
         self._is_full = False
 
     def write(self, lines: bytes) -> None:
+        """Appends whole lines to the file."""
         try:
             self._file.write(lines)
         except OSError as error:

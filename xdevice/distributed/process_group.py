@@ -44,10 +44,9 @@ def processes(
         check: whether the ranks vote on each collective before it starts: by default they do.
 
     Raises:
-        LaunchError: the launcher's variables are incomplete or contradict each other; XDEVICE_TOKEN is not set, but
-            rank 0 is not on loopback; all ranks have no engine in common. CollectiveMismatchError: the ranks' arguments
-            differ. PeerError: a process has failed or not joined. ArgumentError: an argument is wrong, or differs from
-            that of the outer block.
+        LaunchError: the launcher's variables are incomplete or contradict each other; rank 0 is not on loopback, but no
+            XDEVICE_TOKEN is set; no engine exists on all ranks. CollectiveMismatchError: the ranks' arguments differ.
+            PeerError: a process has failed or not joined. ArgumentError: an argument is wrong, or a nested one differs.
 
     Costs 20 ms and the start of the engine, which may import PyTorch; a world of one starts nothing.
 

@@ -90,8 +90,8 @@ class Session:
         self.engine = "none"
         self.is_open = False
         self._within = ""
-        """The name of the block in which this process is and in which no collective can be
-        called, for the error; empty outside such a block."""
+        """The name, for errors, of the block that this process is in, if no collective can be
+        called inside that block; otherwise empty."""
         self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         """For each model, the facts about its gradients: see `gradients.Plan`."""
         self._has_aborted = False
@@ -366,7 +366,8 @@ class Session:
 
     def require(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
         """Raises an error if the engine cannot take one of the tensors in the collective
-        `verb`. A world of one, which has no engine, refuses what all engines refuse."""
+        `verb`. A world of one, which has no engine, refuses the tensors that all engines
+        refuse."""
         for one in tensors:
             if self.size > 1:
                 self.carrier.require_dtype(one, verb, op)
@@ -433,7 +434,8 @@ class Session:
     # voting with the other ranks
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Votes as `Line.vote` does, and counts the call as begun."""
+        """Votes as `Line.vote` does, counts the call as begun, and returns the payloads of all
+        ranks."""
         payloads = self.line.vote(call, payload)
         self.line.started += 1
         return payloads

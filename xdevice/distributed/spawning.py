@@ -231,7 +231,7 @@ class _Ranks:
         """The threads that wait for the ranks to end."""
         self._alive: set[int] = set()
         self._failed: dict[int, int] = {}
-        """The exit status of each rank that has failed, in the order in which that was
+        """The exit status of each rank that has failed, in the order in which the failures were
         noticed."""
         self._signal = 0
         """The signal that this process has received; 0 if none."""

@@ -172,8 +172,8 @@ class transfers:
 
 
 class _Block:
-    """One open block of `transfers`, with its log. Making the object watches all loaded
-    backends, and those that are loaded later, until `end` is called."""
+    """One open block of `transfers`, with its log. From when it is made until `end` is called,
+    it watches all loaded backends, and those that are loaded later in the same thread."""
 
     def __init__(self, mode: Mode) -> None:
         self.log = TransferLog(mode)

@@ -44,11 +44,13 @@ class Worker(threading.Thread):
         super().__init__(name=name, daemon=True)
 
     def start(self) -> None:
+        """Starts the thread, and makes sure that xdevice's exit function is called first."""
         # a framework that was imported meanwhile may have registered an exit function
         _be_first()
         super().start()
 
     def join(self, timeout: float | None = None) -> None:
+        """Waits for the thread as Python does, but not if it was never started."""
         # None if Ctrl-C came before the thread was started: Python would raise an error
         if self.ident is not None:
             super().join(timeout)

@@ -51,7 +51,7 @@ def leave() -> None:
 
 def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
     """Accepts JAX's connections for ever, and connects each to the service, whose address is
-    `there`. After `leave`, keeps new ones open without connecting them."""
+    `there`. After `leave`, keeps JAX's new connections open without connecting them."""
     open_sockets = []
     while True:
         near, _ = listener.accept()

@@ -137,7 +137,7 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
 @contextmanager
 def _own_workspace() -> Iterator[None]:
     """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and
-    two graphs with the same one could not run at the same time
+    two graphs with the same workspace could not run at the same time
     (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:

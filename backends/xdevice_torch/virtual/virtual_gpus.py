@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 NAME = operations.NAME
 _FREE = "privateuseone"
-"""PyTorch's name for the device type that it reserves for others, as long as nobody has renamed
-it."""
+"""PyTorch's name for the device type that it reserves for other people's devices, until
+somebody renames that type."""
 
 _setup = private["torch.utils.backend_registration._setup_privateuseone_for_python_backend"]
 _swap_contents = private["torch._C._swap_tensor_impl"]
@@ -497,8 +497,8 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
-"""For each place in PyTorch, an owner and the name of its attribute: a function that makes the
-replacement of PyTorch's own value."""
+"""Maps each replaced place in PyTorch, an owner and the name of its attribute, to a function
+that takes PyTorch's own value and returns the replacement."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):

@@ -135,14 +135,14 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
 
 _STRIDED = torch.strided
 _storage_at = private["torch._C._construct_storage_from_data_pointer"]
-"""Returns a storage of a device in memory that exists, given its address, the device and its
-bytes. The storage does not keep the memory alive."""
+"""Returns a storage of a device in existing memory, given the address of the memory, the
+device and the number of bytes. The storage does not keep the memory alive."""
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
     """Returns a storage on `device`, a virtual GPU, that shares the memory of `memory`, a
     storage on the host, and keeps it alive. Raises RuntimeError in a forked child that cannot
-    use virtual GPUs, and the framework's error if the GPU has too little memory."""
+    use virtual GPUs, and `torch.OutOfMemoryError` if the GPU has too little memory."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
@@ -705,8 +705,8 @@ def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = N
 
 
 _set_view = _aten.as_strided.default.redispatch
-"""Calls the kernel of `as_strided` under a key, that of the host here, past the kernel of
-virtual GPUs."""
+"""Calls the kernel of `as_strided` that is registered under a given key: here the host's
+kernel, instead of that of virtual GPUs."""
 
 
 def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
@@ -722,8 +722,8 @@ def _view(x: torch.Tensor, size: Any) -> Any:
 
 
 _set_shape = _aten.view.default.redispatch
-"""Calls the kernel of `view` under a key, that of the host here, past the kernel of virtual
-GPUs."""
+"""Calls the kernel of `view` that is registered under a given key: here the host's kernel,
+instead of that of virtual GPUs."""
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:

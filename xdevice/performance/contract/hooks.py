@@ -40,8 +40,8 @@ class Hooks(Patches):
     """The hooks of one backend for one block: `with Hooks(backend, report, size) as hooks: hooks.reads(...)`.
 
     `report` is called with a record of each transfer. `size` returns the bytes of a tensor.
-    `place` returns its device, or None if reading the tensor is not a transfer; the default is
-    `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of the block
+    `place` returns a tensor's device, or None if reading the tensor is not a transfer; the
+    default is `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of the block
     that set it first, so all blocks must pass the same `report`. Names that this version of a
     framework does not have are skipped.
     """
@@ -69,8 +69,8 @@ class Hooks(Patches):
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
         """Sets hooks on methods and properties of `owner`, such as "item", by which the host
-        reads the tensor that they are called on. Records name the read `how`, or like the
-        method if that is left out. A read by a method whose name begins with an underscore,
+        reads the tensor that they are called on. Records name the read `how`, or, if that is
+        left out, by the name of the method. A read by a method whose name begins with an underscore,
         such as `__float__`, counts as implicit."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
@@ -89,7 +89,7 @@ class Hooks(Patches):
         """Sets a hook on the function `name` of `owner`, which explicitly moves its positional
         argument with the number `at` to another device. `target` is called with the function's
         arguments and returns that device, or None if the call moves nothing. Records name the
-        move `how`, or like the function if that is left out."""
+        move `how`, or, if that is left out, by the name of the function."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
