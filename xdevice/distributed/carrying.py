@@ -47,7 +47,8 @@ OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
 """The largest weight."""
 MOST: Final = 25 * 2**20
-"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP uses the same size."""
+"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP
+uses the same size."""
 MOST_IN_FIRST: Final = 2**20
 """The most bytes in the first bucket of each kind, which is small so that it is sent early."""
 _SMALL: Final = 2**16
@@ -342,8 +343,8 @@ class Carrier:
         return xp.where(has_nan > 0, xp.full_like(extreme, float("nan")), extreme)
 
     def _multiply(self, y: Any, dtype: str, own: float) -> Any:
-        """Returns `y` times `own`, the weight of this rank; with the weight 0, zeros, even where
-        `y` is NaN. `dtype` is the name of the dtype of `y`."""
+        """Returns `y` times `own`, the weight of this rank; with the weight 0, zeros, even
+        where `y` is NaN. `dtype` is the name of the dtype of `y`."""
         # `y` may be NaN, as the mean of no samples is in many frameworks, and NaN times 0 is
         # NaN
         if own == 0:
@@ -378,8 +379,8 @@ class Carrier:
         return self._to_framework(self.backend.join(parts), operand.backend)
 
     def _gathered(self, y: Any) -> list[Any]:
-        """Returns a list with the `y` of each rank, in the order of the ranks. All have the same
-        shape. Tensors without elements are not sent."""
+        """Returns a list with the `y` of each rank, in the order of the ranks. All have the
+        same shape. Tensors without elements are not sent."""
         return [y] * self.size if 0 in y.shape else self.engine.all_gather(y)
 
     def _pad(self, y: Any, dtype: str, longest: int) -> Any:

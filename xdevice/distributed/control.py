@@ -98,8 +98,8 @@ _open: weakref.WeakSet[Conn] = weakref.WeakSet()
 
 class Conn:
     """One end of a socket connection that never blocks: it keeps outgoing frames until they can
-    be sent, and incoming frames until they are complete. An
-    incoming frame with more than `most` bytes sets `is_open` to False."""
+    be sent, and incoming frames until they are complete. An incoming frame with more than
+    `most` bytes sets `is_open` to False."""
 
     def __init__(self, sock: socket.socket, most: int = MOST) -> None:
         sock.setblocking(False)
@@ -412,8 +412,8 @@ class Line:
     def end(
         self, error: PeerError | CollectiveMismatchError
     ) -> PeerError | CollectiveMismatchError:
-        """Stores `error`, which every later call raises, unless an earlier error is stored already. Returns the stored
-        error."""
+        """Stores `error`, which every later call raises, unless an error is stored already.
+        Returns the stored error."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -708,8 +708,8 @@ def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> L
 
 def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
     """Opens a connection to this run's hub, and makes the handshake. `line` is the name of the
-    connection, "vote" or "pulse". Returns None if no hub of this run answers on this port. Raises
-    `LaunchError` if the hub refuses this process."""
+    connection, "vote" or "pulse". Returns None if no hub of this run answers on this port.
+    Raises `LaunchError` if the hub refuses this process."""
     try:
         # the first address, which is also the first that rank 0 tries to listen on
         family, kind, protocol, _, address = addresses(place.host, port)[0]

@@ -95,9 +95,9 @@ def agree(lists: list[str]) -> str:
 
 
 def gpu_of(device: Device) -> str:
-    """Returns the JSON text of a list: the name of `device`, the device of this process, and the
-    UUID of that GPU, which is null if the GPU has no UUID, or if the device is a CPU. The ranks
-    exchange these texts for `require_gpu_each`."""
+    """Returns the JSON text of a list: the name of `device`, the device of this process, and
+    the UUID of that GPU; null instead of the UUID if the GPU has none, or if the device is a
+    CPU. The ranks exchange these texts for `require_gpu_each`."""
     return json.dumps(
         [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
     )

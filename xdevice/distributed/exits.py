@@ -45,8 +45,8 @@ def arm(error: BaseException | None) -> None:
     def uncaught(
         kind: type[BaseException], value: BaseException, where: TracebackType | None
     ) -> Any:
-        """Replaces `sys.excepthook`: prints the traceback, and ends the process
-        unless it is interactive."""
+        """Replaces `sys.excepthook`: prints the traceback, and ends the process unless the
+        session is interactive."""
         # prints the traceback
         previous(kind, value, where)
         # an interactive session goes on after an error

@@ -79,8 +79,8 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         # a rank that lacks a gradient would send one bucket fewer, so the ranks vote on which are None
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
-        # at the first vote on a model also a checksum of its parameters, because equal gradients
-        # do not make models equal that began with different weights
+        # at the first vote on a model also a checksum of its parameters, because equal
+        # gradients do not make models equal that began with different weights
         weights = (
             "" if backend is None else _first_weights(session, backend, model_or_gradients)
         )
@@ -168,7 +168,8 @@ def _as_operand(name: str, value: Any) -> Operand:
 class Plan:
     """Which gradients go into which bucket, and the text that describes them in a vote. The
     gradients themselves are not kept, because they would then stay in memory after the program
-    has set them to None. So a gradient is given by its number: its index in the list of all gradients."""
+    has set them to None. So a gradient is given by its number: its
+    index in the list of all gradients."""
 
     def __init__(self, operands: list[Operand]) -> None:
         self.arrange(operands, [])

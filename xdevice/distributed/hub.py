@@ -153,7 +153,8 @@ def _listener(place: Launch, terms: Terms) -> socket.socket:
 
 def _bind(place: Launch, terms: Terms) -> socket.socket:
     """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free.
-    Raises `LaunchError` if none is free, or if another process is rank 0 of this run already."""
+    Raises `LaunchError` if none is free, or if another process is already rank 0 of this
+    run."""
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -270,8 +271,8 @@ class Calls:
         self.slow.discard(peer.rank)
 
     def _count(self, pending: Pending, change: int) -> None:
-        """Adds `change`, 1 or -1, to the number of ranks that are in the call `pending`. Ignores
-        a `send` or `recv`."""
+        """Adds `change`, 1 or -1, to the number of ranks that are in the call `pending`.
+        Ignores a `send` or `recv`."""
         # a `send` or `recv` concerns two ranks only, and has no number that all ranks share
         if pending.kind == PAIR or pending.number < 0:
             return
@@ -361,9 +362,9 @@ class Hub(threading.Thread):
         """The seconds of waiting after which the next warning is logged."""
 
     def attach(self, vote: socket.socket, pulse: socket.socket) -> None:
-        """Adds rank 0, whose two connections have these ends in the hub. Rank 0 needs no
-        handshake, because it is in the hub's own process. Must be called before the thread is
-        started."""
+        """Adds rank 0: `vote` and `pulse` are the hub's ends of that rank's two connections.
+        Rank 0 needs no handshake, because it is in the hub's own process. Must be called before
+        the thread is started."""
         peer = self.peers[0]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._connected += 2
@@ -431,7 +432,7 @@ class Hub(threading.Thread):
             self._selector.modify(conn, selectors.EVENT_READ | selectors.EVENT_WRITE, key.data)
 
     def _flush(self, conn: Conn) -> None:
-        """Sends more of the connection's frames, of which its socket has not taken all bytes."""
+        """Sends as many of the connection's kept bytes as its socket takes now."""
         conn.flush()
         # the loop no longer waits until it can be written
         if not conn.out and conn.is_open:
@@ -712,8 +713,8 @@ class Hub(threading.Thread):
         self._reset_waiting()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
-        """Decides what follows from `pending`, a `send` or `recv` of `caller`. If the other rank
-        of the pair waits with its part, tells both to go on, or that their tensors differ.
+        """Decides what follows from `pending`, a `send` or `recv` of `caller`. If the other
+        rank of the pair waits with its part, tells both to go on, or that their tensors differ.
         Otherwise the caller waits."""
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]

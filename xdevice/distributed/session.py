@@ -309,8 +309,8 @@ class Session:
             self._carrier.engine.abort()
 
     def _fail(self, text: str) -> None:
-        """Tells the other ranks that this rank has raised an error, which `text` describes. Does
-        nothing in a world of one, or if the world has failed already."""
+        """Tells the other ranks that this rank has raised an error, which `text` describes.
+        Does nothing in a world of one, or if the world has failed already."""
         if self.size > 1 and self.line.failure is None:
             self.line.fail("raised", text)
             self.line.end(PeerError(text, self.rank, "raised"))

@@ -71,7 +71,7 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     operands' GPU."""
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        """Replaces Paddle's operation: checks the operands, calls it, and settles its result."""
+        """Replaces Paddle's operation: checks the operands, and settles the result."""
         first = gpu_place = None
         operands = []
         # the keywords are not searched: Paddle's Python passes tensors by position, except

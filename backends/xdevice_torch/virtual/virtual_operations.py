@@ -209,10 +209,10 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a uint8 tensor on the host with the bytes of `storage`, a virtual GPU's storage
-    that C++ has made, as in `torch.load`, and that so has no attribute `host`. The tensor
-    shares the memory of the storage, but does not keep it alive. Raises `UnsupportedError` if
-    the storage should have bytes, but has no memory."""
+    """Returns a uint8 tensor on the host with the bytes of `storage`, a storage on a virtual
+    GPU that has no attribute `host` because C++ has made it, as in `torch.load`. The tensor
+    shares the memory of `storage`, but does not keep it alive. Raises `UnsupportedError` if
+    `storage` should have bytes, but has no memory."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage on {storage.device} that was made in C++ does not have memory; make the tensor on the CPU, "

@@ -41,9 +41,9 @@ class Hooks(Patches):
 
     `report` is called with a record of each transfer. `size` returns the bytes of a tensor.
     `place` returns a tensor's device, or None if reading the tensor is not a transfer; the
-    default is `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of the block
-    that set it first, so all blocks must pass the same `report`. Names that this version of a
-    framework does not have are skipped.
+    default is `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of
+    the block that set it first, so all blocks must pass the same `report`. Names that
+    this version of a framework does not have are skipped.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Hooks(Patches):
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
         """Sets hooks on methods and properties of `owner`, such as "item", by which the host
         reads the tensor that they are called on. Records name the read `how`, or, if that is
-        left out, by the name of the method. A read by a method whose name begins with an underscore,
-        such as `__float__`, counts as implicit."""
+        left out, by the name of the method. A read by a method whose name begins with
+        an underscore, such as `__float__`, counts as implicit."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
             # pickling and `copy.copy` call the same method

@@ -23,8 +23,8 @@ LACKS: Final = {
     "no_x64": (*_WIDE_FLOATS, "int64", "uint64"),
     "no_float8": SHORT_FLOATS,
 }
-"""The dtypes that a device lacks, by the word that describes the device. complex128 goes with float64,
-because a complex128 number consists of two float64 numbers."""
+"""The dtypes that a device lacks, by the word that describes the device. complex128 goes with
+float64, because a complex128 number consists of two float64 numbers."""
 
 SETS: Final = {
     # Apple's GPUs: no float64 (https://github.com/pytorch/pytorch/issues/122602), and no 8-bit
