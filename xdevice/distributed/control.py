@@ -300,7 +300,8 @@ class Line:
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
-        """Waits until the hub says that all ranks have joined. Raises `PeerError` if one has not joined in time."""
+        """Waits until the hub says that all ranks have joined. Raises `PeerError` if a rank has
+        not joined in time."""
         # the hub sends no ALIVE before all ranks have joined, so until then its silence is no
         # sign of a failure
         self._timeout += join_timeout
@@ -676,9 +677,9 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
 
 
 def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    """Connects a rank other than 0 to the hub, and returns its line. Tries all of the launch's
-    ports, because the hub listens on one of them, for `join_timeout` seconds, because rank 0
-    may start later.
+    """Connects a rank other than 0 to the hub, and returns its line. Tries all ports of
+    the launch, because the hub listens on one of these, and repeats that for `join_timeout`
+    seconds, because rank 0 may start later.
 
     Raises:
         PeerError: no hub of this run has answered in that time.

@@ -70,7 +70,7 @@ def _automatic(own: Backend, device: Device) -> list[str]:
 
 
 def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
-    """Returns those of the engines `names` that take tensors on the device. NCCL takes tensors
+    """Returns the engines in `names` that take tensors on `device`. NCCL takes tensors
     on real GPUs; the others take tensors in host memory, which includes virtual GPUs. PyTorch's
     gloo takes both, because it copies."""
     is_on_gpu = device.kind == "gpu" and not own.virtual

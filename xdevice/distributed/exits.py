@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE: Final = 5
-"""Seconds that the exit hooks (`atexit`) of other packages may take, if the program has caught the error and ends by
-itself."""
+"""Seconds that the exit hooks (`atexit`) of other packages may take, if the program has caught
+the error and ends normally."""
 
 _armed_in: int | None = None
 """The id of the process in which `arm` was called; None if it was not called."""

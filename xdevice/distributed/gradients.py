@@ -400,7 +400,7 @@ class _Sending:
         variable and the gradient, or None, of each trained parameter. Returns the numbers of
         the parameters without a gradient; [] if the framework has reported every gradient, or
         if a gradient was refused. Raises `ArgumentError` if the variables in `rows` are not
-        the parameters with which the block began, and `ScopeError` as `_take`."""
+        the parameters with which the block began."""
         # every gradient was reported, or no mean will be written
         if not any(self._lacking) or self.refused is not None:
             return []

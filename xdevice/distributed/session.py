@@ -210,8 +210,8 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Votes that this rank leaves, and closes the engine. After an error, tells the other
-        ranks of it instead."""
+        """Votes that this rank leaves, and closes the engine. After an error, reports the error
+        to the other ranks instead."""
         native = self._native
         # a world of one has no connection, but may have the framework's own group
         if self._line is None and native is not None:

@@ -172,8 +172,8 @@ class _Run:
                 ]
 
     def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
-        """Enters this thread's stream on the GPU of `fork` until `stack` is closed, lets it
-        wait for the caller's work there, and returns it."""
+        """Enters this thread's stream on the GPU of `fork` until `stack` is closed, makes the
+        stream wait for the caller's work on that GPU, and returns the stream."""
         stream = _own_stream(self._backend, fork.device)
         self._backend.stream_wait(stream, fork.event)
         stack.enter_context(self._backend.stream_scope(stream))

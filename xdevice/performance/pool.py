@@ -96,8 +96,8 @@ class Pool:
 
     def run(self, call: Call) -> None:
         """Runs the tasks of a call in the pool's threads, and returns when they have ended. If
-        the calling thread is one of these, because a task has called `parallel.run`, it runs
-        some of the tasks itself."""
+        the calling thread is one of the pool's, because a task has called `parallel.run`, it
+        runs some of the tasks itself."""
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
             call.work(call.next())

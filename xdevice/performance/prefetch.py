@@ -263,9 +263,9 @@ class _Producer(workers.Worker):
         self._free.put(None)
 
     def stop(self) -> None:
-        """Tells the thread to end, and waits for it up to `PATIENCE` seconds. It is called when
-        the consumer's loop ends. Warns if the thread is still making a batch after that
-        time."""
+        """Tells the thread to end, and waits up to `PATIENCE` seconds until it has ended. It is
+        called when the consumer's loop ends. Warns if the thread is still making a batch after
+        that time."""
         self.tell_to_stop()
         # at the program's end `_end_all` has waited for the thread. A generator may be closed
         # even later, when the modules that `join` needs are gone
@@ -479,8 +479,8 @@ workers.at_exit(_end_all)
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
     """Returns, by the name of the backend, a stream for copies for each backend that tensors in
-    a batch may belong to. Backends whose threads cannot have their own streams are left out,
-    and all of them if the device is not a GPU."""
+    a batch may belong to. Backends whose threads cannot have their own streams are left out.
+    Returns {} if the device is not a GPU."""
     if place.kind != "gpu":
         return {}
     lanes = {}

@@ -125,7 +125,7 @@ class JaxEngine(Engine):
         return list(self._called(_all_gather, self.size, x))
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
-        """Returns this rank's part, along the first axis, of what `all_reduce` would return."""
+        """Returns this rank's part, along the first axis, of the result of `all_reduce`."""
         # `psum_scatter` only sums
         if op != "sum":
             return super().reduce_scatter(x, op)
@@ -186,7 +186,7 @@ def _own(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _on(native: Any, x: jax.Array) -> jax.Array:
-    """Returns an array on a JAX device: the array itself if it is there."""
+    """Returns `x` on the JAX device `native`: `x` itself if it is on that device already."""
     return x if x.devices() == {native} else jax.device_put(x, native)
 
 
@@ -202,10 +202,10 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _taken_from_jax() -> Any:
-    """Takes from JAX the objects that `jax.distributed.shutdown` would end, and returns a state
-    that has them, with a `shutdown` of its own. JAX's exit hook must not find them: a program
-    may end while `close` still waits for another rank, and a second shutdown would end the
-    process by SIGABRT."""
+    """Takes from JAX the objects that `jax.distributed.shutdown` would end, and returns a new
+    state that has them, whose `shutdown` ends them. JAX's exit hook must not find them: a
+    program may end while `close` still waits for another rank, and a second shutdown would end
+    the process by SIGABRT."""
     state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(state_taken, name, getattr(state, name))
@@ -304,8 +304,8 @@ def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
 
 
 def _bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of an array as unsigned integers; of a complex array those of the real
-    and imaginary parts, along a new first axis."""
+    """Returns the bits of an array as unsigned integers. For a complex array, a new first axis
+    has the bits of the real and of the imaginary part."""
     # `bitcast_convert_type` takes neither bool nor complex numbers
     if x.dtype == bool:
         return x.astype("uint8")

@@ -27,7 +27,7 @@ class NumpyPrefetch(Prefetch):
 
 
 class NumpyTransfers(Transfers):
-    """Reports of transfers, of which there are none."""
+    """Reports no transfers, because NumPy has none."""
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         """Returns a block in which nothing is reported."""

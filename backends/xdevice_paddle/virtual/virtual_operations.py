@@ -148,8 +148,8 @@ def _check_all(tensors: Iterable[Any]) -> None:
 
 
 def _settle(tensors: Iterable[Any], place: Any) -> None:
-    """Moves those of these tensors that have no elements from the CPU to `place`, Paddle's
-    object for a GPU. They stay the same objects."""
+    """Moves dense tensors without elements from the CPU to `place`, Paddle's object for a GPU.
+    The tensors stay the same objects. Other tensors are left as they are."""
     for x in _tensors(tensors):
         # `relocate` moves the memory of dense tensors only
         if x.is_dense() and not x.size and x.place.is_cpu_place():

@@ -1,4 +1,4 @@
-"""PyTorch's engines for several processes, and its own group of them."""
+"""PyTorch's engines for several processes, and its own process group."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     if `native`, the device of this process, is a CUDA GPU. All ranks of `group` call it at the
     same time. Returns the functions that end it.
 
-    If the program has made a default group with the same ranks, that one is used, and the
-    returned functions leave it as it is. Raises `LaunchError` if it has made one with other
-    ranks, or not on every rank."""
+    If the program has made a default group with the same ranks, that group is used, and the
+    returned functions leave it as it is. Raises `LaunchError` if the program has made a default
+    group with other ranks, or not on every rank."""
     is_initialized = dist.is_initialized()
     own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
     # all ranks compare all answers, so that they raise together: a rank that went on would wait

@@ -44,8 +44,8 @@ class GradientWatch:
         return end
 
     def _hook(self, variable: Any) -> None:
-        """Adds the one hook of a variable, which calls the function that watches the variable,
-        if there is one."""
+        """Adds a hook to a variable. While the variable is watched, the hook calls the function
+        that was passed to `watch`."""
         # weak, because the variable holds the hook, and each would keep the other alive
         key, alive = id(variable), weakref.ref(variable)
 
