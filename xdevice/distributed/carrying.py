@@ -47,7 +47,8 @@ OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
 """The largest weight."""
 MOST: Final = 25 * 2**20
-"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP has the same size."""
+"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP
+uses the same size."""
 MOST_IN_FIRST: Final = 2**20
 """The most bytes in the first bucket of each kind, which is small so that it is sent early."""
 _SMALL: Final = 2**16
@@ -217,8 +218,9 @@ class Carrier:
             self._admitted.add(key)
 
     def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
-        """Does the check of `require_dtype`: of what all engines lack, of the engine's
-        framework, and of the engine."""
+        """Does the check of `require_dtype`. Raises `DTypeError` if all engines, or the
+        framework of this engine, lack the tensor's dtype for `op`, and `UnsupportedError` if
+        this engine itself refuses the dtype."""
         require_dtype(operand, op)
         dtype, target = dtype_of(operand), self.backend
         reason = (
@@ -268,7 +270,8 @@ class Carrier:
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
         """Returns the sum, mean, max or min (`op`) of an operand over the ranks: the caller's
-        tensor with the result in it, or a new tensor if the caller's cannot be written."""
+        tensor with the result in it, or a new tensor if the caller's cannot be written.
+        `weight` is for a mean; None gives all ranks equal weights."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -306,7 +309,7 @@ class Carrier:
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """Returns the sum, mean, max or min (`op`) of `y` over the ranks. `y` is a tensor of
         the engine's framework, and may be overwritten. `dtype` is the name of its dtype, and
-        `verb` that of the engine's method, which reduces."""
+        `verb` the name of the engine's method, "all_reduce" or "reduce_scatter"."""
         engine = self.engine
         y = self._summand(y, dtype, weight)
         if op in ("max", "min") and dtype in FLOATS:
@@ -340,7 +343,8 @@ class Carrier:
         return xp.where(has_nan > 0, xp.full_like(extreme, float("nan")), extreme)
 
     def _multiply(self, y: Any, dtype: str, own: float) -> Any:
-        """Returns `y` times the weight of this rank."""
+        """Returns `y` times `own`, the weight of this rank; with the weight 0, zeros, even
+        where `y` is NaN. `dtype` is the name of the dtype of `y`."""
         # `y` may be NaN, as the mean of no samples is in many frameworks, and NaN times 0 is
         # NaN
         if own == 0:
@@ -375,8 +379,8 @@ class Carrier:
         return self._to_framework(self.backend.join(parts), operand.backend)
 
     def _gathered(self, y: Any) -> list[Any]:
-        """Returns the `y` of all ranks, which has the same shape on each. Tensors without
-        elements are not sent."""
+        """Returns a list with the `y` of each rank, in the order of the ranks. All have the
+        same shape. Tensors without elements are not sent."""
         return [y] * self.size if 0 in y.shape else self.engine.all_gather(y)
 
     def _pad(self, y: Any, dtype: str, longest: int) -> Any:
@@ -468,9 +472,9 @@ class Carrier:
         )
 
     def place_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:
-        """Writes the elements of a vector of the engine's framework into the operands. Returns,
-        by the `id` of each operand's value, that value, or a new tensor if it cannot be
-        written."""
+        """Writes the elements of `new`, a vector of the engine's framework, into the operands.
+        Returns a dict from the `id` of each operand's value to the value itself, or to a new
+        tensor if the value cannot be written."""
         if self.unpack(new, operands):
             return {id(operand.value): operand.value for operand in operands}
         parts = self.backend.split(new, [prod(shape_of(operand)) for operand in operands])
@@ -491,8 +495,8 @@ class Carrier:
 
     def place(self, operand: Operand, new: Any) -> Any:
         """Writes `new`, a tensor of the engine's framework, into the caller's tensor, and
-        returns the caller's tensor. If that cannot be written, returns `new`, converted to its
-        framework."""
+        returns the caller's tensor. If the caller's tensor cannot be written, returns `new`
+        instead, converted to the framework of the caller's tensor."""
         back = self._to_framework(new, operand.backend)
         if operand.kind != "model" and not operand.backend.can_write(
             operand.backend.detached(operand.value)

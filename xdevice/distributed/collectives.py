@@ -73,11 +73,13 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     carrier, unique = session.carrier, _each_once(operands)
 
     def call() -> str:
+        """Returns the text that describes this call, and must be the same on all ranks."""
         return (
             f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
         )
 
     def job() -> dict[int, Any]:
+        """Reduces the tensors, and returns the results by the `id` of the tensors."""
         return carrier.one_by_one_or_packed(
             unique,
             lambda one: carrier.all_reduce(one, op, total),
@@ -118,9 +120,11 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     )
 
     def call() -> str:
+        """Returns the text that describes this call, and must be the same on all ranks."""
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
+        """Sends the tensors, and returns the results by the `id` of the tensors."""
         return carrier.one_by_one_or_packed(
             unique,
             lambda one: carrier.broadcast(one, root),
@@ -151,6 +155,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def call() -> str:
+        """Returns the text that describes this call, and must be the same on all ranks."""
         return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
 
     with session.alone("all_gather"):
@@ -172,8 +177,9 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
 def _exchange_lengths(
     session: Session, call: str, operands: list[Operand]
 ) -> list[list[int] | None]:
-    """Votes on a call, and exchanges the lengths of first axes in the vote. Returns, for each
-    tensor, the length of its first axis on each rank; None for a 0-d tensor."""
+    """Votes on `call`, a text, and exchanges the lengths of the tensors' first axes in the
+    vote. Returns, for each tensor, a list of the lengths of its first axis on all ranks; None
+    for a 0-d tensor."""
     own = [shape_of(operand)[:1] for operand in operands]
     rows = [json.loads(text) for text in session.vote(call, json.dumps(own))]
     return [[row[i][0] for row in rows] if own[i] else None for i in range(len(operands))]
@@ -203,6 +209,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     carrier = session.carrier
 
     def call() -> str:
+        """Returns the text that describes this call, and must be the same on all ranks."""
         return f"reduce_scatter {op}: {signatures(operands)}"
 
     new = session.agree_and_call(
@@ -239,6 +246,7 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     what = signatures(operands) + others_text(x)
 
     def call() -> str:
+        """Returns the text that describes this call to the hub, if the call takes long."""
         return f"{verb} with rank {other}: {what}"
 
     # without `agree`, because the other ranks of the world take no part in this call
@@ -288,8 +296,8 @@ def _require_op(verb: str, op: str) -> None:
 
 
 def _summands(x: Any) -> list[Operand]:
-    """Returns the tensors in `x`, a tensor or a container. Raises an error if there are none,
-    or if one cannot be reduced."""
+    """Returns the tensors in `x`, a tensor or a container. Raises an error if there are
+    none, or if `x` holds anything else, such as None, a number or a sparse tensor."""
     owner = registry.kind_of(type(x))
     # the usual case, without a walk through a container
     if owner is not None and owner.kind == "tensor":
@@ -332,13 +340,14 @@ def _sort(operands: list[Operand]) -> list[Operand]:
 
 
 def _each_once(operands: list[Operand]) -> list[Operand]:
-    """Returns the operands without those whose value occurs a second time."""
+    """Returns one operand for each value. Values are compared by identity."""
     return list({id(operand.value): operand for operand in operands}.values())
 
 
 def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
-    """Returns `x` with new values in the places of some of its operands: `new` has them by the
-    `id` of the old values. Returns `x` itself if there are no new values."""
+    """Returns the container `x` with some values replaced: `new` maps the `id` of an old value
+    to the new one, and operands whose value is not in `new` stay. Returns `x` itself if `new`
+    is empty."""
     if not new:
         return x
     return rebuilt(

@@ -98,8 +98,8 @@ _open: weakref.WeakSet[Conn] = weakref.WeakSet()
 
 class Conn:
     """One end of a socket connection that never blocks: it keeps outgoing frames until they can
-    be sent, and incoming frames until they are complete. A frame with more than `most` bytes
-    closes it."""
+    be sent, and incoming frames until they are complete. An incoming frame with more than
+    `most` bytes sets `is_open` to False."""
 
     def __init__(self, sock: socket.socket, most: int = MOST) -> None:
         sock.setblocking(False)
@@ -300,7 +300,8 @@ class Line:
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
-        """Waits until the hub says that all ranks have joined. Raises `PeerError` if one has not joined in time."""
+        """Waits until the hub says that all ranks have joined. Raises `PeerError` if a rank has
+        not joined in time."""
         # the hub sends no ALIVE before all ranks have joined, so until then its silence is no
         # sign of a failure
         self._timeout += join_timeout
@@ -313,8 +314,8 @@ class Line:
 
     def vote(self, call: str, payload: str = "") -> list[str]:
         """Sends the hub a text for the collective that this rank is about to call, and waits
-        until all ranks have sent the same text. Returns the payloads of all ranks, in their
-        order, or an empty list if no rank sent one.
+        until all ranks have sent the same text. Returns the payloads of all ranks, in the
+        order of the ranks, or an empty list if no rank sent a payload.
 
         Raises:
             PeerError: a rank has failed, or is late.
@@ -332,8 +333,8 @@ class Line:
         )
 
     def exchange(self, text: str) -> list[str]:
-        """Sends every rank a text, and returns the texts of all ranks, in their order. All
-        ranks must call it."""
+        """Sends every rank a text, and returns the texts of all ranks, in the order of the
+        ranks. All ranks must call this. Raises the errors of `vote`."""
         # as JSON, because an empty payload counts as none
         return [json.loads(payload) for payload in self.vote("exchange", json.dumps(text))]
 
@@ -412,7 +413,8 @@ class Line:
     def end(
         self, error: PeerError | CollectiveMismatchError
     ) -> PeerError | CollectiveMismatchError:
-        """Stores the error that every later call raises, unless one is stored already. Returns the stored error."""
+        """Stores `error`, which every later call raises, unless an error is stored already.
+        Returns the stored error."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -426,10 +428,11 @@ class Line:
         is_counted: bool,
     ) -> None:
         """Waits until a call of the engine has ended. Raises `PeerError` if a rank fails
-        meanwhile.
+        meanwhile, and `CollectiveMismatchError` if calls that were not voted on differ.
 
         Args:
-            done: waits for at most that many seconds, and returns whether the call has ended.
+            done: waits for at most the seconds that it is called with, and returns whether the
+                call has ended.
             describe_call: returns the text of the call, and the seconds that it may take. Only
                 slow calls need it.
             is_counted: whether all ranks make this call, so that it has a number.
@@ -515,9 +518,9 @@ class Line:
 
 
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
-    """Returns a function that waits until a connection can be read, or written if frames wait
-    to be sent. Its argument is the most seconds to wait, or None for no limit. It returns False
-    if it has waited in vain."""
+    """Returns a function that waits until a connection can be read or, if frames wait to be
+    sent, written. Its argument is the greatest number of seconds to wait; None means no limit.
+    It returns False if that time has passed first."""
     # Windows has no `poll`
     if not hasattr(select, "poll"):
         return lambda seconds: bool(
@@ -528,6 +531,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     both.register(conn, select.POLLIN | select.POLLOUT)
 
     def poll(seconds: float | None) -> bool:
+        """Waits up to `seconds`, and returns whether the connection is ready."""
         waiting = both if conn.out else reading
         return bool(waiting.poll(None if seconds is None else seconds * 1000))
 
@@ -549,8 +553,8 @@ def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
 
 
 def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
-    """Returns the error for the calls of the ranks, by rank, if they differ. `then` is the end
-    of its text, which says what follows."""
+    """Returns the error for calls that differ. `calls` maps each rank to the text of its call,
+    and `then` is the end of the error's message, which says what follows."""
     by_call: dict[str, list[int]] = {}
     # ranks with the same call are named together
     for rank, call in calls.items():
@@ -570,7 +574,7 @@ def _in_a_line(call: str) -> str:
 
 
 def _name_ranks(ranks: list[int]) -> str:
-    """Returns a text such as "rank 3" or "ranks 0, 1". It names at most eight."""
+    """Returns a text such as "rank 3" or "ranks 0, 1". It names at most eight ranks."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
@@ -673,9 +677,9 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
 
 
 def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    """Connects a rank other than 0 to the hub, and returns its line. Tries all of the launch's
-    ports, because the hub listens on one of them, for `join_timeout` seconds, because rank 0
-    may start later.
+    """Connects a rank other than 0 to the hub, and returns its line. Tries all ports of
+    the launch, because the hub listens on one of these, and repeats that for `join_timeout`
+    seconds, because rank 0 may start later.
 
     Raises:
         PeerError: no hub of this run has answered in that time.
@@ -705,8 +709,8 @@ def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> L
 
 def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
     """Opens a connection to this run's hub, and makes the handshake. `line` is the name of the
-    connection, "vote" or "pulse". Returns None if the hub does not listen on this port. Raises
-    `LaunchError` if it refuses this process."""
+    connection, "vote" or "pulse". Returns None if no hub of this run answers on this port.
+    Raises `LaunchError` if the hub refuses this process."""
     try:
         # the first address, which is also the first that rank 0 tries to listen on
         family, kind, protocol, _, address = addresses(place.host, port)[0]
@@ -767,7 +771,8 @@ def _greet(
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
     """Reads one frame from a socket that blocks, and no byte of the next. Returns its kind and
-    its text. Raises `ValueError` if the frame is too long."""
+    its text. Raises `ValueError` if the frame is too long, and `OSError` if the connection ends
+    in the middle of the frame, or nothing arrives in time."""
     length, kind = _HEAD.unpack(_exactly(sock, _HEAD.size))
     if length > MOST_BEFORE:
         raise ValueError("another protocol")
@@ -775,7 +780,8 @@ def _read(sock: socket.socket) -> tuple[bytes, str]:
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
-    """Reads exactly `count` bytes. Raises `OSError` if the connection ends before."""
+    """Reads exactly `count` bytes, and returns them. Raises `OSError` if the connection ends
+    earlier, or nothing arrives in time."""
     data = b""
     while len(data) < count:
         more = sock.recv(count - len(data))

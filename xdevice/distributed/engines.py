@@ -70,7 +70,7 @@ def _automatic(own: Backend, device: Device) -> list[str]:
 
 
 def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
-    """Returns those of the engines `names` that take tensors on the device. NCCL takes tensors
+    """Returns the engines in `names` that take tensors on `device`. NCCL takes tensors
     on real GPUs; the others take tensors in host memory, which includes virtual GPUs. PyTorch's
     gloo takes both, because it copies."""
     is_on_gpu = device.kind == "gpu" and not own.virtual
@@ -82,7 +82,7 @@ def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
 def agree(lists: list[str]) -> str:
     """Returns the name of the engine that all ranks use: the first in rank 0's list that every
     rank has. `lists` has, for each rank, a JSON list of the names that `candidates` returned
-    there. Raises `LaunchError` if there is none."""
+    there. Raises `LaunchError` if no engine is in all lists."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
     # in the order of one rank, so that all ranks choose the same engine
     for name in rows[0]:
@@ -95,9 +95,9 @@ def agree(lists: list[str]) -> str:
 
 
 def gpu_of(device: Device) -> str:
-    """Returns a JSON text with the device of this process and the UUID of its GPU; null if the
-    GPU has none, or if the device is a CPU. The ranks exchange these texts for
-    `require_gpu_each`."""
+    """Returns the JSON text of a list: the name of `device`, the device of this process, and
+    the UUID of that GPU; null instead of the UUID if the GPU has none, or if the device is a
+    CPU. The ranks exchange these texts for `require_gpu_each`."""
     return json.dumps(
         [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
     )
@@ -130,9 +130,9 @@ def start(name: str, group: Group) -> tuple[Backend, Engine]:
 
 
 def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
-    """Returns the argument `value`; if that is None, the value of the environment variable
-    `name`, parsed by `read`; if that is not set, `default`. Raises `SettingError` if `read`
-    cannot parse it; `what` says what was expected."""
+    """Returns the argument `value`; if that is None, the environment variable `name`, parsed by
+    `read`; if the variable is not set either, or empty, `default`. Raises `SettingError` if
+    `read` raises ValueError or KeyError; `what` names the expected value in the message."""
 
     if value is not None:
         return value

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE: Final = 5
-"""Seconds that the exit hooks (`atexit`) of other packages may take, if the program has caught the error and ends by
-itself."""
+"""Seconds that the exit hooks (`atexit`) of other packages may take, if the program has caught
+the error and ends normally."""
 
 _armed_in: int | None = None
 """The id of the process in which `arm` was called; None if it was not called."""
@@ -45,6 +45,8 @@ def arm(error: BaseException | None) -> None:
     def uncaught(
         kind: type[BaseException], value: BaseException, where: TracebackType | None
     ) -> Any:
+        """Replaces `sys.excepthook`: prints the traceback, and ends the process unless the
+        session is interactive."""
         # prints the traceback
         previous(kind, value, where)
         # an interactive session goes on after an error
@@ -72,7 +74,7 @@ def _at_exit() -> None:
 
 
 def _exit(status: int) -> None:
-    """Ends the process at once with this exit status, without exit hooks."""
+    """Flushes the output, and ends the process with this exit status, without exit hooks."""
     # `os._exit` itself flushes nothing
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

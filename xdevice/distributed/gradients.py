@@ -73,17 +73,21 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     carrier = session.carrier
 
     def call() -> str:
+        """Returns the text that describes this call, and must be the same on all ranks."""
         # the plan has each gradient once, but the ranks must also agree on which gradients are
         # the same tensor
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         # a rank that lacks a gradient would send one bucket fewer, so the ranks vote on which are None
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
+        # at the first vote on a model also a checksum of its parameters, because equal
+        # gradients do not make models equal that began with different weights
         weights = (
             "" if backend is None else _first_weights(session, backend, model_or_gradients)
         )
         return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
 
     def job() -> dict[int, Any]:
+        """Averages the gradients, and returns the means by the `id` of the gradients."""
         # all buckets are started before the first wait, so that some are sent while others are
         # packed
         sent = []
@@ -134,9 +138,10 @@ def _rows_of(backend: Backend, model: Any) -> list[tuple[str, Operand | None]]:
 
 
 def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
-    """Returns the gradients in a container, with their paths as names, and None for a missing
-    gradient. They are sorted by the names, because two ranks may have filled a dict in
-    different orders. Raises `NotATensorError` if there are none."""
+    """Returns the path and the operand of each gradient in a container, with None as the
+    operand of a missing gradient. The pairs are sorted by path, because two ranks may have
+    filled a dict in different orders. Raises `NotATensorError` if the container is empty, or
+    holds anything except tensors and None, and `UnsupportedError` for a sparse array."""
     name = "gradients" if registry.kind_of(type(x)) is None else "gradient"
     pairs = sorted(
         (name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients")
@@ -149,8 +154,8 @@ def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
 
 
 def _as_operand(name: str, value: Any) -> Operand:
-    """Returns the operand for a gradient, or for a parameter. Raises `NotATensorError` if
-    `value` is not a tensor."""
+    """Returns the operand for `value`, a gradient or a parameter that errors call `name`.
+    Raises `NotATensorError` if `value` is not a tensor."""
     owner = registry.kind_of(type(value))
     # a model that is not a single variable
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
@@ -163,15 +168,16 @@ def _as_operand(name: str, value: Any) -> Operand:
 class Plan:
     """Which gradients go into which bucket, and the text that describes them in a vote. The
     gradients themselves are not kept, because they would then stay in memory after the program
-    has set them to None. So a gradient is given by its number, its place in the list of all."""
+    has set them to None. So a gradient is given by its number: its
+    index in the list of all gradients."""
 
     def __init__(self, operands: list[Operand]) -> None:
         self.arrange(operands, [])
 
     def arrange(self, operands: list[Operand], missing: list[int]) -> None:
         """Sorts gradients with the dtypes and shapes of `operands` into buckets. `missing` has
-        the numbers of those that were missing in the step before. They come last, because a
-        bucket waits for all buckets before it."""
+        the numbers of the gradients that were None in the step before. Their buckets come last,
+        because a bucket waits for all buckets before it."""
         self.missing = missing
         others = [i for i in range(len(operands)) if i not in set(missing)]
         self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
@@ -184,16 +190,18 @@ class Plan:
 
 
 def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
-    """Returns the facts about a tensor that decide how it is sent."""
+    """Returns the facts about a tensor that decide how it is sent: its name, whether it is
+    dense, its dtype, shape and device."""
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
 def _plan(
     session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]
 ) -> Plan:
-    """Returns the plan for `operands`, the parameters or gradients of a model: that of the step
-    before, if their dtypes, shapes and devices have not changed. `verb` is "averaging" or
-    "average_gradients". Raises an error if one of them cannot be averaged."""
+    """Returns the plan for `operands`, the parameters or gradients of a model: the plan of the
+    step before, if the names, dtypes, shapes and devices of the operands have not changed.
+    `verb` is "averaging" or "average_gradients". Raises an error if an operand cannot be
+    averaged."""
     # they change if a layer was frozen, moved or resized since the last step
     facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
     # the dict holds the model weakly, so its plans disappear with the model
@@ -261,6 +269,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     plan = _plan(session, "averaging", backend, model, parameters)
 
     def call() -> str:
+        """Returns the text that describes this call, and must be the same on all ranks."""
         weights = _first_weights(session, backend, model)
         return f"averaging{_weighted(own)}: {plan.text}{weights}"
 
@@ -290,7 +299,8 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 
 
 def _weighted(own: float | None) -> str:
-    """Returns the text in a vote for a call with a weight; "" if there is no weight."""
+    """Returns the part of a vote's text which says that this rank has a weight, `own`; "" if
+    that is None."""
     return (
         ""
         if own is None
@@ -307,8 +317,9 @@ def _end(
     weighted: str,
 ) -> Exception | None:
     """Ends a block of `averaging`: sends the remaining gradients, votes on which parameters
-    have no gradient, and then writes the means. Returns None, or an error that all ranks must
-    raise. `weighted` is the text of `_weighted`."""
+    have no gradient, and then writes the means. `call` returns the text of the first vote, and
+    `weighted` is the result of `_weighted`. Returns None, or an error that all ranks must
+    raise; then no mean is written. Raises `CollectiveMismatchError` if the votes differ."""
     plan, parameters = sending.plan, sending.parameters
     missing = sending.fill_up(list(backend.gradients(model)))
     refused = sending.refused
@@ -341,7 +352,8 @@ def _end(
 
 
 class _Sending:
-    """Sends the gradients of one backward pass. Each gradient has the number of its parameter.
+    """Sends the gradients of one backward pass. A gradient is given by its number, which is
+    the index of its parameter in `parameters`.
 
     Args:
         session: this process's session.
@@ -373,8 +385,8 @@ class _Sending:
         self._lock = threading.Lock()
 
     def ready(self, i: int, gradient: Any) -> None:
-        """Takes the gradient with the number `i` during the backward pass, and starts the
-        buckets that are full, in their order. The framework may call it in any thread."""
+        """Takes the gradient with the number `i` during the backward pass, and starts to send
+        the buckets that are full, in their order. The framework may call this in any thread."""
         with self._lock:
             try:
                 self._take(i, gradient)
@@ -384,9 +396,11 @@ class _Sending:
                 raise
 
     def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
-        """Takes the gradients that the framework has not reported. `rows` has the names,
-        variables and gradients of the model. Returns the numbers of the parameters without a
-        gradient; nothing if the step is refused already."""
+        """Takes the gradients that the framework has not reported. `rows` has the name, the
+        variable and the gradient, or None, of each trained parameter. Returns the numbers of
+        the parameters without a gradient; [] if the framework has reported every gradient, or
+        if a gradient was refused. Raises `ArgumentError` if the variables in `rows` are not
+        the parameters with which the block began."""
         # every gradient was reported, or no mean will be written
         if not any(self._lacking) or self.refused is not None:
             return []
@@ -405,9 +419,10 @@ class _Sending:
         return [i for i in range(len(parameters)) if i not in self._gradients]
 
     def first_changed(self) -> str:
-        """Returns the name of the first parameter that was written since the block began, or
-        gradient that was written since it was taken. Returns "" if there is none, or if the
-        framework does not count writes."""
+        """Returns the name of the first parameter that was written since the block began; if no
+        parameter was, "the gradient of" and the name for the first gradient that was written
+        since it was taken. Returns "" if nothing was written, or if the framework does not
+        count writes."""
         for i, parameter in enumerate(self.parameters):
             if _times_written(parameter) != self._times_written[i]:
                 return parameter.name
@@ -419,15 +434,16 @@ class _Sending:
         return ""
 
     def finish(self) -> None:
-        """Waits for the means, and writes them into the gradients."""
+        """Sends the remaining buckets, waits for the means of all buckets, and writes them into
+        the gradients. Raises `ArgumentError` if a gradient cannot be written."""
         self._start(only_full=False)
         for gradients, wait in self._sent:
             placed = self.session.carrier.place_all(gradients, wait())
             _require_written(gradients, placed, "use average_gradients")
 
     def drop(self) -> None:
-        """Waits for the means, and writes nothing. All ranks must wait, because all have
-        started the same buckets."""
+        """Sends the remaining buckets, waits for the means of all buckets, and writes nothing.
+        All ranks must wait, because all have started the same buckets."""
         self._start(only_full=False)
         for _, wait in self._sent:
             wait()
@@ -452,8 +468,8 @@ class _Sending:
         self._lacking[self.plan.bucket_numbers[i]] -= 1
 
     def _require_alike(self, i: int, gradient: Any) -> None:
-        """Raises an error if a gradient is None or not dense, or if it has another dtype, shape
-        or device than its parameter."""
+        """Raises an error if the gradient with the number `i` is None or not dense, or if its
+        dtype, shape or device differs from that of its parameter."""
         name, parameter, backend, _ = self.parameters[i]
         if gradient is None:
             raise ArgumentError(
@@ -472,8 +488,8 @@ class _Sending:
         )
 
     def _start(self, only_full: bool) -> None:
-        """Starts all remaining buckets in their order; with `only_full`, only as far as the
-        first bucket that still lacks a gradient."""
+        """Starts to send all remaining buckets, in their order; with `only_full`, only those
+        before the first bucket that still lacks a gradient."""
         buckets = self.plan.buckets if self.session.size > 1 else []
         # in the order of the plan on every rank, because engines match the calls of the ranks
         # by their order
@@ -487,7 +503,8 @@ class _Sending:
             )
 
     def _gradient(self, i: int) -> Operand:
-        """Returns the gradient of a parameter, or zeros if it has none."""
+        """Returns the gradient with the number `i`; if its parameter has no gradient, zeros
+        with the shape and dtype of the parameter."""
         parameter = self.parameters[i]
         gradient = self._gradients.get(i)
         if gradient is None:

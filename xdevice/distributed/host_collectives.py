@@ -38,9 +38,9 @@ def barrier(session: Session) -> None:
 
 @contextmanager
 def first(session: Session) -> Iterator[bool]:
-    """Does the work of `World.first`, by one vote. Rank 0 runs its block, and votes when it has
-    left it, with the text of its error if it has raised one. The other ranks vote at once, and
-    so wait for rank 0 before they run their blocks."""
+    """Does the work of `World.first`, by one vote. Rank 0 runs its block, and then votes,
+    with the text of the error if the block has raised one. The other ranks vote at once, and so
+    wait for rank 0 before they run their blocks."""
     session.ready("first")
     if session.size == 1:
         with session.inside(_SIDE):

@@ -78,8 +78,8 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
 
     Raises:
         PeerError: a process has not joined in time.
-        LaunchError: rank 0's address is not loopback and no token is set, or the hub refuses
-            this process.
+        LaunchError: rank 0's address is not loopback and no token is set; the hub refuses this
+            process; or rank 0 cannot listen, or may not open enough files.
     """
     global _worlds
     token = (os.environ.get(TOKEN) or "").strip()
@@ -104,7 +104,7 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
 
 
 def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
-    """Starts the hub in rank 0, and returns rank 0's own line to it."""
+    """Starts the hub in rank 0, and returns rank 0's own line to the hub."""
     # two connections for each rank, and 256 for the program's own files
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
@@ -135,16 +135,16 @@ def _allow_files(count: int) -> None:
 
 @forks.in_child
 def _after_fork() -> None:
-    """Closes the listening sockets in a forked child. If it outlived rank 0, they would keep
-    the port in use."""
+    """Closes the listening sockets in a forked child. If the child outlived rank 0, the open
+    sockets would keep the port in use."""
     for listener in _listeners.values():
         listener.close()
     _listeners.clear()
 
 
 def _listener(place: Launch, terms: Terms) -> socket.socket:
-    """Returns the socket that rank 0 listens on, which is opened for the first world of this
-    process."""
+    """Returns the socket that rank 0 listens on. The first world of this process opens it, and
+    later worlds with the same host, port and run get the same socket."""
     key = place.host, place.port, place.run
     if key not in _listeners:
         _listeners[key] = _bind(place, terms)
@@ -153,7 +153,8 @@ def _listener(place: Launch, terms: Terms) -> socket.socket:
 
 def _bind(place: Launch, terms: Terms) -> socket.socket:
     """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free.
-    Raises `LaunchError` if none is free."""
+    Raises `LaunchError` if none is free, or if another process is already rank 0 of this
+    run."""
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -207,23 +208,25 @@ class Peer:
         self.pending: Pending | None = None
         self.still_since: float | None = None
         """The time since which nothing has moved in this rank, or in its engine during a slow
-        call of the engine; None while no other rank waits for it."""
+        call of the engine; None while no other rank waits for this rank."""
         self.answered = 0.0
-        """The time of its last answer to a question of the hub, or of the first question."""
+        """The time of the rank's last answer to a question of the hub; before that, the time of
+        the first question."""
         self.at = ""
-        """The line of the program that its last answer named."""
+        """The line of the program that the rank's last answer named; "" before that."""
         self.pid = ""
-        """The host name and id of its process; "" for rank 0, and before the handshake."""
+        """The host name and id of the rank's process; "" for rank 0, and before the
+        handshake."""
 
     @property
     def has_joined(self) -> bool:
-        """Whether both of its connections are open."""
+        """Whether both connections of the rank exist."""
         return self.vote is not None and self.pulse is not None
 
 
 class Stranger:
     """A connection whose other side has not yet proved in the handshake that it belongs to this
-    run. It must do so before the time `until`."""
+    run. It must do so before the time `until` of the hub's clock."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -268,7 +271,8 @@ class Calls:
         self.slow.discard(peer.rank)
 
     def _count(self, pending: Pending, change: int) -> None:
-        """Adds `change`, 1 or -1, to the number of ranks that are in a call."""
+        """Adds `change`, 1 or -1, to the number of ranks that are in the call `pending`.
+        Ignores a `send` or `recv`."""
         # a `send` or `recv` concerns two ranks only, and has no number that all ranks share
         if pending.kind == PAIR or pending.number < 0:
             return
@@ -280,14 +284,16 @@ class Calls:
             del counts[key]
 
     def has_begun_all(self, started: int) -> bool:
-        """Whether a rank that has begun `started` calls has begun every call in which other
-        ranks are, so that they do not wait for this rank."""
+        """Whether a rank that has begun `started` calls has begun every call that other ranks
+        are in, so that these ranks do not wait for it. False if any rank waits for an answer to
+        a vote, a `send` or a `recv`, or if no rank waits."""
         latest = max((number for number, _ in self._unvoted), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
     def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
-        """Returns a rank that has left the block, another rank that needs it for a call, and
-        the text of that call; None if no rank that has left is needed."""
+        """Returns the number of a rank that has left the block, the number of another rank
+        whose call needs the first rank, and the text of that call. Returns None if no rank has
+        left, or if no call needs the rank that left last."""
         left = self.left
         if left is None or left.pending is None:
             return None
@@ -356,8 +362,9 @@ class Hub(threading.Thread):
         """The seconds of waiting after which the next warning is logged."""
 
     def attach(self, vote: socket.socket, pulse: socket.socket) -> None:
-        """Adds rank 0 by the hub's ends of its two connections. It needs no handshake, because
-        it is in the hub's own process. To be called before the thread is started."""
+        """Adds rank 0: `vote` and `pulse` are the hub's ends of that rank's two connections.
+        Rank 0 needs no handshake, because it is in the hub's own process. Must be called before
+        the thread is started."""
         peer = self.peers[0]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._connected += 2
@@ -425,7 +432,7 @@ class Hub(threading.Thread):
             self._selector.modify(conn, selectors.EVENT_READ | selectors.EVENT_WRITE, key.data)
 
     def _flush(self, conn: Conn) -> None:
-        """Sends more of the bytes that the socket has not taken before."""
+        """Sends as many of the connection's kept bytes as its socket takes now."""
         conn.flush()
         # the loop no longer waits until it can be written
         if not conn.out and conn.is_open:
@@ -478,8 +485,8 @@ class Hub(threading.Thread):
     # processes that join
 
     def _accept(self) -> None:
-        """Accepts a new connection, and sends it a greeting with the nonce that its proof must
-        include."""
+        """Accepts a new connection, and sends a greeting with the nonce that the other side's
+        proof must include."""
         if self._listener is None:
             return
         try:
@@ -516,9 +523,10 @@ class Hub(threading.Thread):
             self._close(stranger.conn)
 
     def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
-        """Ends the world at once if a process of this run cannot join it, because it will never
-        be complete then. `refusal` is the result of `_refusal`. A process without the token may
-        belong to somebody else, so the world goes on, and a warning is logged."""
+        """Ends the world at once if a process of this run cannot join, because the world will
+        never be complete then. `refusal` is the result of `_refusal`. A process without the
+        token may belong to somebody else, so in that case a warning is logged, and the world
+        goes on. Does nothing if all ranks have joined already."""
         if self._joined:
             return
         if refusal["why"] == "said":
@@ -534,8 +542,9 @@ class Hub(threading.Thread):
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
         """Returns why a process cannot join as the rank in its HELLO, as a dict for the frame
-        REFUSED; None if it can. The proof is checked first, so that a process without the token
-        learns nothing else."""
+        REFUSED: "why" is "token", "run" or "said", and with "said" there is also a "text".
+        Returns None if the process can join. `nonce` is the one in the hub's greeting. The
+        proof is checked first, so that a process without the token learns nothing else."""
         terms = self.terms
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
@@ -579,7 +588,7 @@ class Hub(threading.Thread):
         self._tell_if_all_joined()
 
     def _tell_if_all_joined(self) -> None:
-        """Sends JOINED to all ranks as soon as all connections are open."""
+        """Sends JOINED to all ranks, once, if both connections of every rank exist."""
         if self._joined or self._connected < 2 * len(self.peers):
             return
         self._joined = True
@@ -615,8 +624,8 @@ class Hub(threading.Thread):
     # calls, and answers about signs of life
 
     def _read_calls(self, peer: Peer) -> None:
-        """Reads the frames of a rank on "vote": its calls, the end of a slow call, or its
-        failure. Ends the world if the connection has ended."""
+        """Reads the frames of a rank from the "vote" connection: the rank's calls, the end of a
+        slow call, or the rank's failure. Ends the world if the connection has ended."""
         if peer.vote is None:
             return
         for kind, text in peer.vote.frames():
@@ -638,8 +647,8 @@ class Hub(threading.Thread):
             self._end_died(peer)
 
     def _read_answers(self, peer: Peer) -> None:
-        """Reads a rank's answers on "pulse", and notes when it last worked. Ends the world if
-        the connection has ended."""
+        """Reads a rank's answers from the "pulse" connection, and records when the rank last
+        answered and last made progress. Ends the world if the connection has ended."""
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
@@ -704,8 +713,8 @@ class Hub(threading.Thread):
         self._reset_waiting()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
-        """Decides what follows from a `send` or `recv` of the rank `caller`. If the other rank
-        of the pair waits with its part, tells both to go on, or that their tensors differ.
+        """Decides what follows from `pending`, a `send` or `recv` of `caller`. If the other
+        rank of the pair waits with its part, tells both to go on, or that their tensors differ.
         Otherwise the caller waits."""
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
@@ -738,9 +747,9 @@ class Hub(threading.Thread):
     # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
-        """Does the work of each beat while ranks wait: tells them that rank 0 is alive, asks
-        the ranks that they wait for whether they work, and ends the world if one of these has
-        been late or silent for `timeout`."""
+        """Does the work of each beat while ranks wait: tells the waiting ranks that rank 0 is
+        alive, asks every rank that is waited for whether its process works, and ends the world
+        if one of those has been late or silent for `timeout`. `now` is the hub's time."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return
@@ -847,7 +856,9 @@ class Hub(threading.Thread):
         self._close_world({"rank": rank, "why": why, "text": text})
 
     def _close_world(self, reason: dict[str, Any]) -> None:
-        """Ends the world: sends the reason to all ranks, and stops the loop."""
+        """Ends the world, unless it has ended: sends the reason to all ranks, and stops the
+        loop. `reason` has the keys "rank", "why" and "text", or, if calls that were not voted
+        on differ, the key "calls" with the text of each rank's call."""
         # only the first reason counts, because later failures follow from it
         if self.ended:
             return

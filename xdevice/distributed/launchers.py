@@ -58,9 +58,8 @@ def place() -> Launch | None:
 
     `XDEVICE_ADDRESS=host:port` overrides the address that the launcher gives. If all processes
     are on one machine, rank 0 listens on loopback whatever address the launcher gives. The
-    launcher itself uses the port that it names, so rank 0 listens on another one unless
-    `XDEVICE_ADDRESS` names a port: on a hash of the launcher's variables, of which up to 16 are
-    tried.
+    launcher itself uses the port that it names. So, unless `XDEVICE_ADDRESS` names a port,
+    rank 0 tries up to 16 other ports, which are computed as hashes of the launcher's variables.
 
     Raises:
         LaunchError: the variables are incomplete or contradict each other, or xdevice
@@ -84,8 +83,8 @@ def place() -> Launch | None:
 
 
 class _Launcher(NamedTuple):
-    """The names of the environment variables that a launcher sets for each process; "" for one
-    that it does not set."""
+    """The names of the environment variables that a launcher sets for each process; "" for a
+    variable that the launcher does not set."""
 
     name: str
     rank: str
@@ -158,7 +157,8 @@ before those that may have started it."""
 def _started(launcher: _Launcher) -> bool:
     """Whether this launcher has started this process, and `processes` works under it. Raises
     `LaunchError` if the process is one of several under a launcher under which `processes` does
-    not work, or if only half of the variables are set."""
+    not work, or if its rank is set without its size, and `SettingError` if either is not a
+    number."""
     if _text(launcher.rank) is None:
         return False
     is_under_srun = _text(_SRUN.size) is not None
@@ -189,8 +189,8 @@ def _not_served(launcher: str, variables: str) -> LaunchError:
 
 
 def _refuse_cluster() -> None:
-    """Raises `LaunchError` if TensorFlow's variable TF_CONFIG names several tasks. One task, as
-    Vertex AI sets it, is a world of one."""
+    """Raises `LaunchError` if TensorFlow's variable TF_CONFIG names several tasks, or is not
+    JSON with a cluster. One task, as Vertex AI sets it, is a world of one."""
     text = _text("TF_CONFIG")
     if text is None:
         return
@@ -206,8 +206,8 @@ def _refuse_cluster() -> None:
 
 def _launch(launcher: _Launcher) -> Launch:
     """Returns the rank of this process and the address of rank 0, from the variables of this
-    launcher. Raises `LaunchError` if they contradict each other, or if the address is
-    missing."""
+    launcher. Raises `LaunchError` if the variables contradict each other, or if the address is
+    missing or wrong, and `SettingError` if a variable should be a number and is not."""
     rank, size = _number(launcher.rank), _number(launcher.size)
     local_rank = _number(launcher.local_rank) if _text(launcher.local_rank) else None
     # srun sets lists of all nodes and of their numbers of processes
@@ -242,7 +242,8 @@ def _launch(launcher: _Launcher) -> Launch:
 def _check_numbers(
     launcher: _Launcher, rank: int, size: int, local_rank: int | None, local_size: int | None
 ) -> None:
-    """Raises `LaunchError` if the numbers contradict each other; the error names the variables."""
+    """Raises `LaunchError` if the numbers contradict each other; the error names the variables
+    of `launcher`. `local_rank` and `local_size` are None if the launcher does not set them."""
     if size < 1 or rank >= size:
         raise LaunchError(
             f"{launcher.rank} is {rank} and {launcher.size} is {size}, but ranks must be from 0 to {launcher.size} - 1"
@@ -310,8 +311,9 @@ def _parent_of(pid: int) -> int:
 
 
 def _address() -> tuple[str | None, int | None]:
-    """Returns the host and the port in XDEVICE_ADDRESS, which may leave out the port; None for
-    a missing part. Raises `LaunchError` if the value is wrong."""
+    """Returns the host and the port in XDEVICE_ADDRESS. Both are None if the variable is not
+    set, and the port is None if the value is only a host. Raises `LaunchError` if the host is
+    empty, or the port is not a number from 1 to 65535."""
     text = _text("XDEVICE_ADDRESS")
     if text is None:
         return None, None

@@ -109,7 +109,8 @@ class Liveness:
     def program_line(self) -> str:
         """Returns the file, line and function that the program is at: "train.py:12 in step".
         That is the innermost frame outside xdevice and the standard library, because a program
-        that waits for a lock or another process is inside the standard library."""
+        that waits for a lock or another process is inside the standard library. Returns "an
+        unknown line" if the program's thread has ended."""
         stack = traceback.walk_stack(sys._current_frames().get(self.thread.ident or 0))
         frames = [
             f for f, _ in stack if not f.f_globals.get("__name__", "").startswith("xdevice.")
@@ -174,8 +175,8 @@ class Liveness:
 
 
 def _is_pythons(path: str) -> bool:
-    """Whether a source file belongs to Python's standard library, whose folder also contains
-    installed packages."""
+    """Whether a source file belongs to Python's standard library, and not to an installed
+    package in the same folder."""
     return path.startswith(("<frozen", _LIBRARY)) and "-packages" not in path
 
 

@@ -39,9 +39,9 @@ def say(text: str) -> None:
 
 
 def write(stream: TextIO | None, lines: bytes) -> None:
-    """Writes whole lines to one of the launcher's streams, as the bytes that the program wrote.
-    If that fails, the lines and all later ones are lost, and the program goes on. Does nothing
-    for None."""
+    """Writes `lines`, the bytes of whole lines, to `stream`, one of the launcher's own streams.
+    If that fails, these lines and all later ones are lost, and the launcher goes on. Does
+    nothing if `stream` is None."""
     # Python has None for a stream that was closed when the launcher started
     if stream is None:
         return
@@ -58,8 +58,8 @@ def write(stream: TextIO | None, lines: bytes) -> None:
 
 
 def _mute(stream: TextIO) -> None:
-    """Discards everything that is written to a stream from now on. Otherwise the bytes in its
-    buffer would fail again at each write."""
+    """Discards everything that is written to a stream from now on. Otherwise, every later
+    write would try again to flush the bytes left in the stream's buffer, and fail again."""
     # the file descriptor is replaced, and not the stream, because other code refers to the
     # stream
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -69,7 +69,8 @@ def _mute(stream: TextIO) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal, or closed, so that a rank must not read from it."""
+    """Whether a rank must not read from a stream: True if the stream is a terminal, is closed,
+    or is None."""
     return stream is None or stream.closed or stream.isatty()
 
 
@@ -104,8 +105,8 @@ class RankOutput:
             self._log.close()
 
     def last_lines(self) -> Sequence[str]:
-        """Returns the last traceback in the rank's standard error; without one, the last five
-        lines."""
+        """Returns the lines of the rank's standard error from its last traceback on; without a
+        traceback, the last five lines."""
         lines = list(self._kept)
         # the last traceback has ended the process; those before it are its causes, or were
         # handled
@@ -131,6 +132,7 @@ class _Log:
         self._is_full = False
 
     def write(self, lines: bytes) -> None:
+        """Appends whole lines to the file."""
         try:
             self._file.write(lines)
         except OSError as error:
@@ -150,9 +152,9 @@ class Lines:
 
     Args:
         prefix: the bytes in front of each line.
-        target: the stream to write to.
-        kept: receives the lines as texts, if it is given.
-        log: the file that receives the lines too, if it is given.
+        target: the stream to write to; None writes nothing.
+        kept: receives the lines as texts, without the prefix, if it is given.
+        log: the file that also receives the lines, without the prefix, if it is given.
     """
 
     def __init__(
@@ -197,7 +199,8 @@ class Lines:
             self._show(_last_state(self._rest))
 
     def _show(self, *lines: bytes) -> None:
-        """Writes the lines with the prefix to `target`, and without it to `kept` and `log`."""
+        """Writes the lines to `target` with the prefix, and to `kept` and `log` without the
+        prefix."""
         if self._kept is not None:
             self._kept.extend(line.decode(errors="replace") for line in lines)
         if self._log is not None:

@@ -44,9 +44,9 @@ def processes(
         check: whether the ranks vote on each collective before it starts: by default they do.
 
     Raises:
-        LaunchError: incomplete or contradictory variables of the launcher; no XDEVICE_TOKEN, although rank 0 is not on
-            loopback; no engine that all ranks have. CollectiveMismatchError: the ranks' arguments differ. PeerError: a
-            process has failed or not joined. ArgumentError: a wrong argument; a nested block with different ones.
+        LaunchError: the launcher's variables are incomplete or contradict each other; rank 0 is not on loopback, but no
+            XDEVICE_TOKEN is set; no engine exists on all ranks. CollectiveMismatchError: the ranks' arguments differ.
+            PeerError: a process fails or is missing. ArgumentError: an argument is wrong, or a nested block has others.
 
     Costs 20 ms and the start of the engine, which may import PyTorch; a world of one starts nothing.
 
@@ -318,8 +318,8 @@ class World:
                 receiving it runs no code.
 
         Raises:
-            ArgumentError: a value that JSON would change, such as a tuple; more than 16 MB over
-                all ranks.
+            ArgumentError: JSON would change the value, as it changes a tuple to a list; or the
+                values of all ranks have more than 16 MB together.
         """
         return host_collectives.all_gather_object(self._session, value)
 
@@ -336,10 +336,10 @@ class World:
         dtype and of 25 MB at most.
 
         Raises:
-            UnsupportedError: a model whose framework does not keep gradients in the model: pass
-                the gradients instead; a trained layer that the model holds in a plain list, if
-                the framework does not list it. NotATensorError, DTypeError, ArgumentError: as
-                in `all_reduce`.
+            UnsupportedError: the framework does not keep gradients in the model (pass the
+                gradients instead); the model holds a trained layer in a plain list, which the
+                framework does not list. NotATensorError, DTypeError, ArgumentError: as in
+                `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
 
@@ -364,10 +364,10 @@ class World:
         block closes the world: the other ranks raise PeerError.
 
         Raises:
-            NotATensorError: not a model, or no parameter is trained. ScopeError: two backward passes in one block.
-            UnsupportedError: a model of a framework that does not keep gradients (use `average_gradients`); a trained
-                layer that the model holds in a plain list; a gradient that is sparse, or spread over processes, after
-                the pass. DTypeError, ArgumentError: as in `all_reduce`.
+            NotATensorError: `model` is not a model, or has no trained parameter. ScopeError: two backward passes ran.
+            UnsupportedError: the framework does not keep gradients in the model (use `average_gradients`); the model
+                holds a trained layer in a plain list; a gradient is sparse, or spread over processes, after the pass.
+            DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.averaging(self._session, model, weight)
 

@@ -90,8 +90,8 @@ class Session:
         self.engine = "none"
         self.is_open = False
         self._within = ""
-        """The name of the block in which this process is and in which no collective can be
-        called, for the error; empty outside such a block."""
+        """The name, for errors, of the block that this process is in, if no collective can be
+        called inside that block; otherwise empty."""
         self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         """For each model, the facts about its gradients: see `gradients.Plan`."""
         self._has_aborted = False
@@ -174,7 +174,7 @@ class Session:
         return Carrier(backend, engine, self.size, self.device, self._run_copy)
 
     def _group(self) -> Group:
-        """Returns the facts about this process that an engine gets when it starts."""
+        """Returns the `Group` of this process, which an engine gets when it starts."""
         place, line = self.place, self._line
         return Group(
             place.rank, place.size, place.local_rank, place.local_size, self.device,
@@ -192,6 +192,7 @@ class Session:
             return
 
         def call() -> str:
+            """Returns the text that describes this call, and must be the same on all ranks."""
             return f"native_group of {backend.name}"
 
         with self.alone("native_group"):
@@ -209,8 +210,8 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Votes that this rank leaves, and closes the engine. After an error, tells the other
-        ranks of it instead."""
+        """Votes that this rank leaves, and closes the engine. After an error, reports the error
+        to the other ranks instead."""
         native = self._native
         # a world of one has no connection, but may have the framework's own group
         if self._line is None and native is not None:
@@ -237,7 +238,8 @@ class Session:
 
     def _raise_reason(self, error: Exception) -> None:
         """Raises the `PeerError` of another rank in place of `error`, if the hub reports one:
-        the framework's own process group may have raised `error` because of that rank."""
+        the framework's own process group may have raised `error` because of that rank. Returns
+        normally if the hub reports none."""
         try:
             self.line.raise_reason()
         except PeerError as reason:
@@ -254,6 +256,7 @@ class Session:
             return
 
         def close() -> None:
+            """Closes the framework's own group, if there is one, and the engine."""
             if native is not None:
                 native.close()
             carrier.engine.close()
@@ -306,7 +309,8 @@ class Session:
             self._carrier.engine.abort()
 
     def _fail(self, text: str) -> None:
-        """Tells the other ranks that this rank has raised an error, unless the world has failed already."""
+        """Tells the other ranks that this rank has raised an error, which `text` describes.
+        Does nothing in a world of one, or if the world has failed already."""
         if self.size > 1 and self.line.failure is None:
             self.line.fail("raised", text)
             self.line.end(PeerError(text, self.rank, "raised"))
@@ -315,16 +319,16 @@ class Session:
 
     @property
     def line(self) -> Line:
-        """The control connection of this process. Raises `LaunchError` in a world that is
-        closed, or of one process."""
+        """The control connection of this process. Raises `LaunchError` if the world is closed,
+        or has only one process."""
         if self._line is None:
             raise LaunchError("this world is closed, because its `with` block has ended")
         return self._line
 
     @property
     def carrier(self) -> Carrier:
-        """The object that passes tensors through the engine. Raises `LaunchError` in a world
-        that is closed, or of one process, which has no engine."""
+        """The object that passes tensors through the engine. Raises `LaunchError` if the world
+        is closed, or has only one process, and so no engine."""
         if self._carrier is None:
             raise LaunchError(
                 "this world has no engine, because it is closed or has only one process"
@@ -339,7 +343,7 @@ class Session:
     def ready(self, verb: str, tensors: Sequence[Operand] = (), op: str | None = None) -> None:
         """Raises an error if the collective `verb` cannot be called now, or if the engine
         cannot take one of the tensors. `op` is the operation of a collective that reduces, or
-        None. Nothing was sent to the other ranks by then."""
+        None. Sends nothing to the other ranks."""
         # the connections belong to the parent
         if os.getpid() != self._pid:
             raise UnsupportedError(
@@ -362,7 +366,8 @@ class Session:
 
     def require(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
         """Raises an error if the engine cannot take one of the tensors in the collective
-        `verb`. A world of one, which has no engine, refuses what all engines refuse."""
+        `verb`. A world of one, which has no engine, refuses the tensors that all engines
+        refuse."""
         for one in tensors:
             if self.size > 1:
                 self.carrier.require_dtype(one, verb, op)
@@ -385,7 +390,8 @@ class Session:
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
-        """A block in which no collective can be called. `what` is its name for the error."""
+        """A block in which no collective can be called. `what` names the block in the error for
+        such a call."""
         self._within = what
         try:
             yield
@@ -428,7 +434,8 @@ class Session:
     # voting with the other ranks
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Votes as `Line.vote` does, and counts the call as begun."""
+        """Votes as `Line.vote` does, counts the call as begun, and returns the payloads of all
+        ranks."""
         payloads = self.line.vote(call, payload)
         self.line.started += 1
         return payloads
@@ -461,7 +468,7 @@ class Session:
         self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]
     ) -> Any:
         """Votes on a collective, and then calls the engine. The arguments and the result are
-        those of `call`."""
+        those of the method `call`."""
         with self.alone(verb):
             self.agree(call)
             return self.call(verb, call, job, tensors)

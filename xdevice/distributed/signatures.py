@@ -26,9 +26,9 @@ thousand is sent."""
 
 
 def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
-    """Returns the text for several tensors. It says which tensors are the same object, because
-    such a tensor is sent only once. `but_lengths` says for each tensor whether the length of
-    its first axis may differ between ranks."""
+    """Returns the text for several tensors. The text marks a tensor that occurs again, because
+    each tensor is sent only once. `but_lengths` says for each tensor whether the length of its
+    first axis may differ between ranks; empty means that no length may differ."""
     first: dict[int, int] = {}
     texts = []
     for i, one in enumerate(tensors):
@@ -45,7 +45,9 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
 
 def signature(one: Operand, but_length: bool = False) -> str:
     """Returns the text for one tensor: its name, dtype, shape and kind of device, such as
-    "x['a'] float32 [2, 3]". With `but_length` the length of the first axis is left out."""
+    "x['a'] float32 [2, 3] on gpu". The name "x", of a tensor that is the whole argument, and
+    the device "cpu" are left out. With `but_length`, "any" replaces the length of the first
+    axis."""
     lengths = [str(length) for length in shape_of(one)]
     if but_length:
         lengths[0] = "any"
@@ -86,8 +88,8 @@ def others_text(x: Any) -> str:
 
 def _same_everywhere(value: Any) -> str:
     """Returns a text for an object: equal objects have the same text on all ranks. For an
-    unknown type it is only the name of the type, because the object's `repr` may contain a
-    memory address."""
+    object that is not None, a number, a string, bytes or a member of an enum, the text is only
+    the name of the object's type, because its `repr` may contain a memory address."""
     import numpy as np
 
     if value is None or isinstance(value, Number | str | bytes | np.generic | Enum):
@@ -96,8 +98,8 @@ def _same_everywhere(value: Any) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Returns a short text unchanged, and the beginning, the length and a digest of a long
-    one."""
+    """Returns a text of at most 60 characters unchanged, and for a longer text its first 60
+    characters, its length and a digest."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {_digest(text)})"

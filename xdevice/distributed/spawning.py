@@ -78,8 +78,8 @@ class Failure(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """The number of machines of a run, each with the same number of ranks, and the number of
-    this one."""
+    """The machines of a run, each with the same number of ranks, and the place of this machine
+    among them."""
 
     machines: int
     rank: int
@@ -149,7 +149,7 @@ def launch(
 def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) -> dict[str, str]:
     """Returns the environment variables of one rank, under the names of xdevice and of torch.
     `local` is the number of the rank among the `size` ranks of this machine, and `ports` are
-    those of rank 0 and of torch."""
+    the ports of rank 0 and of torch."""
     rank, total = nodes.rank * size + local, nodes.machines * size
     own = {"RANK": rank, "LOCAL_RANK": local, "SIZE": total, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": total, "LOCAL_WORLD_SIZE": size}
@@ -164,8 +164,8 @@ def environment_of(local: int, size: int, nodes: Nodes, ports: Sequence[int]) ->
 
 
 def _usual(size: int) -> dict[str, str]:
-    """Returns environment variables for several processes on one machine. Those that the user
-    has set are left out."""
+    """Returns environment variables for `size` processes on one machine. Variables that the
+    user has set are left out."""
     usual = {
         # otherwise output would appear late, and be lost if a rank is killed
         "PYTHONUNBUFFERED": "1",
@@ -231,7 +231,7 @@ class _Ranks:
         """The threads that wait for the ranks to end."""
         self._alive: set[int] = set()
         self._failed: dict[int, int] = {}
-        """The exit status of each rank that has failed, in the order in which that was
+        """The exit status of each rank that has failed, in the order in which the failures were
         noticed."""
         self._signal = 0
         """The signal that this process has received; 0 if none."""

@@ -172,8 +172,8 @@ class _Run:
                 ]
 
     def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
-        """Enters this thread's stream on the GPU of `fork` until `stack` is closed, lets it
-        wait for the caller's work there, and returns it."""
+        """Enters this thread's stream on the GPU of `fork` until `stack` is closed, makes the
+        stream wait for the caller's work on that GPU, and returns the stream."""
         stream = _own_stream(self._backend, fork.device)
         self._backend.stream_wait(stream, fork.event)
         stack.enter_context(self._backend.stream_scope(stream))
@@ -346,7 +346,7 @@ for each stream."""
 
 def _own_stream(backend: Backend, device: Device) -> Any:
     """Returns this thread's own stream on a device. It is made at the first call. A task that
-    is started inside a task runs in another thread, and so has another stream."""
+    is started inside a task may run in the same thread, and then has the same stream."""
     streams = _streams.__dict__
     key = f"{backend.name} {device}"
     if key not in streams:

@@ -96,8 +96,8 @@ class Pool:
 
     def run(self, call: Call) -> None:
         """Runs the tasks of a call in the pool's threads, and returns when they have ended. If
-        the calling thread is one of these, because a task has called `parallel.run`, it runs
-        some of the tasks itself."""
+        the calling thread is one of the pool's, because a task has called `parallel.run`, it
+        runs some of the tasks itself."""
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
             call.work(call.next())
@@ -145,8 +145,8 @@ class Pool:
         return True
 
     def _rest(self, worker: _Worker | None) -> None:
-        """Counts a thread as idle again; with None, one that could not be started as no longer
-        busy."""
+        """Counts `worker`, which has been busy, as idle. With None, for a thread that could not
+        be started, only lowers the number of busy threads."""
         with self._lock:
             if worker is not None:
                 self._idle.append(worker)

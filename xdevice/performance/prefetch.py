@@ -110,6 +110,7 @@ class Feed:
         return len(self._source)  # type: ignore[arg-type]  # raises TypeError if the source has no length
 
     def __iter__(self) -> Generator[Any, None, None]:
+        """Yields the batches, each ready for use on this thread's stream."""
         producer = _Producer(self._source, self._place, self._depth, self._backend)
         # a generator cannot start again, and its next batches were already taken in advance
         if not (self._is_whole or producer.is_ours):
@@ -237,6 +238,7 @@ class _Producer(workers.Worker):
     # called in the consumer's thread
 
     def start(self) -> None:
+        """Starts the thread, and registers it for the end of the program."""
         # before the thread starts, so that the end of the program does not miss it
         _running.add(self)
         super().start()
@@ -261,9 +263,9 @@ class _Producer(workers.Worker):
         self._free.put(None)
 
     def stop(self) -> None:
-        """Tells the thread to end, and waits for it up to `PATIENCE` seconds. It is called when
-        the consumer's loop ends. Warns if the thread is still making a batch after that
-        time."""
+        """Tells the thread to end, and waits up to `PATIENCE` seconds until it has ended. It is
+        called when the consumer's loop ends. Warns if the thread is still making a batch after
+        that time."""
         self.tell_to_stop()
         # at the program's end `_end_all` has waited for the thread. A generator may be closed
         # even later, when the modules that `join` needs are gone
@@ -299,8 +301,8 @@ class _Producer(workers.Worker):
             _running.discard(self)
 
     def _end(self) -> UnsupportedError | None:
-        """Returns what `take` gives after the last batch: None, or an error if the thread was
-        told to stop."""
+        """Returns the value that follows the last batch in `_staged`: None, or, if the thread
+        was told to stop, the error for `take` to raise."""
         if not self._stopping:
             return None
         return UnsupportedError(
@@ -477,8 +479,8 @@ workers.at_exit(_end_all)
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
     """Returns, by the name of the backend, a stream for copies for each backend that tensors in
-    a batch may belong to. Backends whose threads cannot have their own streams are left out,
-    and all of them if the device is not a GPU."""
+    a batch may belong to. Backends whose threads cannot have their own streams are left out.
+    Returns {} if the device is not a GPU."""
     if place.kind != "gpu":
         return {}
     lanes = {}

@@ -172,8 +172,8 @@ class transfers:
 
 
 class _Block:
-    """One open block of `transfers`, with its log. Making the object watches all loaded
-    backends, and those that are loaded later, until `end` is called."""
+    """One open block of `transfers`, with its log. From when it is made until `end` is called,
+    it watches all loaded backends, and those that are loaded later in the same thread."""
 
     def __init__(self, mode: Mode) -> None:
         self.log = TransferLog(mode)
@@ -197,9 +197,9 @@ class _Block:
         listening.set(True)
 
     def end(self) -> None:
-        """Ends the block, and stops watching. Another thread or task than the one that entered
-        the block may end it. The log then stays in the other's `_logs`, but gets no more
-        records."""
+        """Ends the block, and stops watching. A thread or task other than the one that entered
+        the block may end it. The log then stays in `_logs` of the thread or task that entered
+        the block, but gets no more records. Does nothing if the block has ended already."""
         # `_end_all` has ended the block already, because the program is ending
         if not self.log._open:
             return
@@ -310,7 +310,8 @@ The key is the name of the file as code objects have it (`co_filename`)."""
 
 def _user_frame(frame: FrameType) -> tuple[FrameType, CodeType | None]:
     """Returns the innermost frame of the user's code at or above `frame`, and the code of the
-    xdevice function that it called; None instead of the latter if it called the framework."""
+    xdevice function that the frame called; None instead of the code if the frame called the
+    framework directly."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back

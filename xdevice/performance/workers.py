@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE: Final = 10
-"""How many seconds a thread that is at work is waited for, when it was told to end."""
+"""How many seconds xdevice waits for a thread that was told to end while it is at work."""
 
 _ends: Final[list[Callable[[], None]]] = []
 """The functions that `at_exit` has registered."""
@@ -44,11 +44,13 @@ class Worker(threading.Thread):
         super().__init__(name=name, daemon=True)
 
     def start(self) -> None:
+        """Starts the thread, and makes sure that xdevice's exit function is called first."""
         # a framework that was imported meanwhile may have registered an exit function
         _be_first()
         super().start()
 
     def join(self, timeout: float | None = None) -> None:
+        """Waits for the thread as Python does, but not if it was never started."""
         # None if Ctrl-C came before the thread was started: Python would raise an error
         if self.ident is not None:
             super().join(timeout)
@@ -83,9 +85,9 @@ def _end() -> None:
 
 
 def _be_first(*_: object) -> None:
-    """Registers `_end` again as an exit function. Python calls the one that was registered last
-    first, and so `_end` before those of the frameworks that are imported so far. Arguments are
-    ignored."""
+    """Registers `_end` again as an exit function. Python calls the function that was registered
+    last first, and so calls `_end` before the exit functions of all frameworks that are
+    imported so far. Arguments are ignored."""
     atexit.unregister(_end)
     atexit.register(_end)
 
@@ -96,6 +98,6 @@ registry.on_load.append(_be_first)
 
 @forks.in_child
 def _after_fork() -> None:
-    """A child that is forked while its parent is ending goes on."""
+    """Lets a child that is forked while its parent is ending go on."""
     global _is_ending
     _is_ending = False

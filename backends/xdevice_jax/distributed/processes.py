@@ -125,7 +125,7 @@ class JaxEngine(Engine):
         return list(self._called(_all_gather, self.size, x))
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
-        """Returns this rank's part, along the first axis, of what `all_reduce` would return."""
+        """Returns this rank's part, along the first axis, of the result of `all_reduce`."""
         # `psum_scatter` only sums
         if op != "sum":
             return super().reduce_scatter(x, op)
@@ -186,13 +186,13 @@ def _own(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _on(native: Any, x: jax.Array) -> jax.Array:
-    """Returns an array on a JAX device: the array itself if it is there."""
+    """Returns `x` on the JAX device `native`: `x` itself if it is on that device already."""
     return x if x.devices() == {native} else jax.device_put(x, native)
 
 
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
-    """Returns a block in which JAX does not narrow an array like `x`: one with 64-bit on, if
-    that is needed."""
+    """Returns a block in which JAX keeps the dtype of `x`: the block switches 64-bit on if `x`
+    has a 64-bit dtype and 64-bit is off, and otherwise does nothing."""
     if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
         return nullcontext()
     return parallel.enable_x64(True)
@@ -202,10 +202,10 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _taken_from_jax() -> Any:
-    """Takes from JAX the objects that `jax.distributed.shutdown` would end, and returns a state
-    that has them, with a `shutdown` of its own. JAX's exit hook must not find them: a program
-    may end while `close` still waits for another rank, and a second shutdown would end the
-    process by SIGABRT."""
+    """Takes from JAX the objects that `jax.distributed.shutdown` would end, and returns a new
+    state that has them, whose `shutdown` ends them. JAX's exit hook must not find them: a
+    program may end while `close` still waits for another rank, and a second shutdown would end
+    the process by SIGABRT."""
     state_taken, state = _State(), _global_state
     for name in ("preemption_sync_manager", "client", "service"):
         setattr(state_taken, name, getattr(state, name))
@@ -278,6 +278,7 @@ def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
     of the values, in which the other ranks add zeros."""
 
     def function(x: jax.Array) -> jax.Array:
+        """Returns the array of the rank `root`; `x` is that of the rank that runs this."""
         bits = _bits(x)
         sent = jnp.where(jax.lax.axis_index("rank") == root, bits, jnp.zeros_like(bits))
         return _from_bits(jax.lax.psum(sent, "rank"), x.dtype)
@@ -289,6 +290,7 @@ def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
     """Returns the function that gives each rank the arrays of all `count` ranks."""
 
     def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        """Returns the arrays of all ranks; `x` is that of the rank that runs this."""
         gathered = jax.lax.all_gather(x, "rank")
         return tuple(gathered[rank] for rank in range(count))
 
@@ -302,8 +304,8 @@ def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
 
 
 def _bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of an array as unsigned integers; of a complex array those of the real
-    and imaginary parts, along a new first axis."""
+    """Returns the bits of an array as unsigned integers. For a complex array, a new first axis
+    has the bits of the real and of the imaginary part."""
     # `bitcast_convert_type` takes neither bool nor complex numbers
     if x.dtype == bool:
         return x.astype("uint8")

@@ -51,7 +51,7 @@ def leave() -> None:
 
 def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
     """Accepts JAX's connections for ever, and connects each to the service, whose address is
-    `there`. After `leave`, keeps new ones open without connecting them."""
+    `there`. After `leave`, keeps JAX's new connections open without connecting them."""
     open_sockets = []
     while True:
         near, _ = listener.accept()
@@ -90,6 +90,6 @@ def _receive(near: socket.socket, far: socket.socket) -> None:
 
 
 def _start(function: Callable[..., None], *arguments: Any) -> None:
-    """Runs a function in a thread of its own."""
+    """Starts a thread that calls `function` with these arguments."""
     # a daemon, because it waits on its socket for ever, and would keep the process from ending
     threading.Thread(target=function, args=arguments, name="xdevice relay", daemon=True).start()

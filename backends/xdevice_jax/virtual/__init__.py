@@ -91,8 +91,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return error
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes of a device's memory, of a virtual GPU with a limit as the ledger
-        has counted them."""
+        """Returns the size of a device's memory, its free and allocated bytes, and their peak.
+        If a virtual GPU has a limit, the bytes of its arrays are counted first."""
         # arrays may have gone since the last operation
         if device.kind == "gpu" and self.ledger is not None:
             self._count([self.to_native(device)])
@@ -145,6 +145,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         memory of its devices afterwards."""
 
         def counted(program: Any, *args: Any) -> Any:
+            """Replaces JAX's method: runs `program`, and then counts the memory."""
             results = execute(program, *args)
             self._count(
                 {native for x in results if hasattr(x, "devices") for native in x.devices()}
@@ -168,7 +169,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
         """Makes `jax.devices("cuda")` and `jax.devices("gpu")` return the virtual GPUs,
-        `device` first, until the process ends. Returns True."""
+        `device` first, until the process ends. `has_default` is ignored. Returns True."""
         private.require("--xd-cuda")
         list_devices, chosen = jax.devices, self.to_native(device)
 

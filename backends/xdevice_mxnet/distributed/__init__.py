@@ -11,8 +11,8 @@ from xdevice.distributed.contract.steps import Steps
 
 
 class MxnetProcesses(Processes):
-    """The capability of several processes, which MXNet has by the engines of other frameworks
-    only."""
+    """The capability of several processes, which MXNet has only through the engines of other
+    frameworks."""
 
     def why_no_engine(self) -> str:
         """Returns why xdevice does not use MXNet's own key-value store as an engine."""

@@ -31,8 +31,8 @@ def _family(cls: type) -> list[type]:
 
 
 def _size(x: Any) -> int:
-    """Returns the bytes of an array. A sparse one counts with its zeros, because it is read as
-    a dense array."""
+    """Returns the bytes of an array. A sparse array counts with its zeros, because it is
+    read as a dense array."""
     # not by `size`, which a sparse array lacks
     # in MXNet's older semantics a 0 in a shape would mean that the size is not known
     with mx.util.np_shape(True):

@@ -22,12 +22,12 @@ class NumpyPrefetch(Prefetch):
     """Batches that are copied, because the owner of the source may overwrite it."""
 
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Returns a copy of an array."""
+        """Returns a copy of an array. `device` is ignored, because NumPy has only the CPU."""
         return np.array(x, copy=True, subok=True)
 
 
 class NumpyTransfers(Transfers):
-    """Reports of transfers, of which there are none."""
+    """Reports no transfers, because NumPy has none."""
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         """Returns a block in which nothing is reported."""

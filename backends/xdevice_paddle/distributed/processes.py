@@ -137,7 +137,7 @@ class PaddleEngine(Engine):
         return [_from_bytes(item, x) for item in received]
 
     def send(self, x: paddle.Tensor, to: int) -> None:
-        """Sends `x` to the rank `to`, which has to call `recv` for it."""
+        """Sends `x` to the rank `to`, which must call `recv` at the same time."""
         pair = self._pair(self.rank, to)
         with _as_trainer(self.rank):
             dist.send(_bytes(x), dst=to, group=pair)
@@ -164,8 +164,8 @@ class PaddleEngine(Engine):
     # the groups
 
     def _new_group(self, number: int, ranks: Sequence[int]) -> Members:
-        """Returns a new Paddle group of these ranks, to which this rank belongs. All of them
-        have to call this, with the same number, which no other group of the process has."""
+        """Returns a new Paddle group of `ranks`, to which this rank belongs. All these ranks
+        must call this with the same `number`, which no other group of the process has."""
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
         # this rank's own rank in the new group
         rank = ranks.index(self.rank)

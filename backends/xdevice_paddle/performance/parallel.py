@@ -83,6 +83,7 @@ class _InTurn:
         """Returns a function that calls `plain`, in one thread at a time."""
 
         def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
+            """Replaces Paddle's function, and returns its result."""
             with self._turn:
                 return plain(*args, **kwargs)
 

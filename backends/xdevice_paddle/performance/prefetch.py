@@ -120,8 +120,8 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
         _shut_down(self)
 
     def _thread_loop(self, place: Any) -> None:
-        """Replaces Paddle's method, which its thread runs: keeps the exception, and then lets
-        the loop raise."""
+        """Replaces Paddle's method, which the loader's thread runs: keeps the exception, and
+        then makes the loop raise it."""
         try:
             _thread_loop(self, place)
         # otherwise the thread would print it
@@ -132,7 +132,8 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
                 _exit(self)
 
     def _exit_thread_unexpectedly(self) -> None:
-        """Replaces Paddle's method, which its thread calls before it raises the exception."""
+        """Replaces Paddle's method, which the loader's thread calls before it raises the
+        exception: only notes the call, and lets `_thread_loop` call Paddle's method later."""
         # Paddle's own method makes the loop raise at once, so `_thread_loop` calls that when it
         # has the exception
         self._is_broken = True

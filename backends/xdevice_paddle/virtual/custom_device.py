@@ -41,8 +41,8 @@ _MOST: Final = 16
 """The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
 (3.3.1)."""
 _ALIGNMENT: Final = 256
-"""The alignment of a virtual GPU's memory in bytes. Paddle gets it as the smallest block,
-too."""
+"""The alignment of a virtual GPU's memory in bytes. Paddle gets this number as the
+size of the smallest block, too."""
 
 
 def register(n: int, kind: str) -> str | None:

@@ -47,7 +47,8 @@ def why_not() -> str | None:
 
 class Page:
     """One page of memory with new functions. It is never freed, because Paddle calls the
-    functions until the process ends. Raises `OSError` if there is no memory for it."""
+    functions until the process ends. Raises `OSError` if the system has no memory for the
+    page."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -152,7 +153,8 @@ class Page:
         return _load(_RAX, target) + _CALL_RAX
 
     def _page(self) -> int:
-        """Returns the address of a new page of memory. Raises `OSError` if there is none."""
+        """Returns the address of a new page of memory. Raises `OSError` if the system has none
+        left."""
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address: int = self._libc.mmap(
             None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0

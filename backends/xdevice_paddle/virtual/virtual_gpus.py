@@ -36,7 +36,7 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
 
     def make_virtual_gpus(self, n: int) -> None:
         """Prepares Paddle for its virtual GPUs, which exist since its import, and makes its
-        operations refuse tensors of two of them."""
+        operations refuse tensors on two different virtual GPUs."""
         from . import virtual_operations
 
         private.require("virtual GPUs")

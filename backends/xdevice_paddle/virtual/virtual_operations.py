@@ -71,6 +71,7 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     operands' GPU."""
 
     def checked(*args: Any, **kwargs: Any) -> Any:
+        """Replaces Paddle's operation: checks the operands, and settles the result."""
         first = gpu_place = None
         operands = []
         # the keywords are not searched: Paddle's Python passes tensors by position, except
@@ -129,6 +130,7 @@ def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        """Replaces Paddle's function, and returns its result after the check."""
         result = call(*args, **kwargs)
         _check_all([result])
         return result
@@ -146,8 +148,8 @@ def _check_all(tensors: Iterable[Any]) -> None:
 
 
 def _settle(tensors: Iterable[Any], place: Any) -> None:
-    """Moves those of these tensors that have no elements from the CPU to `place`, Paddle's
-    object for a GPU. They stay the same objects."""
+    """Moves dense tensors without elements from the CPU to `place`, Paddle's object for a GPU.
+    The tensors stay the same objects. Other tensors are left as they are."""
     for x in _tensors(tensors):
         # `relocate` moves the memory of dense tensors only
         if x.is_dense() and not x.size and x.place.is_cpu_place():

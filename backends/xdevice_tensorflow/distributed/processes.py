@@ -142,7 +142,7 @@ class TensorflowEngine(Engine):
     # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
 
     def send(self, x: Any, to: int) -> None:
-        """Sends `x` to the rank `to`, which has to call `recv` for it."""
+        """Sends `x` to the rank `to`, which must call `recv` at the same time."""
         self._broadcast_in(x, True, self._pair(self.rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
@@ -186,9 +186,9 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
-        """Returns the result of a collective. With NCCL, whose calls return at once, waits for
-        it. The wait must be in this thread, because xdevice gives the thread up if another
-        process has died."""
+        """Returns the result of a collective. With NCCL, whose calls return at once, waits
+        until the result has been computed. The wait must be in this thread, because xdevice
+        gives the thread up if another process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return result
@@ -220,8 +220,8 @@ def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
-    """Makes the ranks of a group a TensorFlow cluster, unless they are one since an earlier
-    group. Raises `LaunchError` if TensorFlow has run on any rank before."""
+    """Makes the ranks of a group a TensorFlow cluster, unless an earlier group has done so
+    already. Raises `LaunchError` if TensorFlow has run on any rank before."""
     own_address = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [
@@ -275,7 +275,8 @@ class TensorflowProcesses(Processes):
 
     def start_engine(self, name: str, group: Group) -> Engine:
         """Returns the engine for the ranks of a group, after all of them have met. Raises
-        `LaunchError` if TensorFlow has run before."""
+        `LaunchError` if TensorFlow has run on any rank before the ranks became a cluster, and
+        `UnsupportedError` if this version of TensorFlow lacks a private name that is needed."""
         private.require("several processes")
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
         # in the cluster TensorFlow sees other GPUs, so they are counted again; the number of

@@ -1,4 +1,4 @@
-"""PyTorch's engines for several processes, and its own group of them."""
+"""PyTorch's engines for several processes, and its own process group."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ class TorchProcesses(Processes):
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
     def start_native_group(self, group: Group) -> NativeGroup:
-        """Makes PyTorch's default process group of the processes of `group`. Raises
-        `UnsupportedError` if this build of PyTorch has no engine."""
+        """Makes PyTorch's default process group from the processes of `group`, and returns the
+        functions that end it. Raises `UnsupportedError` if this build of PyTorch has no engine,
+        and `LaunchError` if the program has made a default group with other ranks, or not on
+        every rank."""
         from . import native_group
 
         # a build of PyTorch without distributed has no process groups

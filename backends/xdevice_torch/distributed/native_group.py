@@ -35,9 +35,9 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     if `native`, the device of this process, is a CUDA GPU. All ranks of `group` call it at the
     same time. Returns the functions that end it.
 
-    If the program has made a default group with the same ranks, that one is used, and the
-    returned functions leave it as it is. Raises `LaunchError` if it has made one with other
-    ranks, or not on every rank."""
+    If the program has made a default group with the same ranks, that group is used, and the
+    returned functions leave it as it is. Raises `LaunchError` if the program has made a default
+    group with other ranks, or not on every rank."""
     is_initialized = dist.is_initialized()
     own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
     # all ranks compare all answers, so that they raise together: a rank that went on would wait
@@ -63,9 +63,9 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         )
 
     def restore() -> None:
-        """Unsets the variable if it was not set before: it also decides where groups that the
-        program makes after the world listen. Until then it stays set, because each `new_group`
-        of the program reads it."""
+        """Unsets GLOO_SOCKET_IFNAME if it was not set before, because it would also decide
+        where the groups listen that the program makes after the world. Until then the variable
+        stays set, because each `new_group` of the program reads it."""
         if before is None:
             os.environ.pop(_INTERFACE, None)
 
@@ -82,14 +82,15 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         raise
 
     def close() -> None:
-        """Called on all ranks at the same time when the program has left the world without an
-        error."""
+        """Ends the default group. Called on all ranks at the same time when the program has
+        left the world without an error."""
         restore()
         if dist.is_initialized():  # the program may have destroyed it
             dist.destroy_process_group()
 
     def abort() -> None:
-        """Called instead of `close` after a failure, in any thread. Must not wait."""
+        """Aborts the default group on GPUs, if this version of PyTorch can, and does not wait
+        for that. Called instead of `close` after a failure, in any thread."""
         restore()
         # PyTorch's function supports NCCL only; gloo's connections end with the process
         if _abort is not None and is_cuda and dist.is_initialized():

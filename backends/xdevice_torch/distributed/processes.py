@@ -93,8 +93,8 @@ class TorchEngine(Engine):
         self._gloo: Any = None
         self._nccl: Any = None
         self._last: Any = None
-        """The last call that was started by `start_mean` and waited for, on a GPU only by the
-        stream."""
+        """PyTorch's object for the last mean whose function, returned by `start_mean`, was
+        called; None before. On a GPU only the stream has waited for that mean."""
         # the prefixes keep the addresses of the two groups apart in the one store
         if kind == "nccl":
             torch.cuda.set_device(native)
@@ -137,7 +137,7 @@ class TorchEngine(Engine):
         return [_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        """Returns this rank's part, along the first axis, of what `all_reduce` would return.
+        """Returns this rank's part, along the first axis, of the result of `all_reduce`.
         The length of that axis is a multiple of the number of ranks."""
         buffer = self._buffer(x)
         parts = [part.contiguous() for part in buffer.chunk(self.size)]
@@ -244,10 +244,10 @@ class TorchEngine(Engine):
     def _wait(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
     ) -> None:
-        """Calls `call` with the process group that `buffer` needs, NCCL's or gloo's, which
-        starts a collective, and waits until it has ended: with `in_steps` in short steps,
-        between which the core checks the other ranks, otherwise without a break, in a thread
-        that may be left behind."""
+        """Starts a collective by `call`, which gets the process group for `buffer` (NCCL's if
+        `buffer` is on a GPU, otherwise gloo's), and waits until the collective has ended. With
+        `in_steps`, waits in short steps, between which the core checks the other ranks;
+        otherwise without a break, in a thread that may be left behind."""
         if buffer.is_cuda:
             self._wait_on_gpu(buffer, call, in_steps)
             return
@@ -261,7 +261,7 @@ class TorchEngine(Engine):
     def _wait_on_gpu(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool
     ) -> None:
-        """Does what `_wait` does, for a buffer on a GPU."""
+        """Does the work of `_wait` for a buffer on a GPU."""
         with torch.cuda.device(buffer.device):
             call(self._nccl).wait()  # only the stream waits; the host does below
             stream = torch.cuda.current_stream()
@@ -294,7 +294,7 @@ class TorchEngine(Engine):
         return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
     def _here(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns `x`, or a copy of it on the host if it is on a GPU and there is no NCCL."""
+        """Returns `x`; if `x` is on a GPU and the engine is not NCCL, a copy on the host."""
         return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
 
 
@@ -370,8 +370,8 @@ def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
 
 def store_of(group: Group) -> Any:
     """Returns PyTorch's key-value store in which the ranks of `group` find each other's
-    addresses. Rank 0 serves it, at a free port of its own address, and tells the others. All
-    ranks call this at the same time."""
+    addresses. Rank 0 serves the store at a free port of its own address, and sends the
+    address to the other ranks. All ranks call this at the same time."""
     sock = None
     if group.rank == 0:
         # only IPv6 addresses have colons

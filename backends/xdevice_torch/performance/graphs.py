@@ -136,8 +136,8 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and
-    two graphs with the same one could not run at the same time
+    """Gives a graph its own cuBLAS workspace inside the block: cuBLAS has one per thread and
+    stream, and two graphs with the same workspace could not run at the same time
     (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:
@@ -165,17 +165,17 @@ class OnlyOn(Mode):
     device other than `place`, the graph's, or creates a tensor on another device without
     reading any.
 
-    An operation on the graph's device may make tensors on another one, and later operations may
-    read these: attention keeps its seed on the CPU.
+    An operation on the graph's device may make tensors on another device, and later operations
+    may read those tensors: attention keeps its seed on the CPU.
     """
 
     def __init__(self, place: torch.device) -> None:
         super().__init__()
         self._place = place
         self._allowed: dict[Any, Any] = {}
-        """The memory on other devices that operations of the task itself have made: later ones
-        may read it. The values keep it alive, because the key of memory that is freed may be
-        used again."""
+        """The memory on other devices that operations of the task itself have made, and that
+        later operations may read. The values keep it alive, because the key of memory that is
+        freed may be used again."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None

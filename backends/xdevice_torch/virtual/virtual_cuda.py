@@ -85,7 +85,8 @@ class _Cuda(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls a function of PyTorch with the virtual GPU in the place of "cuda"."""
+        """Calls a function of PyTorch with the virtual GPU in the place of "cuda", and returns
+        its result. `x.cuda(...)` becomes `x.to(device)`, without its other arguments."""
         # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes
         # `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:

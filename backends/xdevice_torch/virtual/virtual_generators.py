@@ -52,7 +52,7 @@ def class_for(own: Any, name: str) -> Any:
             return bool(super().__instancecheck__(value))
 
     class Generator(own, metaclass=Kind):  # type: ignore[misc]
-        """A generator of a virtual GPU, which draws with the algorithm of the host's."""
+        """A generator of a virtual GPU. It draws by the algorithm of the host's generator."""
 
         def __new__(cls, place: torch.device) -> Any:
             """Makes a generator of the host, and notes its address as that of a virtual GPU's

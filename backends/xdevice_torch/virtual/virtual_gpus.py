@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 NAME = operations.NAME
 _FREE = "privateuseone"
-"""PyTorch's name for the device type that it reserves for others, as long as nobody has renamed
-it."""
+"""PyTorch's name for the device type that it reserves for other people's devices, until
+somebody renames that type."""
 
 _setup = private["torch.utils.backend_registration._setup_privateuseone_for_python_backend"]
 _swap_contents = private["torch._C._swap_tensor_impl"]
@@ -116,6 +116,7 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
     because autograd has no thread for a virtual GPU other than `vgpu:0`."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        """Replaces PyTorch's function, and returns its result."""
         with torch.autograd.set_multithreading_enabled(False):
             return run_backward(*args, **kwargs)
 
@@ -128,6 +129,7 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     device written in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        """Returns a function that does the work of `graph`: compiled, or `graph` itself."""
         # a graph without tensors as inputs may still make some on a virtual GPU
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
         if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
@@ -217,9 +219,9 @@ class _Module:
         return operations.is_in_bad_fork()
 
     def _index(self, device: Any) -> int:
-        """Returns the index of a device: an index, a `torch.device` or its name. For None or a
-        device without an index it is that of the current device. Raises RuntimeError if no
-        virtual GPU has the index."""
+        """Returns the index of `device`, which is an index, a `torch.device` or its name. For
+        None or a device without an index, returns the index of this thread's current device.
+        Raises RuntimeError if no virtual GPU has the index."""
         index = (
             device if device is None or isinstance(device, int) else torch.device(device).index
         )
@@ -233,9 +235,9 @@ class _Module:
 
 
 def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
-    """Returns replacements for the private functions that `torch.accelerator` calls, by the
-    ends of their names. PyTorch's own would ask the device guard or an allocator of the device,
-    and fail or crash."""
+    """Returns replacements for the private functions that `torch.accelerator` calls. The keys
+    are the functions' names without the prefix "_accelerator_". PyTorch's own functions would
+    ask the device guard or an allocator of the device, and fail or crash."""
 
     def exchange(index: int) -> int:
         """Makes a device the current one of this thread, and returns the index of the one
@@ -495,8 +497,8 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
-"""For each place in PyTorch, an owner and the name of its attribute: a function that makes the
-replacement of PyTorch's own value."""
+"""Maps each replaced place in PyTorch, an owner and the name of its attribute, to a function
+that takes PyTorch's own value and returns the replacement."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):

@@ -135,13 +135,14 @@ def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> tor
 
 _STRIDED = torch.strided
 _storage_at = private["torch._C._construct_storage_from_data_pointer"]
-"""Returns a storage of a device in memory that exists, given its address, the device and its
-bytes. The storage does not keep the memory alive."""
+"""Returns a storage of a device in existing memory, given the address of the memory, the
+device and the number of bytes. The storage does not keep the memory alive."""
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
-    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the
-    host."""
+    """Returns a storage on `device`, a virtual GPU, that shares the memory of `memory`, a
+    storage on the host, and keeps it alive. Raises RuntimeError in a forked child that cannot
+    use virtual GPUs, and `torch.OutOfMemoryError` if the GPU has too little memory."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
@@ -208,8 +209,10 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for
-    storages that C++ has made, as in `torch.load`, which have no attribute `host`."""
+    """Returns a uint8 tensor on the host with the bytes of `storage`, a storage on a virtual
+    GPU that has no attribute `host` because C++ has made it, as in `torch.load`. The tensor
+    shares the memory of `storage`, but does not keep it alive. Raises `UnsupportedError` if
+    `storage` should have bytes, but has no memory."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage on {storage.device} that was made in C++ does not have memory; make the tensor on the CPU, "
@@ -221,7 +224,8 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Returns a new empty tensor of this dtype on this device, and adds it to `_templates`.
-    Raises an error if the device lacks the dtype."""
+    Raises `UnsupportedError` for a quantized dtype, and an error if the device lacks the
+    dtype."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
@@ -583,6 +587,7 @@ def _refusing(kind: str) -> Callable[..., Any]:
     kind."""
 
     def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Raises `UnsupportedError` for the operation `op`."""
         raise _unsupported(kind)
 
     return refuse
@@ -700,8 +705,8 @@ def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = N
 
 
 _set_view = _aten.as_strided.default.redispatch
-"""Calls the kernel of `as_strided` under a key, that of the host here, past the kernel of
-virtual GPUs."""
+"""Calls the kernel of `as_strided` that is registered under a given key: here the host's
+kernel, instead of that of virtual GPUs."""
 
 
 def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
@@ -717,12 +722,12 @@ def _view(x: torch.Tensor, size: Any) -> Any:
 
 
 _set_shape = _aten.view.default.redispatch
-"""Calls the kernel of `view` under a key, that of the host here, past the kernel of virtual
-GPUs."""
+"""Calls the kernel of `view` that is registered under a given key: here the host's kernel,
+instead of that of virtual GPUs."""
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """The kernel of `pin_memory` for tensors on virtual GPUs."""
+    """The kernel of `pin_memory` for tensors on virtual GPUs: always raises RuntimeError."""
     raise _not_pinned()
 
 
@@ -765,8 +770,8 @@ def _ctc_loss(
     target_lengths: torch.Tensor,
     *settings: Any,
 ) -> Any:
-    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise
-    PyTorch would divide by tensors of lengths, which are on the host."""
+    """Returns the CTC loss, computed with the lengths as ints, as PyTorch does on CUDA.
+    Otherwise PyTorch would divide by tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(
         scores, targets, lengths.tolist(), target_lengths.tolist(), *settings

@@ -77,11 +77,12 @@ class NativeGroup(NamedTuple):
 
 
 class Engine(ABC):
-    """Moves tensors of one framework between the processes of a group. An argument `x` is such a tensor."""
+    """Moves tensors of one framework between the processes of a group. Arguments `x` are
+    tensors of that framework."""
 
     def __init__(self, name: str, group: Group) -> None:
         self.name = name
-        """The framework and what it uses: "torch:gloo"."""
+        """The names of the framework and of the library that it uses: "torch:gloo"."""
         self.rank, self.size = group.rank, group.size
 
     in_steps: frozenset[str] = frozenset()
@@ -202,8 +203,8 @@ class Processes(Primitives):
     def start_native_group(self, group: Group) -> NativeGroup:
         """Makes the framework's own group of these processes, so that the framework's other
         functions for several processes work. All processes call it at the same time, like
-        `start_engine`. A process can have only one such group. If the program has made one with
-        the same ranks, that one is kept as it is, and the program must end it."""
+        `start_engine`. A process can have only one such group. If the program has made this
+        group with the same ranks, it is kept as it is, and the program must end it."""
         raise self.unsupported(
             "a process group for its own functions", "use the methods of the world"
         )

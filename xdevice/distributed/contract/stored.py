@@ -37,18 +37,20 @@ class GradientWatch:
             self._listeners[id(variable)] = i, ready
 
         def end() -> None:
+            """Ends the watching of these variables. Their hooks stay."""
             for variable in variables:
                 self._listeners.pop(id(variable), None)
 
         return end
 
     def _hook(self, variable: Any) -> None:
-        """Adds the one hook of a variable, which calls the function that watches the variable,
-        if there is one."""
+        """Adds a hook to a variable. While the variable is watched, the hook calls the function
+        that was passed to `watch`."""
         # weak, because the variable holds the hook, and each would keep the other alive
         key, alive = id(variable), weakref.ref(variable)
 
         def on_gradient() -> None:
+            """Passes the variable's gradient on to its listener, if it has one."""
             listener, parameter = self._listeners.get(key), alive()
             if listener is not None and parameter is not None:
                 listener[1](listener[0], parameter.grad)

@@ -40,10 +40,10 @@ class Hooks(Patches):
     """The hooks of one backend for one block: `with Hooks(backend, report, size) as hooks: hooks.reads(...)`.
 
     `report` is called with a record of each transfer. `size` returns the bytes of a tensor.
-    `place` returns its device, or None if reading the tensor is not a transfer; the default is
-    `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of the block
-    that set it first, so all blocks must pass the same `report`. Names that this version of a
-    framework does not have are skipped.
+    `place` returns a tensor's device, or None if reading the tensor is not a transfer; the
+    default is `backend.device_of`. Overlapping blocks share a hook, which calls the `report` of
+    the block that set it first, so all blocks must pass the same `report`. Names that
+    this version of a framework does not have are skipped.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Hooks(Patches):
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
         """Sets hooks on methods and properties of `owner`, such as "item", by which the host
-        reads the tensor that they are called on. Records name the read `how`, or like the
-        method if that is left out. A read by a method whose name begins with an underscore,
-        such as `__float__`, counts as implicit."""
+        reads the tensor that they are called on. Records name the read `how`, or, if that is
+        left out, by the name of the method. A read by a method whose name begins with
+        an underscore, such as `__float__`, counts as implicit."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
             # pickling and `copy.copy` call the same method
@@ -89,10 +89,11 @@ class Hooks(Patches):
         """Sets a hook on the function `name` of `owner`, which explicitly moves its positional
         argument with the number `at` to another device. `target` is called with the function's
         arguments and returns that device, or None if the call moves nothing. Records name the
-        move `how`, or like the function if that is left out."""
+        move `how`, or, if that is left out, by the name of the function."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+            """Returns the record of a call of the function; None if the call moves nothing."""
             # a call with too few arguments moves nothing: the framework raises its own error
             return (
                 self.move(label, args[at], target(*args, **kwargs), explicit=True)
@@ -135,7 +136,7 @@ class Hooks(Patches):
         self, how: str, x: Any, target: Device | None, *, explicit: bool = False
     ) -> Transfer | None:
         """Returns a record of a move of `x` to the device `target`. Returns None if `x` is not
-        a tensor, if it is on that device already, or if `target` is None."""
+        a tensor on one device, if it is on `target` already, or if `target` is None."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -177,8 +178,8 @@ class Hooks(Patches):
     def _read_first(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
-        """Describes a call of a method that reads its tensor: returns a record, or None if it
-        is not a transfer."""
+        """Describes a call of a method that reads its tensor: returns a record, or None if the
+        read is not a transfer."""
         return self.read(how, args[0], explicit=explicit)
 
     def _source(self, x: Any) -> Device | None:
@@ -212,6 +213,7 @@ class Hooks(Patches):
             return
 
         def make(original: Any) -> Any:
+            """Returns the replacement of `original`, a function or a property."""
             # such as JAX's `_value`
             if isinstance(original, property):
                 return property(
@@ -225,13 +227,14 @@ class Hooks(Patches):
         self.replace(owner, name, make)
 
     def _hook(self, original: Any, describe: Describe) -> Any:
-        """Returns the function that replaces `original`: in a thread or task that listens, it
-        reports the transfer, and then calls `original`. An error that `report` raises prevents
-        the call."""
+        """Returns the function that replaces `original`. In a thread or task that listens, the
+        function reports the transfer before it calls `original`; elsewhere it only calls
+        `original`. An error that `report` raises prevents the call."""
         report = self._report
 
         @wraps(original)
         def hook(*args: Any, **kwargs: Any) -> Any:
+            """Replaces `original`: reports the transfer, and then calls `original`."""
             if not listening.get():
                 return original(*args, **kwargs)
             # what `describe` does with the tensor must not count as a transfer

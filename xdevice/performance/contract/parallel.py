@@ -26,8 +26,9 @@ class Parallel(Primitives):
     thread. If the framework allows only one thread at a time, they hold a lock."""
 
     scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `scope` decides where its own thread creates tensors ("thread"), or also where
-    the threads do that are in no scope themselves ("process")."""
+    """How far `scope` reaches: "thread" if it decides only where its own thread creates
+    tensors, and "process" if it decides that also for threads that are in no scope
+    themselves."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the state of the calling thread (device scope, gradient mode, autocast,

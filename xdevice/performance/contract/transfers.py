@@ -21,15 +21,15 @@ class Transfer(NamedTuple):
     backend: str
     kind: Literal["read", "move"]
     how: str
-    """The name of the call that makes it: "item", "numpy", "print", "to_device", ..."""
+    """The name of the call that makes the transfer, such as "item", "print" or "to_device"."""
     source: Device
     destination: Device
     nbytes: int
     physical: bool
     """False for a read on the CPU, where nothing is moved; on a GPU the same read would be a copy."""
     explicit: bool = False
-    """Whether the program made it by a call whose name says so: `to_device`, `to_numpy`,
-    `item`, `x.to(...)`, `x.cpu()`. False for a side effect: `float(x)`, `if x`,
+    """Whether the program made the transfer by a call whose name says so: `to_device`,
+    `to_numpy`, `item`, `x.to(...)`, `x.cpu()`. False for a side effect: `float(x)`, `if x`,
     `np.asarray(x)`, `print(x)`, an operation that copies its operands."""
     file: str = ""
     line: int = 0

@@ -23,8 +23,8 @@ LACKS: Final = {
     "no_x64": (*_WIDE_FLOATS, "int64", "uint64"),
     "no_float8": SHORT_FLOATS,
 }
-"""The dtypes that a device lacks, by the word that describes it. complex128 goes with float64,
-because a complex128 number consists of two float64 numbers."""
+"""The dtypes that a device lacks, by the word that describes the device. complex128 goes with
+float64, because a complex128 number consists of two float64 numbers."""
 
 SETS: Final = {
     # Apple's GPUs: no float64 (https://github.com/pytorch/pytorch/issues/122602), and no 8-bit
@@ -36,8 +36,8 @@ SETS: Final = {
     # chip of TPU v5e has 16 GB (https://docs.cloud.google.com/tpu/docs/v5e)
     "tpu": "no_float64,float32_default,memory=16GB",
 }
-"""Kinds of hardware, each with the words that describe it. A kind may be written in the place
-of its words."""
+"""Kinds of hardware, each with the words that describe it. A kind may be written in place of
+its words."""
 
 _UNITS: Final = {
     "KB": 10**3,

@@ -72,7 +72,7 @@ class Ledger:
 
     def see(self, index: int, allocated: int) -> None:
         """Sets the bytes that are allocated on a GPU now, for an adapter that adds them up
-        itself. Raises the framework's error if the GPU has fewer."""
+        itself. Raises the framework's error if the memory of the GPU is smaller."""
         with self._lock:
             self._set(index, allocated, allocated - self._allocated[index])
 
@@ -103,7 +103,8 @@ class Ledger:
         self._peaks[index] = max(self._peaks[index], allocated)
 
     def _settle(self) -> None:
-        """Subtracts what finalizers have noted as free. Callers have the lock."""
+        """Subtracts the bytes that finalizers have noted as free. The caller must hold the
+        lock."""
         # before the other queue, because `_forget` adds to that
         while self._dropped:
             self._forget(self._dropped.popleft())

@@ -28,6 +28,7 @@ class LimitedGpus(Primitives):
     """Counts the memory, if the framework itself does not."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
+        """Keeps the characters, one for each virtual GPU, and applies their limits."""
         self.characters = characters
         # second, because the adapter's `limit` reads the characters
         self.limit()
