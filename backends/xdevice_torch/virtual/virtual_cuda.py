@@ -86,17 +86,18 @@ class _Cuda(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Calls a function of PyTorch with the virtual GPU in the place of "cuda", and returns
-        its result. `x.cuda(...)` becomes `x.to(device)`, without its other arguments."""
+        its result. `x.cuda(...)` becomes `x.to(device, ...)`."""
         # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes
         # `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:
+            named = {
+                **(kwargs or {}),
+                **dict(zip(("device", "non_blocking"), args[1:], strict=False)),
+            }
             # `Module.cuda` passes None for the device
-            place = args[1] if len(args) > 1 else (kwargs or {}).get("device")
-            function, args, kwargs = (
-                torch.Tensor.to,
-                (args[0], self._device if place is None else place),
-                {},
-            )
+            if named.get("device") is None:
+                named["device"] = self._device
+            function, args, kwargs = torch.Tensor.to, args[:1], named
         named = {name: self.resolved(value) for name, value in (kwargs or {}).items()}
         # frame 1 is that of the code that calls PyTorch: a test, which may have a default
         # device, or the library under test, which may not

@@ -57,6 +57,8 @@ def test_it(device, function):
     assert torch.empty(1, device="cuda:0").device == x.cuda(0).device == torch.device("cuda:0")
     moved = (torch.nn.Linear(1, 1).cuda().weight, x.cuda(None), x.cuda(device=None))
     assert {y.device for y in moved} == {x.cuda().device}
+    image = torch.ones(2, 3, 4, 5).cuda(None, True, memory_format=torch.channels_last)
+    assert image.stride() == (60, 1, 15, 3)
     with torch.cuda.device(torch.cuda.current_device()):
         assert torch.cuda.max_memory_allocated(torch.cuda.device_count() - 1) >= 0
 """
