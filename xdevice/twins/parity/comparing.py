@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LISTED: Final = 20
 """How many lines a message lists at most, such as parameters without a counterpart, or settings."""
 _LONGEST: Final = 1100
-"""How many characters these lines may have together."""
+"""How many characters the listed lines may have together at most."""
 # the advice if the layers of two models could not be paired
 _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state pair them: "
@@ -73,13 +73,13 @@ def assert_parity(
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models, functions or pairs `(apply, parameters)`: their
             outputs are compared. Models run in evaluation mode.
-        names: with `inputs`, a dict from layers of `actual`, or names that it gives to `log`, to those of `expected`.
+        names: with `inputs`, a dict that maps layers or logged names of `actual` to those of `expected`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
         ParityError: the values differ. Its text names the leaf, the worst element and the error, or the first layer
             that differs; it is an `AssertionError`, and its `comparison` is what `compare` returns.
-        ArgumentError: a tolerance is not a number of 0 or more. DTypeError: a dtype has no tolerances.
+        ArgumentError: a tolerance is not a number of 0 or more, or arguments do not fit. DTypeError: no tolerances.
         UnsupportedError: a symbolic tensor. NotBuiltError: a model has no variables yet.
 
     Example:
@@ -195,8 +195,8 @@ def _of_outputs(
 
 
 def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
-    """The `Comparison` of two models of which one returns more tensors than the other. Its text lists the tensors of
-    both, those that agree, and a call of `assert_parity` that compares one tensor of each."""
+    """The `Comparison` of two models that return different numbers of tensors. Its text lists the tensors of both
+    models, the pairs that agree, and a call of `assert_parity` that compares one tensor of each."""
     ours, theirs = outputs.actual, outputs.expected
     # every output with every other: one model may return a tuple, and the other a dict in another
     # order
@@ -236,8 +236,8 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
 def _with_settings(
     comparison: Comparison, settings: list[str], different: list[str]
 ) -> Comparison:
-    """The comparison with the lines about settings in its field `settings`. If some settings differ (`different`), its
-    text begins with these, followed by those that could not be compared."""
+    """The comparison with the lines about settings in its field `settings`. If some settings differ, its text begins
+    with the lines about them (`different`), followed by those about settings that could not be compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
     rest = [line for line in settings if line not in different]
@@ -316,7 +316,7 @@ def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
 
 
 def _listed(lines: list[str]) -> str:
-    """The first lines, each indented on a new line, as many as fit into a message, and how many more there are."""
+    """As many of the first lines as fit into a message, each indented on a new line, then how many more there are."""
     texts = [f"\n  {line}" for line in lines]
     # how many texts end within the limit, if they are written one after the other
     fitting = sum(end <= _LONGEST for end in accumulate(map(len, texts)))

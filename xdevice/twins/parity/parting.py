@@ -151,7 +151,8 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
 
 
 def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:
-    """The first layer of a run whose output is not right, by its path and class; "" if all are right."""
+    """The path and class of the first layer whose output is not right; "" if all are right. `limit` is the largest
+    error that counts as rounding."""
     assert run.log is not None
     layers = (call for call in run.trace.calls if call.type != RECORD and call.outputs)
     for call in layers:

@@ -50,8 +50,9 @@ class TracedCall(NamedTuple):
     """Whether the model takes images with their channels last; None if that is not known."""
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
-        """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients". Without `layer` they are those of
-        the model, and with it, a place in `calls`, those of that call. A gradient that never came is None."""
+        """Reads the arrays of one kind, `name` ("inputs", "outputs" or "gradients"), and returns them. Without `layer`
+        they are the arrays of the model; with `layer`, a place in `calls`, those of that call of a layer. A gradient
+        that never came is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
             leaf.value

@@ -59,7 +59,7 @@ class _OpenCall(NamedTuple):
     outputs: tuple[Any, ...] = ()
     """Copies of the tensors that it returned."""
     trace: Trace | None = None
-    """None until the call has returned."""
+    """The calls of the model's layers during this call; None until it has returned."""
 
 
 class _TracedModel:
@@ -72,11 +72,12 @@ class _TracedModel:
         self.count = 0
         """How many calls there have been, traced or not."""
         self.shapes: dict[Any, int] = {}
-        """How many of them had inputs of these shapes."""
+        """Maps the shapes of inputs to the number of calls with such inputs."""
         self.refusal = ""
         """Why the model cannot be traced; empty if it can."""
         self.open: dict[int, _OpenCall] = {}
-        """The last traced call by each thread, until it is written."""
+        """The last traced call of each thread, by the thread's id, until the call is
+        written."""
 
 
 class Tracer:
