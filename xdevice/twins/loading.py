@@ -37,12 +37,13 @@ def load(
         device, backend: the device and framework of the tensors; the defaults are those of `xdevice.tensor`.
         into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
             first tensor is written. A Keras optimizer must be built. Tensors by name are written into one model.
-        strict: for tensors by name, whether every variable must be given, and the `unmapped` of a `State` be empty.
+        strict: for tensors by name, whether each variable needs a tensor and the `unmapped` of a `State` must be empty.
 
     Raises:
-        MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
+        MissingFileError: there is no file. FilePathError: it is unreadable. FileFormatError: it is damaged or
+            unsupported.
         ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
-        StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
+        StateError: `into` has different names, shapes or dtypes, is on meta, or came with `device` or `backend`.
         UnsupportedError: `into` cannot be written. ArgumentError: `source` is not a path, or has no `into`.
 
     Example:

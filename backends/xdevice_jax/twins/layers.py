@@ -270,7 +270,8 @@ class JaxLayers(Layers):
         return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values into a module by name. Raises `UnsupportedError` for a linen module with frozen variables."""
+        """Writes values into the variables of a module that have their names; other names are ignored. Raises
+        `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind the module to flax.core.unfreeze(variables)"
@@ -281,7 +282,7 @@ class JaxLayers(Layers):
                 one.write(values[one.name])
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Lists the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
+        """Returns the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
         if not self.has_layers(model):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects",

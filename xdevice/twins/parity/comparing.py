@@ -77,10 +77,10 @@ def assert_parity(
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
-        ParityError: the values differ. Its text names the leaf, the worst element and the error, or the first layer
-            that differs; it is an `AssertionError`, and its `comparison` is what `compare` returns.
-        ArgumentError: a tolerance is not a number of 0 or more, or arguments do not fit. DTypeError: no tolerances.
-        UnsupportedError: a symbolic tensor. NotBuiltError: a model has no variables yet.
+        ParityError: the values differ. It is an `AssertionError`; its `comparison` is what `compare` returns.
+        ArgumentError: a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
+        NotATensorError: with `inputs`, a value is no model or function. ContainerError: a container cannot be walked.
+        DTypeError: a dtype has no tolerances. UnsupportedError: a symbolic tensor. NotBuiltError: a model is not built.
 
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
@@ -117,7 +117,8 @@ def compare(
     The arguments, the tolerances and the cost are those of `assert_parity`.
 
     Raises:
-        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as in `assert_parity`. A difference raises nothing.
+        ArgumentError, NotATensorError, ContainerError, DTypeError, UnsupportedError, NotBuiltError: as in
+            `assert_parity`. A difference raises nothing.
 
     Example:
         >>> found = xdevice.parity.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))

@@ -63,8 +63,7 @@ def read(x: object) -> list[HostLeaf]:
     container's own order.
 
     Raises:
-        UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables
-            yet.
+        UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables yet.
         ContainerError: if a container contains itself, or if an object that holds tensors has a type that xdevice
             cannot walk.
     """

@@ -85,7 +85,7 @@ class _LayeredModel(NamedTuple):
         return [part for layer in self.layers for part in layer.parts]
 
     def places(self) -> dict[str, _ParameterPlace]:
-        """Maps the name of each parameter of a known layer to its `_ParameterPlace`."""
+        """Returns a dict that maps the name of each parameter of a known layer to its `_ParameterPlace`."""
         # read once: a model's variables are found by a walk over all its modules
         variables = dict(self.backend.variables(self.itself))
         return {

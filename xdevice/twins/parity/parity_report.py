@@ -176,8 +176,8 @@ class ParityReport:
         return list(dict.fromkeys(value.name for value in values))
 
     def series(self, name: str) -> dict[str, list[ComparedValue]]:
-        """Maps each backend except the reference to the comparisons of its values of this name, sorted by step; an
-        empty list if it has none."""
+        """Returns a dict that maps each backend except the reference to the comparisons of its values of this name,
+        sorted by step; an empty list if it has none."""
         return {
             row.backend: sorted(
                 (value for value in row.values if value.name == name),

@@ -22,8 +22,7 @@ VARIABLE: Final = "XDEVICE_RECORD"
 
 
 def log(name: str, value: object) -> None:
-    """Records a value under a name, to be compared with the value that the program records under it on another
-    framework.
+    """Records a value under a name, to be compared with the value that has this name on another framework.
 
     Experimental: it may change in a minor version.
 
@@ -39,8 +38,8 @@ def log(name: str, value: object) -> None:
         RecordingError: the name is empty or not a string, or the folder holds another process's recording already.
         NotATensorError: the value, or a leaf of it, is not a tensor, number, string or None.
         DTypeError: an 8-bit float, or another dtype that cannot be compared. UnsupportedError: a symbolic tensor.
-            NotBuiltError, ContainerError: as in `assert_parity`. Also any error of a pending asynchronous computation
-            of the value.
+        NotBuiltError: a model has no variables yet. ContainerError: a container cannot be walked.
+        Also any error of a pending asynchronous computation of the value.
 
     Costs 0.1 us if nothing is recorded. Otherwise it waits for the value, copies it to the host and writes it, which
     takes 0.2 ms, and more for large values.

@@ -158,10 +158,10 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
-        NotATensorError: `model` is neither. ArgumentError: the framework of a function is unknown.
+        NotATensorError: `model` is neither a model nor a function. ArgumentError: a function's framework is unclear.
         NotBuiltError: the model has no variables yet; call it once before.
-        UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
-            paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
+        UnsupportedError: a compiler hides the layers (torch.compile, TorchScript, a hybridized Gluon block,
+            paddle.jit.to_static, tf.function), or the model is a DataParallel over several devices.
 
     Costs a copy of every input and output: 1.2 to 2.6 times the CPU time of a pass without the trace.
 

@@ -92,7 +92,7 @@ def _with_arrays(value: Any) -> Any:
 # by the codes of dtypes in a file of MXNet
 _DTYPES: Final = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 _MAGIC: Final = (0xF993FAC9, 0xF993FACA)
-"""The first bytes of a dense array, without and with NumPy's shapes."""
+"""The number with which an array begins in a file, if it was saved without NumPy's shapes and with them."""
 
 
 def read_mxnet(path: str) -> Arrays:
@@ -251,8 +251,9 @@ def _name_of(group: Any, name: str) -> str:
 def _of_layer(
     variables: Any, name: str, path: str
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yields the name and the values of each variable of one layer: the path, and the name that the layer's class has
-    for it, or its number if the class is not known. `name` is the name of the layer's group in the file."""
+    """Yields the name and the values of each variable of one layer: the name is `path`, followed by the name that the
+    layer's class has for the variable, or by its number if that is not known. `name` is the name of the layer's group
+    in the file."""
     # by number, because as texts "10" would come before "2"
     keys = sorted(variables, key=int)
     own = _decoded(variables.attrs.get("name", name))
