@@ -367,7 +367,7 @@ def _refuse_missing(plan: RunPlan) -> None:
 
 def _prepare(folder: Path, overwrites: bool) -> None:
     """Makes the folder for a run. With `--overwrite` (`overwrites`), removes an earlier run from it. Raises
-    `UsageError` if the folder has anything in it otherwise, or cannot be made."""
+    `UsageError` if the folder is still not empty, or cannot be made."""
     from xdevice.twins.parity import script_runs
 
     # an empty folder counts as new

@@ -33,7 +33,7 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def show(backends: Sequence[str]) -> Iterator[Watcher]:
-    """Yields a `Watcher` that shows the progress of each run, by the names in `backends`. Without a terminal, it only
+    """Yields a `Watcher` that shows the progress of the runs with the names in `backends`. Without a terminal, it only
     writes a line when a run ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -181,7 +181,8 @@ def _of_attention(module: Any) -> dict[str, object]:
 
 
 def _of_recurrent(module: Any) -> dict[str, object]:
-    """The settings of an RNN of nnx around one cell."""
+    """The settings of an RNN of nnx around one cell. The cell's functions are stated only if they differ from
+    PyTorch's."""
     cell = module.cell
     functions = {
         "activation": (cell.activation_fn, "tanh"),

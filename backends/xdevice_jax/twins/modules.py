@@ -144,7 +144,7 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
 
 
 def _write(holder: Any, key: Any, value: Any) -> None:
-    """Writes a value into a module, list or dict."""
+    """Writes a value into a module, list or dict, under `key`: an attribute's name, an index or a key."""
     if is_equinox(holder):
         # not setattr, because a module of Equinox is frozen and refuses assignments
         object.__setattr__(holder, key, value)
@@ -254,7 +254,7 @@ class JaxModels(Models):
         return ((one.name, one.value) for one in variables(model))
 
     def move_model(self, model: Any, device: Device) -> None:
-        """Puts copies on the device in place of the arrays of a module."""
+        """Replaces each array of a module by the array moved to the device."""
         # a list, because writing replaces the values that are being walked
         for one in list(variables(model)):
             one.write(self.move(one.value, device))

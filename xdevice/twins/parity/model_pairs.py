@@ -155,8 +155,8 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
 
 
 def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """A list of one line if one of two models is in training mode and the other is not, or if only one tells its mode;
-    otherwise an empty list."""
+    """A list of one line if only one of two models (`ours` is the actual one) is in training mode, or if only one
+    states its mode; otherwise an empty list."""
     one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if one == other:
         return []
@@ -363,7 +363,8 @@ def _convert(
 
 
 def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
-    """Reads a `State`, and the model that it was converted for, under the model's names."""
+    """Reads a `State`, and the model that it was converted for, under the model's names. In the result, `actual` has
+    the tensors of the state."""
     tensors = [
         read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
     ]
@@ -404,8 +405,8 @@ class ModelOutputs(NamedTuple):
     names: Mapping[str, str]
 
     def aligned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
-        """Returns `one`, an output of the actual model, under the path of `other`, an output of the expected model, and
-        with its channels on the same axis."""
+        """Returns `one`, an output of the actual model, with the path of `other`, an output of the expected model, and
+        with its channels on the axis where `other` has them."""
         ends = self.runs[0].has_channels_last, self.runs[1].has_channels_last
         value = distances.aligned(one.value, other.value, ends)
         return one._replace(path=other.path, value=value)

@@ -85,8 +85,8 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
 
 
 def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterator[str]:
-    """Yields a line about the first of the named values that differs, or about the last one if all agree; nothing if
-    there are none."""
+    """Yields a line about the first of the named values that differs, or about the last one if all agree. Yields
+    nothing if `named` is empty."""
     limit = distances.limit([one.theirs for one in named])
     before = ""
     for one in named:

@@ -192,7 +192,8 @@ class Tracer:
         ]
 
     def _write(self, traced: _TracedModel, thread: int) -> None:
-        """Ends the last traced call of the model by a thread, if there is one, and writes it unless it raised."""
+        """Ends the last traced call of the model by a thread, if there is one, and writes it unless the call raised an
+        error."""
         opened = traced.open.pop(thread, None)
         if opened is None:
             return
@@ -249,7 +250,7 @@ def enter_supported(
     stack: ExitStack, block: Callable[[], AbstractContextManager[Any]], lacking: str
 ) -> None:
     """Enters the block that `block()` returns. If the backend does not support it, prints `lacking` and the reason to
-    standard error instead, and the script runs without: the values that it records can still be compared."""
+    standard error instead, and the script runs without the block: the values that it records can still be compared."""
     try:
         stack.enter_context(block())
     except UnsupportedError as error:

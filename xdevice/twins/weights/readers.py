@@ -96,8 +96,8 @@ _MAGIC: Final = (0xF993FAC9, 0xF993FACA)
 
 
 def read_mxnet(path: str) -> Arrays:
-    """Reads the arrays in a file of `save_parameters` or `mx.nd.save`, by name. Raises `FileFormatError` if it is
-    damaged, or its arrays are sparse or have no names."""
+    """Reads the arrays in a file of `save_parameters` or `mx.nd.save`, by name. Raises `FileFormatError` if the file is
+    damaged, or if its arrays are sparse or have no names."""
     try:
         with open(path, "rb") as file:
             # the file begins with MXNet's magic number and a reserved one
@@ -251,9 +251,9 @@ def _name_of(group: Any, name: str) -> str:
 def _of_layer(
     variables: Any, name: str, path: str
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yields the name and the values of each variable of one layer: the name is `path`, followed by the name that the
-    layer's class has for the variable, or by its number if that is not known. `name` is the name of the layer's group
-    in the file."""
+    """Yields the name and the values of each variable of one layer. The variable's name is `path`, followed by the name
+    that the layer's class has for the variable, or by its number if that is not known. `name` is the name of the
+    layer's group in the file."""
     # by number, because as texts "10" would come before "2"
     keys = sorted(variables, key=int)
     own = _decoded(variables.attrs.get("name", name))
