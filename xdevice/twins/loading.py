@@ -40,10 +40,10 @@ def load(
         strict: for tensors by name, whether each variable needs a tensor and the `unmapped` of a `State` must be empty.
 
     Raises:
-        MissingFileError: no such file. FilePathError: it is unreadable. FileFormatError: it is damaged or unsupported.
-        ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
-        StateError: `into` has different names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError: `into` cannot be written. ArgumentError: `source` is not a path, or has no `into`.
+        MissingFileError, FilePathError, FileFormatError: if the file is missing, is unreadable, or has a wrong format.
+        ShapeError, DTypeError: if the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
+        StateError: if `into` has different names, shapes or dtypes, is on meta, or came with `device` or `backend`.
+        UnsupportedError: if `into` cannot be written. ArgumentError: if `source` is not a path, or has no `into`.
 
     Example:
         >>> import os, tempfile

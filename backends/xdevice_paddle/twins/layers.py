@@ -132,7 +132,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
-    """Returns the setting `layouts.AXIS` of each norm layer that may work over another axis than that of the channels,
+    """Returns the setting `layouts.AXIS` of each norm layer that may work over an axis other than that of the channels,
     by the `id` of the layer. A norm is left out if its axis is the one on which all convolutions of the model have
     their channels, or, in a model without convolutions, if it is the second axis."""
     every = model.sublayers(include_self=True)

@@ -228,8 +228,9 @@ class PaddleOptimizers(Optimizers):
                 accumulators[kind][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads an optimizer. Each tensor of its state is named by the number of its parameter, see the top of this
-        file."""
+        """Reads the formula and the settings of an optimizer. Each tensor of its state is named by the index of its
+        parameter, see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`, and as
+        `_settings` does."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         groups = [
             group for group in states.parameter_list(optimizer) if isinstance(group, dict)

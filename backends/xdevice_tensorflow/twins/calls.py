@@ -48,9 +48,9 @@ _leaves: Final[list[Any]] = []
 
 
 def _with_gradients_of_layers(original: Any) -> Any:
-    """Returns the function that replaces `GradientTape.gradient` (`original`). It does two more things: it also
-    computes the gradients of the outputs in `_followed` and calls the functions there, and it passes the gradients of
-    the program's sources to the functions in `_leaves`."""
+    """Returns the function that replaces `GradientTape.gradient` (`original`). It does two more things: it computes the
+    gradients of the outputs in `_followed` and calls the functions there, and it passes the gradients of the program's
+    sources to the functions in `_leaves`."""
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:

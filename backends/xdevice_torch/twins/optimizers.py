@@ -170,7 +170,8 @@ class TorchOptimizers(Optimizers):
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads an optimizer. Each tensor of its state is named as in `state_dict()`, see the top of this file."""
+        """Reads the formula and the settings of an optimizer. Each tensor of its state is named as in `state_dict()`,
+        see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         parameters: list[terms.Parameter] = []
         for group in optimizer.param_groups:

@@ -77,10 +77,10 @@ def assert_parity(
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
-        ParityError: the values differ. It is an `AssertionError`; its `comparison` is what `compare` returns.
-        ArgumentError: a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
-        NotATensorError: with `inputs`, a value is no model or function. ContainerError: a container cannot be walked.
-        DTypeError: a dtype has no tolerances. UnsupportedError: a symbolic tensor. NotBuiltError: a model is not built.
+        ParityError: if the values differ. It is an `AssertionError`; its `comparison` is what `compare` returns.
+        ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
+        NotATensorError: if with `inputs` a value is no model or function. NotBuiltError: if a model is not built.
+        DTypeError, UnsupportedError: if a tensor's dtype has no tolerances, or a tensor is symbolic. ContainerError: as in `log`.
 
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
@@ -250,7 +250,8 @@ def compare_leaves(
     actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness
 ) -> Comparison:
     """Compares two values whose leaves are on the host already, such as those of two recordings. Returns the
-    `Comparison` of the leaf that is furthest off."""
+    `Comparison` of the leaf that is furthest off, or, if structures, shapes or other properties differ, of the first
+    such difference."""
     # the batch counts that only PyTorch keeps are left out, and the text says so
     counters = structures.counters_of_one(actual, expected)
     if counters:

@@ -33,8 +33,9 @@ _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 def compare_elements(
     actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
 ) -> Comparison:
-    """Compares two leaves of one shape. Returns a `Comparison` that describes the element that is furthest off.
-    `noise` is the error that rounding alone makes in them; None if it was not measured."""
+    """Compares two leaves of one shape. Returns a `Comparison` that describes the element that is furthest off. `noise`
+    is the error that rounding alone makes in them; None if it was not measured. Raises `DTypeError` for a dtype without
+    a tolerance."""
     if not expected.is_number:
         return _compare_objects(actual, expected)
     # flat, because the shapes agree already and one number then names an element

@@ -443,8 +443,9 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them.
 
     Raises:
-        NotATensorError: an argument is neither a model nor a function, or `inputs` holds no tensors.
-        UnsupportedError: a framework whose layers cannot be traced.
+        NotATensorError: if an argument is neither a model nor a function, or if `inputs` holds anything but tensors.
+        ArgumentError: if a function's framework is unclear, or if a model fails on `inputs`.
+        DTypeError, UnsupportedError: if a backend lacks the dtype of an input, or cannot call its models with `inputs`.
     """
     runs = model_runs.run_both(actual, expected, inputs)
     # numbers and None, which a model may return too, are not compared

@@ -47,7 +47,8 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     `reference`, with its further runs, `variants` (see the top of this file).
 
     Raises:
-        RecordingError: a run recorded other names, steps, leaves or shapes than the reference, or drew other numbers.
+        RecordingError: if a run recorded other names, steps, leaves or shapes than the reference, or if it drew
+            other random numbers.
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
     worst_shares: dict[tuple[str, str], float] = {}

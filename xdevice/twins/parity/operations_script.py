@@ -41,7 +41,7 @@ def read(folder: Path) -> Log | None:
     """Reads the operations that a backend's process has saved in its folder. Returns None if there are none.
 
     Raises:
-        RecordingError: the files are damaged.
+        RecordingError: if the files are damaged.
     """
     path = folder / FOLDER / _LISTS
     if not path.exists():

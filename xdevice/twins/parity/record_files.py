@@ -254,7 +254,7 @@ class RecordedCall:
         """Reads the leaves of the recorded value, as they were when it was recorded, and returns them.
 
         Raises:
-            RecordingError: the files are damaged, or one is missing.
+            RecordingError: if a file is damaged or missing.
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
             # only numbers and texts, which are in the index: the file of arrays is not needed

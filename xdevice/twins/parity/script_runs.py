@@ -178,7 +178,7 @@ class _RunningScripts:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Kills the processes that are alive, and keeps further ones from starting."""
+        """Kills the processes that are alive, and prevents further processes from starting."""
         # under the lock, so that `_start` sees it or has added its process already
         with self._lock:
             self._is_stopped = True
@@ -316,7 +316,7 @@ def clear(folder: Path) -> None:
     them, and then `run.json`. Anything else in the folder stays.
 
     Raises:
-        RecordingError: the folder has no `run.json`, or a damaged one.
+        RecordingError: if the folder has no `run.json`, or a damaged one.
     """
     path = folder / RUN
     if not path.exists():

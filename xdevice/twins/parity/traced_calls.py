@@ -72,7 +72,7 @@ class TracedCall(NamedTuple):
 
     def as_twin(self, owner: str) -> Twin:
         """Returns the layers of the model, to be paired with those of another. In place of the model's variables there
-        are arrays with their shapes, and no values."""
+        are arrays of the same shapes, whose values mean nothing."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []
@@ -107,7 +107,7 @@ def read(folder: Path, backend: str) -> Traces | None:
     """Reads the traces in a backend's folder; returns None if the folder has none.
 
     Raises:
-        RecordingError: the files are damaged.
+        RecordingError: if the files are damaged.
     """
     path = folder / FOLDER / RUNS
     if not path.exists():

@@ -213,8 +213,8 @@ class _ModelSearch:
             left += reversed(list(self._inside(x)))
 
     def _inside(self, x: Any) -> Iterable[Any]:
-        """Adds `x` to the tensors, models or frameworks if it is one, and returns the objects inside it that are to be
-        looked at."""
+        """Adds `x` to the tensors, models or frameworks if it belongs there, and returns the objects inside `x` that
+        are still to be searched."""
         # none of these holds a tensor or a model
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()

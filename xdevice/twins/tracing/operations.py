@@ -534,7 +534,7 @@ class Judge:
 
     def _distinctive_outputs(self, operation: Operation) -> list[str]:
         """The keys of the outputs whose numbers are too specific to occur by chance. A single number that was computed
-        without any such input is a constant in the code, and is left out."""
+        without a distinctive input is a constant in the code, and is left out."""
         keys = [key for key in operation.outputs if _is_distinctive(self._log.arrays[key])]
         if any(_is_distinctive(self._log.arrays[key]) for key in operation.inputs):
             return keys

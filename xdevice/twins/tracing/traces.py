@@ -158,9 +158,9 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
-        NotATensorError: `model` is neither a model nor a function. ArgumentError: a function's framework is unclear.
-        NotBuiltError: the model has no variables yet; call it once before.
-        UnsupportedError: a compiler hides the layers (torch.compile, TorchScript, a hybridized Gluon block,
+        NotATensorError: if `model` is no model or function. ArgumentError: if the framework of a function is unclear.
+        NotBuiltError: if the model has no variables yet; call it once before.
+        UnsupportedError: if a compiler hides the layers (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or the model is a DataParallel over several devices.
 
     Costs a copy of every input and output: 1.2 to 2.6 times the CPU time of a pass without the trace.

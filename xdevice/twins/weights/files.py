@@ -113,11 +113,11 @@ def save(path: Path, x: Any) -> None:
             devices. A tensor that occurs twice in `x` is written once, and is one tensor again after loading.
 
     Raises:
-        NotATensorError: a leaf is neither a tensor nor a model. ContainerError: two leaves have the same name.
-        UnsupportedError: a tensor is sparse, masked or made of several parts, as a BCOO is. DTypeError: the format
-            lacks a dtype, such as complex128.
-        NotBuiltError: a model has no variables yet. ArgumentError: `path` is not a path.
-        MissingFileError: the folder does not exist. FilePathError: a folder has that name, the disk is full, ...
+        NotATensorError: if a leaf is neither a tensor nor a model. ContainerError: if two leaves have the same name.
+        UnsupportedError: if a tensor is sparse, masked or made of several parts, as a BCOO is. DTypeError: if the
+            format lacks a dtype, such as complex128.
+        NotBuiltError: if a model has no variables yet. ArgumentError: if `path` is not a path.
+        MissingFileError: if the folder does not exist. FilePathError: if a folder has that name, the disk is full, ...
 
     Costs the writing of the file and the wait for the disk. Tensors on a GPU are first copied to the host, all of them.
     Tensors on the CPU are not copied, so no other thread may write into them meanwhile.
@@ -427,8 +427,8 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
     once. `where` is the path, for messages.
 
     Raises:
-        StateError: a name is missing or unexpected, a shape or dtype does not fit, or a shared variable would get two
-            values. DTypeError, UnsupportedError: as in `_require_fit`.
+        StateError: if a name is missing or unexpected, a shape or dtype does not fit, or a shared variable would get
+            two values. DTypeError, UnsupportedError: as in `_require_fit`.
     """
     entries = header.by_name()
     planned: dict[int, _PlannedWrite] = {}
@@ -501,8 +501,8 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
 
 
 def _to_tensor(backend: Backend, array: Array, place: Device) -> Any:
-    """Makes a tensor on a device from an array. On the CPU, the tensor may take over the memory of an array of more
-    than `SMALL` bytes."""
+    """Returns a new tensor on a device with the values of an array. On the CPU, the tensor may take over the memory of
+    an array of more than `SMALL` bytes."""
     if array.nbytes <= SMALL:
         return backend.from_numpy(array, place)
     return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

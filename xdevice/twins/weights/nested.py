@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The contents of one key."""
+    """The tensors in the value of one key, and whether the value holds anything else."""
 
     tensors: dict[str, Any]
     """The tensors in it, by the path to them; under the name "" if the key holds a tensor itself."""
