@@ -79,8 +79,8 @@ def assert_parity(
     Raises:
         ParityError: if the values differ. It is an `AssertionError`; its `comparison` is what `compare` returns.
         ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
-        NotATensorError: if with `inputs` a value is no model or function. NotBuiltError: if a model is not built.
-        DTypeError, UnsupportedError: if a tensor's dtype has no tolerances, or a tensor is symbolic. ContainerError: as in `log`.
+        NotATensorError: if with `inputs` a value is no model or function. DTypeError: if a dtype has no tolerances.
+        UnsupportedError, NotBuiltError: if a tensor is symbolic, or a model is not built. ContainerError: as in `log`.
 
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
