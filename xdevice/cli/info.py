@@ -163,8 +163,8 @@ def _report(
 
 
 def _launcher() -> str | None:
-    """The launcher that started this process and the process's rank, in words; None if none did. Contradictory
-    variables of a launcher give a text, too."""
+    """The launcher that started this process and the process's rank, in words; None if none did. If the launcher's
+    variables contradict each other, returns a text that says so."""
     try:
         place = launchers.place()
     except SettingError as error:

@@ -116,8 +116,8 @@ def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
 def _zeros(
     padding: Any, sizes: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """Returns how many zeros `jax.lax.conv_transpose` adds before and behind the input, a pair for each axis; None for
-    an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
+    """Returns how many zeros `jax.lax.conv_transpose` adds before and behind the input, a pair for each axis; None if
+    `padding` is an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
     if not isinstance(padding, str):
         each = layouts.per_axis(padding, len(sizes))
         return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]

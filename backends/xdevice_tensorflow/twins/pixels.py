@@ -157,7 +157,7 @@ def orders(model: Any) -> dict[int, Order]:
 
 
 def _is_last(reshape: _Reshape) -> bool:
-    """The key by which reshapes are sorted: those whose output is the image come first. They concern the outputs of a
+    """The key by which reshapes are sorted: those whose output is the image come first. These concern the outputs of a
     layer, which count more than its inputs."""
     return not reshape.opens
 

@@ -330,7 +330,8 @@ def _compare_operations(
 
 
 def _is_off(errors: Errors | None, limit: float) -> bool:
-    """Whether a gradient is missing (None), or off by more than this share of its largest number."""
+    """Whether a gradient is missing (`errors` is None), or is off by more than `limit`, a share of its largest
+    number."""
     return errors is None or errors.share > limit
 
 

@@ -132,8 +132,8 @@ class Watcher:
 def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     """Does the runs of a plan, `plan.jobs` at a time, and returns how each ended, in the order of `plan.scripts()`.
 
-    Everything is written below `folder`: what each process recorded and printed, and `run.json`. It stays there if the
-    run is interrupted.
+    Everything is written below `folder`: what each process recorded and printed, and `run.json`. These files stay there
+    if the run is interrupted.
     """
     processes = _RunningScripts(plan, folder, watcher)
     try:

@@ -236,7 +236,7 @@ def _for_json(value: object) -> Any:
 
 
 def main() -> None:
-    """Runs the script that the command-line arguments name, and traces its models."""
+    """Runs the script that the first command-line argument names, and traces its models."""
     script = script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)

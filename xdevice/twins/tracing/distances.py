@@ -34,7 +34,7 @@ def limit(arrays: Sequence[Array]) -> float:
 
 def apart(actual: Array, expected: Array) -> float:
     """The distance between two arrays with the same order of axes. Infinite if the shapes differ, if ints or bools
-    differ, or if one array has NaN or an infinity where the other does not have the same. 0 if both are empty."""
+    differ, or if an element is NaN or infinite in one array and different in the other. 0 if both are empty."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0

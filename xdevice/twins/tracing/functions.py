@@ -253,8 +253,8 @@ class _ModelSearch:
         return vars(x).values() if hasattr(x, "__dict__") else ()
 
     def _mention(self, module: str) -> bool:
-        """Notes the framework that a module belongs to, if any. Returns whether the module is a framework's or ours, so
-        that nothing in it has to be searched."""
+        """Notes the framework that a module belongs to, if any. Returns whether the module belongs to a framework or to
+        xdevice, so that nothing in it has to be searched."""
         root = module.partition(".")[0]
         name = frameworks.LIBRARIES.get(root) or next(
             (one.name for one in frameworks.KNOWN if root in one.modules), ""

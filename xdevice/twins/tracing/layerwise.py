@@ -98,7 +98,7 @@ class TwoRuns:
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
         """Finds the first place where the runs differ; returns None if they agree. With `strict`, for runs whose
-        outputs are known to differ, it is the place where the error grows most, however small the error is."""
+        outputs are known to differ, returns the place where the error grows most, however small the error is."""
         steps = []
         for step in self._steps():
             steps.append(step)
@@ -254,8 +254,8 @@ class TwoRuns:
         self, steps: list[_Step], behind: CallPair | None, error: float
     ) -> FirstDifference:
         """The difference if its cause lies in a gap: after the last call of `steps`, and before the call `behind`, or
-        the end of the models if that is None. `error` is how far off the values after the gap are. If calls in the gap
-        can be paired, the gap is narrowed down, or the layer of such a call is the cause."""
+        the end of the models if `behind` is None. `error` is how far off the values after the gap are. If calls in the
+        gap can be paired, the gap is narrowed down, or the layer of such a call is the cause."""
         # `steps` may end with the input of `behind` itself
         earlier = [
             step.calls

@@ -136,8 +136,8 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
-    """Whether an input is a batch of images, and not of sequences. An array of four axes or more is one. For three
-    axes, the kind of the layer that took the array in the run `first` decides; False if none took it."""
+    """Whether an input is a batch of images, and not of sequences. An array of four axes or more counts as images. For
+    three axes, the kind of the layer that took the array in the run `first` decides; False if none took it."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}

@@ -106,8 +106,8 @@ class Log:
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
     def ends(self) -> list[str]:
-        """The keys of the program's results: `roots`, or else the losses from which it ran backward, or else the
-        outputs of its last operation. Empty if it has run no operation."""
+        """The keys of the program's results: `roots`, or else the losses from which the program ran backward, or else
+        the outputs of its last operation. Empty if the log has no operation."""
         if self.roots or not self.operations:
             return self.roots
         # the operation right before a backward pass has computed the loss
@@ -265,9 +265,9 @@ class LogWriter:
 
 
 def program_line() -> str:
-    """The innermost line of the running code that is neither a framework's, nor the standard library's, nor ours, such
-    as `/home/ann/train.py:41`. A line of an installed package is taken only if there is no other; "" if there is
-    none."""
+    """The innermost line of the running code that belongs neither to a framework, nor to the standard library, nor to
+    xdevice, such as `/home/ann/train.py:41`. A line of an installed package is taken only if there is no other; "" if
+    there is none."""
     frame: FrameType | None = sys._getframe(1)
     installed = ""
     while frame is not None:
@@ -340,10 +340,10 @@ class TwoPrograms:
         """The usual limit: an output further off than this share of its largest number is wrong."""
 
     def part(self, is_backward: bool = False) -> Parting | None:
-        """Returns the first operation of each program that is not right; None if all are right. With `is_backward` it
-        looks among the gradients, and otherwise among the operations of the forward pass. Only operations that lead to
-        the program's results count, or all if none does. Tries several limits, and takes the one at whose operations
-        the error grows most."""
+        """Returns the first operation of each program that is not right; None if all are right. With `is_backward`,
+        considers the gradients instead of the operations of the forward pass. Only operations that lead to the
+        program's results count, or all if none does. Tries several limits, and takes the one at whose operations the
+        error grows most."""
         best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
@@ -461,7 +461,7 @@ class Judge:
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
         """The first operation that is not right, among those that lead to the program's results; None if all are right.
-        With `is_backward` it looks among the gradients, and otherwise among the operations of the forward pass."""
+        With `is_backward`, considers the gradients instead of the operations of the forward pass."""
         right, leads = self._judge(limit), self._on_the_way(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:

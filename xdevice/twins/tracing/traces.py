@@ -179,7 +179,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
 @contextmanager
 def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
     """A block that traces `itself`, a model or a function. Yields the `Trace`, which has the calls of the layers of
-    `model`, unless that is None, and the values that this thread records with `xdevice.parity.log`."""
+    `model`, unless `model` is None, and the values that this thread records with `xdevice.parity.log`."""
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
         with named_values.listening(_listener_to_log(backend, traced)):

@@ -152,8 +152,8 @@ def save(path: Path, x: Any) -> None:
 
 def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or "load
-    into", for messages. Raises `ContainerError` if two have the same name, or the format cannot have a name, and the
-    errors of `_leaves` and `_of_leaf`."""
+    into", for messages. Raises `ContainerError` if two of them have the same name, or if the format does not allow a
+    name, and the errors of `_leaves` and `_of_leaf`."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))
@@ -234,8 +234,8 @@ def _is_module(x: Any) -> bool:
 
 
 def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
-    """The variables of a model, or a tensor as the only one. Raises `NotATensorError` for anything else, and
-    `UnsupportedError` for a symbolic tensor."""
+    """The variables of a model; for a tensor, the tensor as the only variable. Raises `NotATensorError` for anything
+    else, and `UnsupportedError` for a symbolic tensor."""
     module = owners.backend_of_model(x)
     if module is not None:
         return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))

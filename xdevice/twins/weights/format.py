@@ -142,7 +142,8 @@ def _is_still(path: str, file: FileIO) -> bool:
 
 
 def _open(path: str) -> FileIO:
-    """Opens a file for reading, without a buffer: values are read directly into their arrays."""
+    """Opens a file for reading, and returns it. The file has no buffer: values are read directly into their arrays.
+    Raises `FilePathError` if the file cannot be opened."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         return open(path, "rb", buffering=0)
 
@@ -224,7 +225,8 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
     """The further names that `save` has given to shared tensors, each with the tensor's first name; {} for files of
-    other programs. Raises `ValueError` if a first name is no tensor of the file, or a further name is one."""
+    other programs. Raises `ValueError` if a first name is not the name of a tensor in the file, or if a further name
+    is."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries

@@ -49,8 +49,8 @@ class _Part(NamedTuple):
 
 
 def state_in(saved: Any, where: str) -> Found:
-    """Finds the state in a value that a program has saved. Tensors in inner dicts and lists get the path to them as
-    their name, such as `encoder.0.weight`. `where` names the value, for messages.
+    """Finds the state in a value that a program has saved, and returns it. Tensors in inner dicts and lists get the
+    path to them as their name, such as `encoder.0.weight`. `where` names the value, for messages.
 
     Raises:
         NotATensorError: if the value has no tensors, or is not a container. StateError: if it has several states, any
@@ -174,7 +174,7 @@ def _by_number(key: str) -> list[tuple[int, int | str]]:
 
 
 def _part(value: Any) -> _Part:
-    """Finds the tensors in the value of a key, at any depth."""
+    """Returns the tensors in the value of a key, at any depth, as a `_Part`."""
     if _is_tensor(value):
         return _Part({"": value}, True)
     children = _children(value)

@@ -55,7 +55,7 @@ class _Unpickler(pickle.Unpickler):
 
 def read_paddle(path: str) -> Any:
     """Reads a file of `paddle.save`, and returns its contents, usually a dict, with arrays in place of tensors. Raises
-    `FileFormatError` if it is damaged or needs code to be run."""
+    `FileFormatError` if the file is damaged, or cannot be read without running code from it."""
     with open(path, "rb") as file:
         try:
             return _with_arrays(_Unpickler(file).load())
@@ -122,13 +122,14 @@ def read_mxnet(path: str) -> Arrays:
 
 def _numbers(file: BufferedReader, form: str) -> tuple[int, ...]:
     """Reads the next numbers of a file; `form` is their format, as in the module `struct`. Raises `struct.error` if the
-    file ends before."""
+    file ends too early."""
     return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
 def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
-    """Reads the next array of an open file of MXNet. Raises `ValueError` if it is sparse, of an old format or cut
-    short, `IndexError` for an unknown code of a dtype, and `struct.error` if the file ends before the numbers."""
+    """Reads the next array of an open file of MXNet. Raises `ValueError` if the array is sparse, of an old format or
+    cut short, `IndexError` if the code of its dtype is unknown, and `struct.error` if the file ends before the
+    numbers."""
     # 0 is the code of dense storage
     magic, storage, axes = _numbers(file, "<Iii")
     if magic not in _MAGIC or storage != 0:
