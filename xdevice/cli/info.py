@@ -76,6 +76,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
         tasks = {name: progress.add_task(f"probing {name}", total=1) for name in names}
 
         def probe(name: str) -> Report:
+            """Probes one backend, removes its clock, and returns its report."""
             report = probe_one(name, timeout)
             progress.remove_task(tasks[name])
             return report
@@ -87,7 +88,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
 
 def probe_one(name: str, timeout: float) -> Report:
     """Probes one backend in a fresh process, and returns its report. If that process crashes, or takes longer than
-    `timeout` seconds, the report says so."""
+    `timeout` seconds, the `error` of the report says so."""
     if not registry.is_installed(name):
         return _report(name, error="not installed", installed=False)
     command = [sys.executable, "-m", "xdevice.cli.info", name]
@@ -144,8 +145,8 @@ def probe_here(name: str) -> Report:
 def _report(
     name: str, error: str | None = None, installed: bool = True, version: str | None = None
 ) -> Report:
-    """The report of a backend that does not work, for the reason `error`. For one that works, the caller fills in the
-    rest."""
+    """The report of a backend that does not work, for the reason `error`. If the backend works, `error` is None, and
+    the caller fills in the rest."""
     return {
         "backend": name,
         "installed": installed,
@@ -162,8 +163,8 @@ def _report(
 
 
 def _launcher() -> str | None:
-    """The launcher that started this process and the process's rank, in words; None if none did. Contradictory
-    variables of a launcher give a text, too."""
+    """The launcher that started this process and the process's rank, in words; None if none did. If the launcher's
+    variables contradict each other, returns a text that says so."""
     try:
         place = launchers.place()
     except SettingError as error:

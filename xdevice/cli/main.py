@@ -367,7 +367,7 @@ def _refuse_missing(plan: RunPlan) -> None:
 
 def _prepare(folder: Path, overwrites: bool) -> None:
     """Makes the folder for a run. With `--overwrite` (`overwrites`), removes an earlier run from it. Raises
-    `UsageError` if the folder has anything in it otherwise, or cannot be made."""
+    `UsageError` if the folder is still not empty, or cannot be made."""
     from xdevice.twins.parity import script_runs
 
     # an empty folder counts as new
@@ -388,8 +388,8 @@ def _prepare(folder: Path, overwrites: bool) -> None:
 
 
 def _backends(backends: str | None) -> tuple[str, ...]:
-    """The backends to run on, from the option `--backends`; without it, all installed ones except NumPy, or NumPy
-    if it is the only one."""
+    """The backends to run on, from the option `--backends`; without it, all installed ones except NumPy, or NumPy if it
+    is the only one. Raises `UsageError` for an unknown name."""
     names = tuple(backends.split(",")) if backends else ()
     return (
         _canonical(names)
@@ -437,8 +437,8 @@ def _rule(options: dict[str, Any]) -> Strictness:
 
 
 def _reported(make: Callable[[], ParityReport]) -> ParityReport:
-    """Returns the report that `make()` returns. If that raises an error of ours, such as for a damaged recording,
-    prints the error and ends with status 2."""
+    """Returns the report that `make()` returns. If `make` raises an xdevice error, such as for a damaged recording,
+    prints the error and ends the program with status 2."""
     try:
         return make()
     except XDeviceError as error:
@@ -447,7 +447,8 @@ def _reported(make: Callable[[], ParityReport]) -> ParityReport:
 
 
 def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
-    """Writes the report to the files that the options name, prints it, and ends the program with its status."""
+    """Writes the report to the files that the options name, prints it unless its JSON goes to the standard output, and
+    ends the program with its status."""
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:

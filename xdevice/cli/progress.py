@@ -33,7 +33,7 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def show(backends: Sequence[str]) -> Iterator[Watcher]:
-    """Yields a `Watcher` that shows the progress of each run, by the names in `backends`. Without a terminal, it only
+    """Yields a `Watcher` that shows the progress of the runs with the names in `backends`. Without a terminal, it only
     writes a line when a run ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -55,10 +55,12 @@ class _Shown(Watcher):
         }
 
     def starts(self, backend: str) -> None:
+        """Starts the clock of the run named `backend`."""
         self._progress.update(self._tasks[backend], description=f"{backend}: starting")
         self._progress.start_task(self._tasks[backend])
 
     def counts(self, backend: str, records: int) -> None:
+        """Shows how many values the run has recorded, if there are any."""
         # "starting" stays until the first value, because frameworks take seconds to import
         if records:
             self._progress.update(
@@ -66,6 +68,7 @@ class _Shown(Watcher):
             )
 
     def ends(self, ended: Ended, records: int) -> None:
+        """Replaces the line of the run by a last one: the first line of its error, or the number of recorded values."""
         # only the first line of an error; the report has all of it
         how = ended.error.partition("\n")[0] or f"{records} recorded"
         self._progress.remove_task(self._tasks[ended.backend])

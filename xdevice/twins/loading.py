@@ -37,13 +37,13 @@ def load(
         device, backend: the device and framework of the tensors; the defaults are those of `xdevice.tensor`.
         into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
             first tensor is written. A Keras optimizer must be built. Tensors by name are written into one model.
-        strict: for tensors by name, whether every variable must be given, and the `unmapped` of a `State` be empty.
+        strict: for tensors by name, whether each variable needs a tensor and the `unmapped` of a `State` must be empty.
 
     Raises:
-        MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.
-        ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
-        StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-        UnsupportedError: `into` cannot be written. ArgumentError: `source` is not a path, or has no `into`.
+        MissingFileError, FilePathError, FileFormatError: if the file is missing, is unreadable, or has a wrong format.
+        ShapeError, DTypeError: if the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
+        StateError: if `into` has different names, shapes or dtypes, is on meta, or came with `device` or `backend`.
+        UnsupportedError: if `into` cannot be written. ArgumentError: if `source` is not a path, or has no `into`.
 
     Example:
         >>> import os, tempfile

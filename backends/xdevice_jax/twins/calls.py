@@ -93,7 +93,8 @@ class JaxCalls(Calls):
             yield
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a module in evaluation mode; a module of Equinox under `vmap`, for each example of the batch."""
+        """Returns the result of a module in evaluation mode. An Equinox module is called under `vmap`, for each example
+        of the batch. A linen module is called as it is, because its arguments state the mode."""
         if linen.is_linen(model):
             # linen has no mode: a module's arguments say whether it trains
             return model(*inputs, **named)

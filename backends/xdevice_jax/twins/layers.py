@@ -116,8 +116,8 @@ def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
 def _zeros(
     padding: Any, sizes: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """Returns how many zeros `jax.lax.conv_transpose` adds before and behind the input, a pair for each axis; None for
-    an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
+    """Returns how many zeros `jax.lax.conv_transpose` adds before and behind the input, a pair for each axis; None if
+    `padding` is an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
     if not isinstance(padding, str):
         each = layouts.per_axis(padding, len(sizes))
         return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]
@@ -181,7 +181,8 @@ def _of_attention(module: Any) -> dict[str, object]:
 
 
 def _of_recurrent(module: Any) -> dict[str, object]:
-    """The settings of an RNN of nnx around one cell."""
+    """The settings of an RNN of nnx around one cell. The cell's functions are stated only if they differ from
+    PyTorch's."""
     cell = module.cell
     functions = {
         "activation": (cell.activation_fn, "tanh"),
@@ -270,7 +271,8 @@ class JaxLayers(Layers):
         return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values into a module by name. Raises `UnsupportedError` for a linen module with frozen variables."""
+        """Writes values into the variables of a module that have their names; other names are ignored. Raises
+        `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind the module to flax.core.unfreeze(variables)"
@@ -281,7 +283,7 @@ class JaxLayers(Layers):
                 one.write(values[one.name])
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Lists the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
+        """Returns the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
         if not self.has_layers(model):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects",

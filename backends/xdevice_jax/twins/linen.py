@@ -158,7 +158,7 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
 
 
 def _cells(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The kind ("lstm" or "gru") of each recurrent cell, by its path."""
+    """Returns a dict that maps the path of each recurrent cell to its kind, "lstm" or "gru"."""
     names = {layouts.join(path, name) for path, leaves in groups.items() for name in leaves}
     return dict(dialects.linen_cells(names))
 
@@ -181,8 +181,8 @@ def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:
 
 
 def _groups(module: Any) -> dict[str, dict[str, Any]]:
-    """Returns, by the path of each layer and the name of each of its arrays, the dict that holds the array under that
-    name. Raises `NotBuiltError` for a module that is not bound."""
+    """Returns a dict that maps the path of each layer, and then the name of each of its arrays, to the dict that holds
+    the array under that name. Raises `NotBuiltError` for a module that is not bound."""
     if module.scope is None:
         raise NotBuiltError(
             f"the linen module {type(module).__qualname__} holds no parameters; pass module.bind(variables) instead"

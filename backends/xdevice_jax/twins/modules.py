@@ -50,12 +50,12 @@ class Variable(NamedTuple):
 
 
 def nnx() -> ModuleType | None:
-    """Returns Flax's nnx, if the program has imported it."""
+    """Returns Flax's nnx; None if the program has not imported it."""
     return sys.modules.get("flax.nnx")
 
 
 def equinox() -> ModuleType | None:
-    """Returns Equinox, if the program has imported it."""
+    """Returns Equinox; None if the program has not imported it."""
     return sys.modules.get("equinox")
 
 
@@ -72,8 +72,8 @@ def is_equinox(x: object) -> bool:
 
 
 def walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the path and the module, for the model and for every module in it. Each comes once, in the order of the
-    attributes, and the modules inside a module directly after it."""
+    """Yields path and module for the model and for every module in it. Each module comes once, in the order of the
+    attributes, directly followed by the modules inside it."""
     visited: set[int] = set()
     # a list as the stack, because models may be nested more deeply than Python functions may recurse
     stack = [("", model)]
@@ -144,7 +144,7 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
 
 
 def _write(holder: Any, key: Any, value: Any) -> None:
-    """Writes a value into a module, list or dict."""
+    """Writes a value into a module, list or dict, under `key`: an attribute's name, an index or a key."""
     if is_equinox(holder):
         # not setattr, because a module of Equinox is frozen and refuses assignments
         object.__setattr__(holder, key, value)
@@ -222,7 +222,8 @@ class JaxModels(Models):
     hook."""
 
     def own_file(self, path: str) -> Any:
-        """Reads msgpack with Flax, and a folder of Orbax with Orbax. The library that is used must be installed."""
+        """Returns the contents of a msgpack file, read with Flax, or of an Orbax folder, read with Orbax. Raises
+        `UnsupportedError` if that library is not installed, and `FileFormatError` for a damaged msgpack file."""
         if os.path.isdir(path):
             checkpoint: Any = self._library("orbax.checkpoint", "orbax-checkpoint")
             return checkpoint.PyTreeCheckpointer().restore(os.path.abspath(path))
@@ -235,7 +236,8 @@ class JaxModels(Models):
                 raise FileFormatError(f"{path} is not a Flax msgpack file: {error}") from error
 
     def _library(self, module: str, package: str) -> ModuleType:
-        """Imports a module. Raises `UnsupportedError` with the name of the package to install if that fails."""
+        """Imports a module and returns it. If that fails, raises `UnsupportedError` with the name of the package to
+        install."""
         try:
             return importlib.import_module(module)
         except ImportError:
@@ -252,7 +254,7 @@ class JaxModels(Models):
         return ((one.name, one.value) for one in variables(model))
 
     def move_model(self, model: Any, device: Device) -> None:
-        """Puts copies on the device in place of the arrays of a module."""
+        """Replaces each array of a module by the array moved to the device."""
         # a list, because writing replaces the values that are being walked
         for one in list(variables(model)):
             one.write(self.move(one.value, device))

@@ -86,8 +86,8 @@ class _UnknownError(Exception):
 
 
 def _require(values: _Values, **wanted: object) -> None:
-    """Raises `_UnknownError` if one of these settings has another value. A setting that is missing counts as equal,
-    as in versions of optax that do not have it."""
+    """Raises `_UnknownError` if a setting in `values` differs from the one in `wanted`. A setting that is missing
+    counts as equal, as in versions of optax that do not have it."""
     for name, value in wanted.items():
         if values.get(name, value) != value:
             raise _UnknownError(f"{name}={values[name]!r:.40}")
@@ -169,7 +169,8 @@ class JaxOptimizers(Optimizers):
         return library is not None and isinstance(x, library.GradientTransformation)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads a transformation of optax. It has no parameters: optax is given them in each step."""
+        """Reads a transformation of optax. The result has no parameters, because optax gets them in each step. Raises
+        `UnsupportedError` for any other object, and for a step or setting that is not known."""
         if not self.has_optimizer(optimizer):
             raise self.unsupported(
                 f"reading {type(optimizer).__qualname__} objects",

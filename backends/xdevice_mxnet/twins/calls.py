@@ -102,8 +102,8 @@ class MxnetCalls(Calls):
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a block in evaluation mode, with the inputs as arrays of the kind that it takes: `mx.np` arrays or
-        legacy arrays. Raises `UnsupportedError` for keywords."""
+        """Returns the result of a block in evaluation mode, with the inputs as arrays of the kind that it takes:
+        `mx.np` arrays or legacy arrays. Raises `UnsupportedError` for keywords."""
         if named:  # `Block.__call__` takes none
             raise self.unsupported(
                 "calling models with keyword arguments", "pass inputs= as a tuple"
@@ -124,7 +124,7 @@ class MxnetCalls(Calls):
             return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Reads the order from the first convolution or pool of the model; None without one."""
+        """Whether the first convolution or pool of the model has its channels last; None if the model has neither."""
         # the layouts of convolutions and pools begin with NC if the channels come first
         ordered = (
             block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS))

@@ -151,7 +151,8 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _dropout(path: str, block: Any) -> Layer:
-    """Returns the description of the layer at `path`, a Dropout, which drops each number alone if it has no axes."""
+    """Returns the description of the layer at `path`, a Dropout, which drops each number independently if it has no
+    axes."""
     return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
 
 
@@ -220,7 +221,7 @@ class MxnetLayers(Operations):
     """The hooks that list the layers of Gluon. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than a `Block`."""
+        """Returns the layers with parameters. Raises `UnsupportedError` for anything other than a `Block`."""
         if not isinstance(model, Block):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the Block itself"
@@ -240,7 +241,7 @@ class MxnetLayers(Operations):
             yield layer._replace(parts=tuple(own))
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Lists all layers, with the settings of those without parameters."""
+        """Returns all layers, with the settings of those without parameters."""
         return ops.read([_module(*each) for each in blocks(model)], layers, _TABLE)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:

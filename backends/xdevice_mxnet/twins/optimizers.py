@@ -67,8 +67,8 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
 def _parameter(
     optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
 ) -> terms.Parameter:
-    """Reads the parameter of a Trainer with the number `index`. Its own factors change the rate and the decay of
-    `shared`, the settings of the optimizer."""
+    """Returns the description of a Trainer's parameter, whose index is `index`. Its settings are `shared`, those of the
+    optimizer, with the rate and the decay multiplied by the parameter's own factors."""
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
@@ -160,8 +160,8 @@ class MxnetOptimizers(Optimizers):
     hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Returns new arrays for the state of a Trainer's parameters; nothing for an optimizer without a Trainer, or
-        for a network."""
+        """Returns new arrays for the state of the Trainer's parameters that `names` mentions and that have no state
+        yet; {} for an optimizer without a Trainer, or for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         numbers = {name.partition(".")[0] for name in names}

@@ -42,7 +42,8 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's layers, and the gradients of their outputs."""
+        """Records the calls of a model's layers, and the gradients of their outputs. Raises `UnsupportedError` for a
+        model with a layer that `paddle.jit.to_static` has compiled."""
         private.require("layers' calls")
         # a layer that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
@@ -102,7 +103,7 @@ class PaddleCalls(Calls):
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a layer in evaluation mode, without recording for gradients."""
+        """Returns the result of a layer in evaluation mode, without recording for gradients."""
         with self.evaluating(model), paddle.no_grad():
             return model(*inputs, **named)
 
@@ -135,7 +136,8 @@ class PaddleCalls(Calls):
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Reads the order from the first layer of the model that has a data format; None without one."""
+        """Whether the first layer of the model with a data format has its channels last; None if no layer has a data
+        format."""
         private.require("layers")
         formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
         return next(

@@ -132,9 +132,9 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
-    """Returns the setting `layouts.AXIS` of each norm layer that may work over another axis than that of the channels,
-    by the `id` of the layer. Norms over the axis on which all convolutions of the model have their channels are left
-    out; in a model without convolutions, norms over the second axis."""
+    """Returns the setting `layouts.AXIS` of each norm layer that may work over an axis other than that of the channels,
+    by the `id` of the layer. A norm is left out if its axis is the one on which all convolutions of the model have
+    their channels, or, in a model without convolutions, if it is the second axis."""
     every = model.sublayers(include_self=True)
     # False without convolutions: the channels then count as the second axis
     convs = {_has_channels_last(layer) for layer in every if isinstance(layer, CONVS)} or {
@@ -233,7 +233,7 @@ def _conv(path: str, layer: Any) -> Layer:
 
 def _padding(layer: Any, axes: int) -> object:
     """Returns the padding of a convolution over this number of axes in PyTorch's terms, as `layouts.sides` returns it;
-    the text "same" if the padding is not known, as in `layouts.same_padding`."""
+    the text "same" in the cases in which `layouts.same_padding` returns it."""
     padding = _pad_of(layer)
     # Paddle takes "same" and "valid" in upper and lower case
     if isinstance(padding, str):
@@ -460,7 +460,7 @@ class PaddleLayers(Operations):
     """The hooks that list the layers of Paddle. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Layer`."""
+        """Returns the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Layer`."""
         if not isinstance(model, nn.Layer):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
@@ -475,7 +475,7 @@ class PaddleLayers(Operations):
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Lists all layers, with the settings of those without parameters."""
+        """Returns all layers, with the settings of those without parameters."""
         private.require("layers")
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)

@@ -75,8 +75,8 @@ _SLOTS: Final = {
 def _settings(
     optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
-    """Returns the settings with which an optimizer updates the parameter `p`, which is in `group`; an optimizer without
-    groups has {} in its place. Raises `UnsupportedError` for settings that no other framework has."""
+    """Returns the settings with which an optimizer updates the parameter `p`, which is in `group`; for an optimizer
+    without groups, `group` is {}. Raises `UnsupportedError` for settings that no other framework has."""
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
@@ -136,7 +136,7 @@ def _decoupled(
     optimizer: Any, p: Any, group: Any, stated: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
     """Returns the settings of the weight decay of an AdamW. Multiplies the rate in `stated` by the ratio that the AdamW
-    has for the parameter `p`."""
+    has for the parameter `p`. Raises `UnsupportedError` if `p` has a regularizer."""
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW optimizer whose parameter {p.name} also has a regularizer",
@@ -185,7 +185,8 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(
         self, optimizer: Any, names: Sequence[str]
     ) -> Mapping[str, paddle.Tensor]:
-        """Makes the state in a copy of the optimizer, which has none, and returns it; nothing for a network."""
+        """Returns new state for the parameters that `names` mentions and that have none yet. A copy of the optimizer,
+        without any state, makes it. Returns {} for a network."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -227,8 +228,9 @@ class PaddleOptimizers(Optimizers):
                 accumulators[kind][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads an optimizer. Each tensor of its state is named by the number of its parameter, see the top of this
-        file."""
+        """Reads the formula and the settings of an optimizer. Each tensor of its state is named by the index of its
+        parameter, see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`, and as
+        `_settings` does."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         groups = [
             group for group in states.parameter_list(optimizer) if isinstance(group, dict)

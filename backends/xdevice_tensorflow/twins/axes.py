@@ -30,7 +30,7 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def of_norms(model: Any) -> Mapping[int, Settings]:
-    """Returns the axis of each norm layer that works, or may work, over another axis than that of the channels: a dict
+    """Returns the axis of each norm layer that works, or may work, over an axis other than that of the channels: a dict
     with one setting, `axis` or `layouts.AXIS`, by the `id` of the layer. Layers that have not been built are left
     out."""
     every = list(pixels.in_order(model))

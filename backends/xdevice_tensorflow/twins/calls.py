@@ -39,8 +39,8 @@ _ACTIVATED: Final = (
     kl.DepthwiseConv1D, kl.DepthwiseConv2D,
 )  # fmt: skip
 _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
-"""For each open block of `calls`: the outputs of layers, each with a function that is called with the gradient of the
-output."""
+"""For each open block of `calls` or `operation_calls`: the outputs whose gradients are recorded, each with a function
+that is called with the gradient of the output."""
 
 
 _leaves: Final[list[Any]] = []
@@ -48,9 +48,9 @@ _leaves: Final[list[Any]] = []
 
 
 def _with_gradients_of_layers(original: Any) -> Any:
-    """Returns the function that replaces `GradientTape.gradient` (`original`). It also computes the gradients of the
-    outputs in `_followed`, because a tape computes only the gradients that it is asked for, and passes the gradients of
-    the program's sources to the functions in `_leaves`."""
+    """Returns the function that replaces `GradientTape.gradient` (`original`). It does two more things: it computes the
+    gradients of the outputs in `_followed` and calls the functions there, and it passes the gradients of the program's
+    sources to the functions in `_leaves`."""
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,8 +139,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
-        """Records TensorFlow's operations outside the backward pass, and the gradients that the program asks a tape
-        for."""
+        """Records TensorFlow's operations outside the backward pass, and the gradients that the program computes with a
+        tape."""
         private.require("operations")
         before = tf.config.functions_run_eagerly()
         with self._following() as follow:
@@ -169,8 +169,9 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a model in evaluation mode. Keywords are passed to a functional model as one dict, without `inputs`;
-        several inputs are passed to it in the container that it was built with."""
+        """Returns the result of a model in evaluation mode. A functional model takes one argument: the keywords as one
+        dict (`inputs` is then ignored), a single input, or several `inputs` packed into the structure of `model.input`.
+        Any other model gets the arguments as they are."""
         # a functional model takes its inputs in one container
         is_functional = bool(getattr(model, "inputs", None))
         if named and is_functional:
@@ -180,7 +181,8 @@ class TensorflowCalls(Calls):
         return model(*inputs, **named, training=False)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Reads the order from the first layer of the model that has a data format; None without one."""
+        """Whether the first layer of the model with a data format has its channels last; None if no layer has a data
+        format."""
         formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
         return next(
             (name == "channels_last" for name in formats if isinstance(name, str)), None

@@ -64,8 +64,8 @@ _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 def _bound(
     layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings
 ) -> Layer | None:
-    """Returns the description of a layer whose parts are `own`, under the names that `names` has for its variables, by
-    their `id`. Returns None if the layer has no parameters, or a weight that is computed from others."""
+    """Returns the description of a layer with the parts `own`, named as its variables are; `names` maps the `id` of a
+    variable to its name. Returns None if the layer has no parameters, or a weight that is computed from others."""
     present = []
     for part in own:
         variable = _variable(layer, part.name)
@@ -150,10 +150,10 @@ def _kind(layer: Any) -> _Kind | None:
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
     """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
-    that order, the numbers of all parts have another order in other frameworks, and the parts are marked as refused:
-    `pixels.orders` is never certain of outputs. If the inputs are, that is true only of the weights that multiply the
-    inputs. These get a rule that reorders them if it is certain which number is which pixel, and are refused
-    otherwise."""
+    that order, all parts are marked as refused, because `pixels.orders` is never certain of outputs. If the inputs are,
+    only the weights that multiply them are affected, or all parts of a batch norm, layer norm or PReLU, and no part of
+    an embedding. The affected parts get a rule that reorders their numbers if it is certain which number is which
+    pixel, and are refused otherwise."""
     # the parameters of PyTorch to reorder; None for all
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
     # every parameter has one number for each feature
@@ -177,8 +177,8 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
 
 
 def _of_conv(layer: Any) -> dict[str, object]:
-    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the text "same" if
-    it is not known, as in `layouts.same_padding`."""
+    """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the text "same" in
+    the cases in which `layouts.same_padding` returns it."""
     axes = layer.rank
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
@@ -396,8 +396,8 @@ def _recurrent(layer: Any) -> _Kind | None:
 
 
 def _bidirectional(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None if `_recurrent` reads one of
-    them not at all, or as another kind than the other."""
+    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None if `_recurrent` cannot read
+    both layers, or if they are of different kinds."""
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -623,7 +623,7 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
-    `ndim`. It is returned unchanged without an `axis` that is a number, and unless a functional model, which has the
+    `ndim`. Returns the entry unchanged if its `axis` is not a number, or unless a functional model, which has the
     shapes, calls the layer exactly once."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
@@ -652,7 +652,7 @@ def _gives_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """Returns the settings of one of Keras's own layers as text: "name=value, ..."."""
+    """Returns the settings of one of Keras's own layers as text: "name=value, ..."; "" for a Lambda."""
     if isinstance(layer, kl.Lambda):  # its config contains the user's code
         return ""
     config = layer.get_config()
@@ -761,7 +761,7 @@ class TensorflowLayers(Operations):
     """The hooks that list the layers of Keras. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than a Keras layer or
+        """Returns the layers with parameters. Raises `UnsupportedError` for anything other than a Keras layer or
         model."""
         if not isinstance(model, keras.Layer):
             raise self.unsupported(
@@ -802,7 +802,7 @@ class TensorflowLayers(Operations):
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Lists all layers, with the settings of those without parameters, and the lines of a functional model."""
+        """Yields all layers, with the settings of those without parameters, and the lines of a functional model."""
         lines = _lines(model)
         # an entry for code or an activation is in the line of its layer
         own = {path: id(layer) for path, layer in _names.layers(model)}

@@ -157,14 +157,14 @@ def orders(model: Any) -> dict[int, Order]:
 
 
 def _is_last(reshape: _Reshape) -> bool:
-    """The key by which reshapes are sorted: those whose output is the image come first. They concern the outputs of a
+    """The key by which reshapes are sorted: those whose output is the image come first. These concern the outputs of a
     layer, which count more than its inputs."""
     return not reshape.opens
 
 
 def _order(reshape: _Reshape, how: str = "") -> Order:
-    """Returns the order of a layer next to a reshape. `how` is a text on how that was found, for the beginning of the
-    reason."""
+    """Returns the order of a layer next to a reshape. `how` is a text that says how the layer was found; the reason
+    begins with it."""
     name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
     way, side = ("goes into", "outputs") if reshape.opens else ("follows", "inputs")
     return Order(
@@ -324,8 +324,8 @@ def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
     """Returns the size of the images that a layer of a functional model takes, without batch and channels; () if the
-    size is not known, as in a subclassed model, or if calls of the layer differ in it. One size is None if only that
-    axis is not known."""
+    size is not known, as in a subclassed model, if calls of the layer have different sizes, or if settings of layers
+    have changed since the model was built. A single unknown axis has the size None."""
     shapes = {tuple(node.input_tensors[0].shape) for node in nodes_of(layer)}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()

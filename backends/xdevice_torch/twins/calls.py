@@ -127,7 +127,8 @@ class TorchCalls(Calls):
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        """Calls a module in evaluation mode, without recording for gradients."""
+        """Returns the result of a module in evaluation mode, without recording for
+        gradients."""
         with self.evaluating(model), torch.no_grad():
             return model(*inputs, **named)
 
@@ -148,6 +149,6 @@ class TorchCalls(Calls):
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Always False, for every model of PyTorch."""
+        """Returns False: every PyTorch model has its channels first."""
         # PyTorch's channels_last is a memory format, which does not change the order of the axes
         return False

@@ -16,7 +16,8 @@ class TorchFiles(Files):
     """The hook that reads PyTorch's own files. `Files` describes it."""
 
     def own_file(self, path: str) -> Any:
-        """Reads a file of `torch.save` with PyTorch's restricted unpickler, which runs no code from the file."""
+        """Returns the contents of a file of `torch.save`, read with PyTorch's restricted unpickler, which runs no code
+        from the file. Raises `FileFormatError` if the file needs code to be run, or is damaged."""
         # PyTorch before 1.6 did not write zip files, and torch.load refuses mmap=True for any other file
         is_zip = zipfile.is_zipfile(path)
         try:

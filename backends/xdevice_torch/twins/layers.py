@@ -352,7 +352,7 @@ class TorchLayers(Operations):
     """The hooks that list the layers of PyTorch. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
-        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Module`."""
+        """Returns the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Module`."""
         if not isinstance(model, nn.Module):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
@@ -363,6 +363,6 @@ class TorchLayers(Operations):
         return layouts.all_bound(layers, variables, blocks)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Lists all layers, with the settings of those without parameters."""
+        """Returns all layers, with the settings of those without parameters."""
         modules = [_module(path, module) for path, module in model.named_modules()]
         return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

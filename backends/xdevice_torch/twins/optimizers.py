@@ -65,7 +65,7 @@ def _twins_state(
 ) -> dict[int, dict[str, Any]]:
     """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
     To find it, a copy of the optimizer takes a step with copies of the parameters on meta. Raises `UnsupportedError` if
-    that step fails before it has made the state of each of them."""
+    that step fails before it has made the state of each of these parameters."""
     twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
         # an optimizer makes no state for a parameter without a gradient
@@ -149,7 +149,8 @@ class TorchOptimizers(Optimizers):
     """The hooks that read PyTorch's optimizers and load their state. `Optimizers` describes each hook."""
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        """Returns zeros for the state that the first step would make; nothing for a module."""
+        """Returns zeros for the state that the first step would make, as the function `state_to_come` does; {} for a
+        module."""
         return (
             state_to_come(optimizer, names, self)
             if isinstance(optimizer, torch.optim.Optimizer)
@@ -157,8 +158,8 @@ class TorchOptimizers(Optimizers):
         )
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
-        """Gives an optimizer the new tensors of `state`. For a module, calls `set_extra_state` of the modules in it
-        that have an entry in `state`."""
+        """Gives an optimizer the tensors of `state` that it does not have yet. For a module, calls `set_extra_state` of
+        the modules in it that have an entry in `state`."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             extra_state.take(optimizer, state)
             return
@@ -169,7 +170,8 @@ class TorchOptimizers(Optimizers):
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Reads an optimizer. Each tensor of its state is named as in `state_dict()`, see the top of this file."""
+        """Reads the formula and the settings of an optimizer. Each tensor of its state is named as in `state_dict()`,
+        see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         parameters: list[terms.Parameter] = []
         for group in optimizer.param_groups:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LISTED: Final = 20
 """How many lines a message lists at most, such as parameters without a counterpart, or settings."""
 _LONGEST: Final = 1100
-"""How many characters these lines may have together."""
+"""How many characters the listed lines may have together at most."""
 # the advice if the layers of two models could not be paired
 _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state pair them: "
@@ -73,14 +73,14 @@ def assert_parity(
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models, functions or pairs `(apply, parameters)`: their
             outputs are compared. Models run in evaluation mode.
-        names: with `inputs`, a dict from layers of `actual`, or names that it gives to `log`, to those of `expected`.
+        names: with `inputs`, a dict that maps layers or logged names of `actual` to those of `expected`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
-        ParityError: the values differ. Its text names the leaf, the worst element and the error, or the first layer
-            that differs; it is an `AssertionError`, and its `comparison` is what `compare` returns.
-        ArgumentError: a tolerance is not a number of 0 or more. DTypeError: a dtype has no tolerances.
-        UnsupportedError: a symbolic tensor. NotBuiltError: a model has no variables yet.
+        ParityError: if the values differ. It is an `AssertionError`; its `comparison` is what `compare` returns.
+        ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
+        NotATensorError: if with `inputs` a value is no model or function. DTypeError: if a dtype has no tolerances.
+        UnsupportedError, NotBuiltError: if a tensor is symbolic, or a model is not built. ContainerError: as in `log`.
 
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
@@ -117,7 +117,8 @@ def compare(
     The arguments, the tolerances and the cost are those of `assert_parity`.
 
     Raises:
-        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as in `assert_parity`. A difference raises nothing.
+        ArgumentError, NotATensorError, ContainerError, DTypeError, UnsupportedError, NotBuiltError: as in
+            `assert_parity`. A difference raises nothing.
 
     Example:
         >>> found = xdevice.parity.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))
@@ -195,8 +196,8 @@ def _of_outputs(
 
 
 def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
-    """The `Comparison` of two models of which one returns more tensors than the other. Its text lists the tensors of
-    both, those that agree, and a call of `assert_parity` that compares one tensor of each."""
+    """The `Comparison` of two models that return different numbers of tensors. Its text lists the tensors of both
+    models, the pairs that agree, and a call of `assert_parity` that compares one tensor of each."""
     ours, theirs = outputs.actual, outputs.expected
     # every output with every other: one model may return a tuple, and the other a dict in another
     # order
@@ -236,8 +237,8 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
 def _with_settings(
     comparison: Comparison, settings: list[str], different: list[str]
 ) -> Comparison:
-    """The comparison with the lines about settings in its field `settings`. If some settings differ (`different`), its
-    text begins with these, followed by those that could not be compared."""
+    """The comparison with the lines about settings in its field `settings`. If some settings differ, its text begins
+    with the lines about them (`different`), followed by those about settings that could not be compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
     rest = [line for line in settings if line not in different]
@@ -249,7 +250,8 @@ def compare_leaves(
     actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness
 ) -> Comparison:
     """Compares two values whose leaves are on the host already, such as those of two recordings. Returns the
-    `Comparison` of the leaf that is furthest off."""
+    `Comparison` of the leaf that is furthest off, or, if structures, shapes or other properties differ, of the first
+    such difference."""
     # the batch counts that only PyTorch keeps are left out, and the text says so
     counters = structures.counters_of_one(actual, expected)
     if counters:
@@ -316,7 +318,7 @@ def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
 
 
 def _listed(lines: list[str]) -> str:
-    """The first lines, each indented on a new line, as many as fit into a message, and how many more there are."""
+    """As many of the first lines as fit into a message, each indented on a new line, then how many more there are."""
     texts = [f"\n  {line}" for line in lines]
     # how many texts end within the limit, if they are written one after the other
     fitting = sum(end <= _LONGEST for end in accumulate(map(len, texts)))

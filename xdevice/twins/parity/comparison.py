@@ -45,8 +45,8 @@ class Comparison(NamedTuple):
     """Lines about the settings of two models or optimizers, read before anything was computed: those that differ, and
     those that could not be compared."""
     text: str = ""
-    """The result in words. If all is equal, the text only names what was not compared: a count of batches that only one
-    side has."""
+    """The result in words. If the values are equal, the text is empty, or it names settings that differ or a count of
+    batches that only one side has."""
 
     def __bool__(self) -> bool:
         # without this method a NamedTuple with fields is always true
@@ -56,8 +56,8 @@ class Comparison(NamedTuple):
 def difference(
     problem: Problem, text: str, leaf: str = "", actual: object = None, expected: object = None
 ) -> Comparison:
-    """The `Comparison` of two values whose difference has no size, such as different structures or shapes. `actual` and
-    `expected` are what differs, and `leaf` is the path where."""
+    """The `Comparison` of two values whose difference has no size, such as different structures or shapes. `leaf` is
+    the path of the difference, and `actual` and `expected` are the shapes, dtypes or other properties that differ."""
     # an infinite excess, so that it counts as worse than any error of numbers
     return Comparison(
         False, problem, leaf, actual=actual, expected=expected, excess=math.inf, text=text
@@ -65,5 +65,5 @@ def difference(
 
 
 def at(path: str) -> str:
-    """The words that name a leaf's path in a message; "" if the value itself is the leaf."""
+    """The words that name a leaf's path in a message, such as " at 0.weight"; "" if the path is empty."""
     return f" at {path}" if path else ""

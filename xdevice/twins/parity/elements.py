@@ -24,7 +24,8 @@ _ROUNDING: Final = 3.0
 """An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
 2.3."""
 _WHOLE: Final = 256
-"""The largest factor that is reported between two single numbers, such as a sum over a batch in place of its mean."""
+"""The largest factor that is reported between two single numbers, such as the factor between the sum and the mean of a
+batch."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 """How many digits distinguish numbers of a dtype; 17 for any other dtype."""
 
@@ -32,8 +33,9 @@ _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 def compare_elements(
     actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
 ) -> Comparison:
-    """Compares two leaves of one shape. Returns a `Comparison` that describes the element that is furthest off.
-    `noise` is the error that rounding alone makes in them; None if it was not measured."""
+    """Compares two leaves of one shape. Returns a `Comparison` that describes the element that is furthest off. `noise`
+    is the error that rounding alone makes in them; None if it was not measured. Raises `DTypeError` for a dtype without
+    a tolerance."""
     if not expected.is_number:
         return _compare_objects(actual, expected)
     # flat, because the shapes agree already and one number then names an element
@@ -80,7 +82,8 @@ def compare_elements(
 
 
 def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
-    """Compares two leaves that are not numbers, such as strings or None: they must be equal."""
+    """Returns the `Comparison` of two leaves that are not numbers, such as strings or None: they agree only if they are
+    equal."""
     # `is` first, because an object may be unequal to itself
     if actual.value is expected.value or bool(actual.value == expected.value):
         return Comparison(True, leaf=expected.path, total=1)
@@ -138,15 +141,15 @@ def _slices(x: Any, axis: int) -> list[bytes]:
 
 
 def _wide(a: Any, b: Any) -> str:
-    """The dtype in which two arrays are compared: it holds the numbers of every dtype but large
-    ints without rounding."""
+    """The dtype in which two arrays are compared: it represents the numbers of every dtype exactly, except large
+    ints."""
     return "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
 
 
 def _ratio(x: Any, y: Any) -> float | None:
-    """The number by which `y` must be multiplied to come closest to `x`; None if it is 0 or not finite, or for complex
-    numbers. Any two single numbers have such a ratio, so for those it must be a whole number of at most `_WHOLE`, or 1
-    divided by one."""
+    """The number by which `y` must be multiplied to come closest to `x`; None if that number is 0 or not finite, or for
+    complex arrays. Two single numbers always have a ratio, so theirs is rounded to a whole number, or to 1 divided by a
+    whole number; None if the whole number is above `_WHOLE`."""
     if "c" in (x.dtype.kind, y.dtype.kind):
         return None
     one, other = x.astype("float64").ravel(), y.astype("float64").ravel()
@@ -214,14 +217,15 @@ def _excess(error: Any, limit: Any) -> Any:
 
 
 def _number(x: Any) -> Any:
-    """An array's element as a Python bool, int, float or complex; one of ml_dtypes as a float."""
+    """An array's element as a Python bool, int, float or complex. An ml_dtypes number, such as a bfloat16, becomes a
+    float."""
     x = x.item() if isinstance(x, numpy.generic) else x
     return x if isinstance(x, bool | int | complex) else float(x)
 
 
 def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
-    """The distance between two numbers in ULP, steps from one number of the dtype to the next; None if one is not
-    finite.
+    """The distance between two numbers in ULP, steps from one number of the dtype to the next; None if either number is
+    not finite.
 
     For complex numbers, the larger of the distances of the real and the imaginary parts.
 
@@ -244,7 +248,7 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
 
 def _place_among(x: Any, dtype: str) -> int | None:
     """The position of `x`, rounded to the dtype, in the sequence of all numbers of the dtype, counted from 0.0; None if
-    it is not finite."""
+    the rounded number is not finite."""
     # a number beyond the dtype becomes an infinity, which is not counted
     with numpy.errstate(over="ignore"):
         rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))

@@ -22,7 +22,7 @@ _VANISHING: Final = 1e-5
 """A leaf whose numbers are at most this share of the record's largest number may be rounding alone: the gradient of a
 convolution's bias before a batch norm was measured at 1e-8."""
 _ROUNDING: Final = 2.0**-23
-"""The same for one element of a leaf; it is the distance from 1 to the next float32."""
+"""The corresponding share for one element of a leaf: the distance from 1 to the next float32 number."""
 _UNBIASED: Final = (
     "\n  note      PyTorch's batch norms keep the unbiased variance of each batch, n / (n - 1) times what other "
     "frameworks keep"
@@ -34,14 +34,14 @@ Element = tuple[str, tuple[int, ...]]
 
 
 def element_of(comparison: Comparison) -> Element:
-    """The element that a comparison found furthest off; with an index of () if the comparison names none."""
+    """The element that a comparison found furthest off; its index is () if the comparison names no element."""
     return _without_brackets(comparison.leaf), comparison.worst or ()
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
     """Finds wanted elements that may be rounding alone: the element, or its whole leaf, is much smaller than the
-    largest number in one of the reference's records, `calls`. Returns a note for each, made from the first such
-    record."""
+    largest number in one of the reference's records, `calls`. Returns a note for each element found, made from the
+    first record that shows it; other elements are left out."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {
@@ -71,8 +71,9 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """Returns the comparison, with a note in its text if values differ for a known reason: one of `notes`, which come
-    from `vanishing`, or else the variance of a batch norm. Any other comparison is returned as it is."""
+    """Returns the comparison, with a note added to its text if values differ for a known reason. The note is the
+    element's in `notes`, which come from `vanishing`, or else the one about the variance of a batch norm. Any other
+    comparison is returned as it is."""
     if comparison.problem != "values":
         return comparison
     usual = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
@@ -80,7 +81,7 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
 
 
 def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
-    """Returns a note if a leaf, such as a weight, has changed since step 0 in one program, and has not in the other;
+    """Returns a note if a leaf, such as a weight, has changed since step 0 in one program but not in the other;
     otherwise "". `pairs` has two records for each program, the actual one first: those of step 0 and of the step to
     explain."""
     # for each program, whether the leaf's numbers differ between its two records
@@ -117,7 +118,7 @@ def _is_float(leaf: HostLeaf) -> bool:
 
 
 def _size(array: Any) -> float:
-    """The largest absolute value in an array; 0 if that is not finite."""
+    """The largest absolute value in an array; 0 if that value is not finite."""
     size = float(abs(array).max())
     # an infinity would make every other leaf look negligible
     return size if math.isfinite(size) else 0.0

@@ -38,7 +38,8 @@ class HostLeaf(NamedTuple):
     owner: str
     """The tensor's framework with its version, such as `torch 2.13.0`; `PYTHON` for an object that is not a tensor."""
     origin: str = ""
-    """The parameter's name in its own model, if it is compared under the name that the other model has for it."""
+    """The parameter's name in its own model if it is compared under a different name, that of the other model;
+    otherwise ""."""
 
     @property
     def is_number(self) -> bool:
@@ -52,24 +53,26 @@ class HostLeaf(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Where the leaf comes from, for messages: its framework with the version, after the parameter's own name if
-        that is another one."""
+        """Where the leaf comes from, for messages: its framework with the version, preceded by `origin` if there is
+        one."""
         return f"{self.origin} of {self.owner}" if self.origin else self.owner
 
 
 def read(x: object) -> list[HostLeaf]:
-    """Reads every leaf of a tensor, model, container or Python number, in the container's own order.
+    """Reads every leaf of a tensor, model, container or Python number to the host, and returns the leaves in the
+    container's own order.
 
     Raises:
-        UnsupportedError: a symbolic tensor. NotBuiltError: a model that has no variables yet.
-        ContainerError: a container that contains itself, or an object of a type that xdevice cannot walk but that
-            holds tensors.
+        UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables yet.
+        ContainerError: if a container contains itself, or if an object that holds tensors has a type that xdevice
+            cannot walk.
     """
     return [one for leaf in leaves(x) for one in read_leaf(leaf.path, leaf.value)]
 
 
 def leaves(x: object) -> list[trees.Leaf]:
-    """The leaves of a container, of which a model is one; for a tensor or model `x`, `x` itself as the only leaf."""
+    """The leaves of a container, in which a model counts as one leaf. If `x` is a tensor or a model, it is the only
+    leaf."""
     # a model may be a container for `trees`, and is one leaf here
     is_leaf = registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None
     return [trees.Leaf("", x)] if is_leaf else trees.leaves(x)
@@ -100,7 +103,8 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
-    """Reads a tensor, or a variable of a model, to the host as a leaf with this path."""
+    """Reads a tensor, or a variable of a model, to the host, and returns it as a leaf with this path. If the tensor is
+    not on one known device, the leaf's `device` is a text that says so."""
     array = numpy.asarray(backend.to_numpy(x))
     try:
         place = str(backend.device_of(x))

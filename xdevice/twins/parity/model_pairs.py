@@ -56,18 +56,19 @@ class ReadPair(NamedTuple):
     actual: list[HostLeaf]
     expected: list[HostLeaf]
     unmapped: dict[str, str]
-    """By the path of each parameter without a counterpart in the other model, the reason."""
+    """Maps the path of each parameter that has no counterpart in the other model to the
+    reason."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
     """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
     may give different outputs although their parameters are equal."""
     stated_by_both: list[str] = []  # noqa: RUF012
-    """Those lines of `settings` for which both models state a value, so that the values differ for certain."""
+    """The lines of `settings` about values that both models state, and that therefore certainly differ."""
     modes: list[str] = []  # noqa: RUF012
-    """A line for each pair of models of which one is in training mode. That alone is not a difference: the mode changes
-    with each epoch."""
+    """A line for each pair of models whose modes differ (training or evaluation) or could not be compared. That alone
+    is not a difference: the mode changes with each epoch."""
 
     def swapped(self) -> ReadPair:
-        """The same pair, with the leaves of `actual` as those of `expected` and the other way round."""
+        """The same pair with `actual` and `expected` exchanged."""
         return self._replace(actual=self.expected, expected=self.actual)
 
 
@@ -84,7 +85,7 @@ class _LayeredModel(NamedTuple):
         return [part for layer in self.layers for part in layer.parts]
 
     def places(self) -> dict[str, _ParameterPlace]:
-        """Where each parameter of a known layer is, by the parameter's name."""
+        """Returns a dict that maps the name of each parameter of a known layer to its `_ParameterPlace`."""
         # read once: a model's variables are found by a walk over all its modules
         variables = dict(self.backend.variables(self.itself))
         return {
@@ -95,7 +96,7 @@ class _LayeredModel(NamedTuple):
 
 
 class _ParameterPlace(NamedTuple):
-    """A parameter with the kind of its layer, its part there, and its shape."""
+    """Where a parameter belongs: the kind of its layer and its part in that layer; and the parameter's shape."""
 
     kind: str
     part: Part
@@ -119,12 +120,12 @@ class _ParameterPlace(NamedTuple):
 
 
 def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> ReadPair:
-    """Reads every leaf of both values, as `host_leaves.read` does. Two models of different frameworks are both read in
-    the names and layouts of one of the two, without the layers at the paths of `skip`.
+    """Reads every leaf of both values, as `host_leaves.read` does. Two models whose parameters differ in name or layout
+    are both read in the names and layouts of one of the two. Layers at the paths in `skip` are left out.
 
     Raises:
-        UnsupportedError, NotBuiltError, ContainerError: as `host_leaves.read`. DTypeError: a model whose dtype the
-            other framework lacks. ArgumentError: `skip` for values other than two models.
+        UnsupportedError, NotBuiltError, ContainerError: as `host_leaves.read`. DTypeError: if the other framework lacks
+            the dtype of a model. ArgumentError: if `skip` is given and the values are not two models.
     """
     if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
@@ -154,8 +155,8 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
 
 
 def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
-    """A list of one line if one of two models is in training mode and the other is not, or if only one tells its mode;
-    otherwise an empty list."""
+    """A list of one line if only one of two models (`ours` is the actual one) is in training mode, or if only one
+    states its mode; otherwise an empty list."""
     one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if one == other:
         return []
@@ -171,7 +172,8 @@ def read_settings(
     actual: object, expected: object, names: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """Returns two lists of lines about settings that differ between two models, or could not be compared: all lines,
-    and those for which both models state a value. Both lists are empty for other values than models. Runs nothing."""
+    and those about settings that both models state. `names` is the argument of `compare`. Both lists are empty if a
+    value has no layers. Neither model is run."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
@@ -220,7 +222,7 @@ def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
 
 
 def _is_float(dtype: str) -> bool:
-    """Whether the name of a dtype is that of a float, such as "bfloat16"."""
+    """Whether `dtype` is the name of a float dtype, such as "bfloat16"."""
     return "float" in dtype
 
 
@@ -250,8 +252,8 @@ def _with_layers(x: object) -> _LayeredModel | None:
 
 
 def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
-    """Reads two values that have the same path in what is compared. If one of two models has to be converted, both are
-    read under the names of the other; any other values are read under their own names."""
+    """Reads two values that have the same path. If one of two models has to be converted, both are read under the other
+    model's names; any other values are read under their own names. Layers at the paths in `skip` are left out."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     # a `State` has the names of the model that it was converted for already
     if isinstance(actual, State) and theirs is not None:
@@ -280,7 +282,8 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
 def _unconverted(
     path: str, actual: Any, expected: Any, unmapped: dict[str, str], settings: list[str]
 ) -> ReadPair:
-    """The leaves of both values under their own names. `settings` are lines for which both state a value."""
+    """Returns the leaves of both values under their own names, with `unmapped` and with `settings`: lines about
+    settings that both values state."""
     ours, theirs = (list(read_leaf(path, x)) for x in (actual, expected))
     return ReadPair(ours, theirs, unmapped, settings, settings)
 
@@ -299,8 +302,8 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
 
 
 def _by_path(path: str, lines: list[str]) -> dict[str, str]:
-    """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. A key is `path`, joined with the path of the
-    layer; its value is the rest of the line, or of all lines about this layer."""
+    """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. Each key is `path` joined with the path of a
+    layer. Its value is the rest of the line about that layer, or of all such lines."""
     texts: dict[str, str] = {}
     for line in lines:
         # a line begins with its layer's path and a colon
@@ -360,7 +363,8 @@ def _convert(
 
 
 def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
-    """Reads a `State`, and the model that it was converted for, under the model's names."""
+    """Reads a `State`, and the model that it was converted for, under the model's names. In the result, `actual` has
+    the tensors of the state."""
     tensors = [
         read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
     ]
@@ -374,8 +378,8 @@ def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair
 
 
 def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf]:
-    """Reads the variables of a model that `state` must contain: all except PyTorch's counts of batches and
-    those that were skipped, and each shared variable only once."""
+    """Reads the variables of a model that `state` must contain: all except PyTorch's counts of batches and the skipped
+    variables. A shared variable is read only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for part in model.parts if part.of == (layouts.COUNTER,)}
     # a variable that the model has under two names is in the state under one of them
@@ -401,8 +405,8 @@ class ModelOutputs(NamedTuple):
     names: Mapping[str, str]
 
     def aligned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
-        """Returns `one`, an output of the actual model, under the path of `other`, an output of the expected model, and
-        with its channels on the same axis."""
+        """Returns `one`, an output of the actual model, with the path of `other`, an output of the expected model, and
+        with its channels on the axis where `other` has them."""
         ends = self.runs[0].has_channels_last, self.runs[1].has_channels_last
         value = distances.aligned(one.value, other.value, ends)
         return one._replace(path=other.path, value=value)
@@ -435,12 +439,13 @@ class ModelOutputs(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
-    """Runs both models, or functions, on `inputs`, and reads their outputs to the host. The channels of the outputs of
-    `actual` are moved to the axis where `expected` has them.
+    """Runs both models, or functions, on `inputs`, and reads their outputs to the host. If both return equally many
+    tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them.
 
     Raises:
-        NotATensorError: an argument is neither a model nor a function, or `inputs` holds no tensors.
-        UnsupportedError: a framework whose layers cannot be traced.
+        NotATensorError: if an argument is neither a model nor a function, or if `inputs` holds anything but tensors.
+        ArgumentError: if a function's framework is unclear, or if a model fails on `inputs`.
+        DTypeError, UnsupportedError: if a backend lacks the dtype of an input, or cannot call its models with `inputs`.
     """
     runs = model_runs.run_both(actual, expected, inputs)
     # numbers and None, which a model may return too, are not compared

@@ -5,8 +5,8 @@ by an ULP. The noise of a leaf is the largest difference that such a run makes t
 to `8 * noise + 2 * 2**-23 * max|expected|` is allowed. With one moved run instead of four, correct runs were reported
 as faulty.
 
-A single number, such as a loss, may by chance be the same in all runs. So the largest difference in all steps so far of
-a name counts, as a share of the largest number. The numbers are moved only once, at the beginning of a run, while
+A single number, such as a loss, may by chance be the same in all runs. So for each name, the largest difference in any
+step so far counts, as a share of the largest number. The numbers are moved only once, at the beginning of a run, while
 another framework rounds differently in each step, so at step k the noise is multiplied by k + 1. In eight steps of a
 VAE, trained by the Adam of PyTorch and of Paddle, errors of correct runs grew to 1.5 times the allowed error without
 that factor, and to 0.3 times with it.
@@ -43,11 +43,12 @@ generator has drawn other numbers in float64."""
 
 
 def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
-    """Returns the noise of each recorded leaf: what its largest difference between the reference's usual run and its
-    further runs, `variants`, comes to at that step (see the top of this file).
+    """Returns the noise of each recorded leaf at each step, measured by comparing the reference's usual run,
+    `reference`, with its further runs, `variants` (see the top of this file).
 
     Raises:
-        RecordingError: a run recorded other names, steps, leaves or shapes than the reference, or drew other numbers.
+        RecordingError: if a run recorded other names, steps, leaves or shapes than the reference, or if it drew
+            other random numbers.
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
     worst_shares: dict[tuple[str, str], float] = {}
@@ -103,7 +104,7 @@ def _refuse_redrawn(
     call: RecordedCall, usual: list[HostLeaf], apart: Mapping[str, list[float]]
 ) -> None:
     """Raises `RecordingError` if the run in float64 is too far from the usual run in a value of the first step. `apart`
-    has the differences of each leaf, by the variant."""
+    maps each variant to the differences of the value's leaves."""
     share, times = _REDRAWN
     wide = max(apart.get(floats.FLOAT64, ()), default=0.0)
     moved = max(
@@ -137,7 +138,8 @@ def _largest(leaf: HostLeaf) -> float:
 
 
 def _size(one: Any, two: Any) -> float:
-    """The largest difference between two elements, ignoring differences that are not finite; 0 if there is none."""
+    """The largest absolute difference between corresponding elements of two arrays, ignoring differences that are not
+    finite; 0 if there is none."""
     a, b = numpy.asarray(one), numpy.asarray(two)
     # a difference of two float32 numbers would itself be rounded
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"

@@ -41,7 +41,7 @@ def read(folder: Path) -> Log | None:
     """Reads the operations that a backend's process has saved in its folder. Returns None if there are none.
 
     Raises:
-        RecordingError: the files are damaged.
+        RecordingError: if the files are damaged.
     """
     path = folder / FOLDER / _LISTS
     if not path.exists():
@@ -77,12 +77,12 @@ def _write(log: Log, folder: Path) -> None:
 
 
 def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
-    """Returns a function to be called around each call of a model. It runs the call, and tells the writer the names of
-    the model's parameters."""
+    """Returns a function to be called around each call of a model. It runs the call, and passes the names of the
+    model's parameters to the writer."""
     done: dict[int, Any] = {}
 
     def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Returns the result of `call`, a call of the model, and names the model's parameters after the first one."""
+        """Returns the result of `call`, a call of the model. After the model's first call, names its parameters."""
         # first, because a Keras model may have no parameters before its first call builds them
         result = call()
         # each model once. It is kept alive, because another object could get its id otherwise
@@ -99,7 +99,7 @@ def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Runs the script that the command-line arguments name."""
+    """Runs the script that the first command-line argument names, and saves its operations."""
     script = script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     log = Log(backend.name)

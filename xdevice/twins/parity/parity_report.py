@@ -58,7 +58,8 @@ class GradientRow(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The texts of the row: the name, the two largest errors, the cosine, and the share within tolerance."""
+        """The texts of the row: the name, the largest absolute and relative errors, the cosine, and the share within
+        tolerance."""
         if self.errors is None:
             return (self.name, "no gradient of this size", "-", "-", "-")
         numbers = (
@@ -82,7 +83,7 @@ class Divergence(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The words that say where it is, such as `loss, step 3, on jax`."""
+        """The words that say where the divergence is, such as `loss, step 3, on jax`."""
         return f"{self.value.name}, step {self.value.step}, on {self.backend}"
 
     @property
@@ -112,7 +113,7 @@ class BackendRow:
     records: int = 0
     """How many values were recorded, plus how many calls of models were traced."""
     error: str = ""
-    """Why the backend did not run, or was not compared; empty if it was."""
+    """Why the backend did not run, or, for the reference, why nothing can be compared with it; otherwise empty."""
     python: str = ""
     """The path of the interpreter; empty if it is not known."""
     values: list[ComparedValue] = field(default_factory=list)
@@ -175,7 +176,8 @@ class ParityReport:
         return list(dict.fromkeys(value.name for value in values))
 
     def series(self, name: str) -> dict[str, list[ComparedValue]]:
-        """The comparisons of the values of this name, by backend, sorted by step."""
+        """Returns a dict that maps each backend except the reference to the comparisons of its values of this name,
+        sorted by step; an empty list if it has none."""
         return {
             row.backend: sorted(
                 (value for value in row.values if value.name == name),
@@ -235,12 +237,13 @@ def compare_recordings(
     is_float64: bool = False,
 ) -> list[ComparedValue]:
     """Compares each value of a run, `actual`, with the value that the reference recorded under the same name and step,
-    in `expected`. Returns the comparisons in the order of `expected`; then come the values that it lacks.
+    in `expected`. Returns the comparisons in the order of `expected`, followed by a difference for each value that only
+    `actual` has.
 
-    If the run was cut short (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, values
-    in float32 may differ by as much as rounding alone makes them differ. In a run in float64 (`is_float64`), the first
-    step of each name has the tolerance of float64, and later steps have that of float32, because Paddle's Momentum,
-    Keras and Gluon hold their hyperparameters in float32.
+    If the run was cut short (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, the
+    tolerance of values in float32 follows from the measured effect of rounding. In a run in float64 (`is_float64`), the
+    first step of each name has the tolerance of float64, and later steps have that of float32, because Paddle's
+    Momentum, Keras and Gluon hold their hyperparameters in float32.
     """
     ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     places = {call.key: place for place, call in enumerate(expected)}
@@ -310,8 +313,8 @@ def line_text(where: str) -> str:
 
 
 def error_text(comparison: Comparison) -> str:
-    """The result of a comparison in a few characters: the worst absolute error, or the kind of the problem if it has no
-    size."""
+    """The result of a comparison in a few characters: the worst absolute error or, if there is none, the kind of the
+    problem, or "equal" without a problem."""
     if comparison.abs is None:
         return comparison.problem or "equal"
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
@@ -504,7 +507,7 @@ def _as_rich(table: ReportTable) -> Table:
 
 def _notes(row: BackendRow) -> str:
     """The last cell of a backend's row: the first line of its error, where it first diverges, and, if the reference
-    belongs to another run, that reference. Empty if there is none of these."""
+    belongs to another run, that reference. "" if none of these applies."""
     why = row.error.partition("\n")[0]
     first = (
         f"first at {row.first.value.name}, step {row.first.value.step}"

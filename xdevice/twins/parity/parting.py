@@ -85,8 +85,8 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
 
 
 def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterator[str]:
-    """Yields a line about the first of the named values that differs, or about the last one if all agree; nothing if
-    there are none."""
+    """Yields a line about the first of the named values that differs, or about the last one if all agree. Yields
+    nothing if `named` is empty."""
     limit = distances.limit([one.theirs for one in named])
     before = ""
     for one in named:
@@ -151,7 +151,8 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
 
 
 def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:
-    """The first layer of a run whose output is not right, by its path and class; "" if all are right."""
+    """The path and class of the first layer whose output is not right; "" if all are right. `limit` is the largest
+    error that counts as rounding."""
     assert run.log is not None
     layers = (call for call in run.trace.calls if call.type != RECORD and call.outputs)
     for call in layers:

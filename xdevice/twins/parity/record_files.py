@@ -144,8 +144,9 @@ class Recorder:
 
 
 def _read(leaf: Leaf) -> Iterable[HostLeaf]:
-    """A leaf as it is on the host; a model gives a leaf for each variable. If `convert_state` knows all its layers,
-    these have PyTorch's names and layouts, so that models of several frameworks can be compared."""
+    """Reads a leaf to the host and returns it; for a model, returns a leaf for each variable. If `convert_state` knows
+    all layers of the model, these leaves have PyTorch's names and layouts, so that models of several frameworks can be
+    compared."""
     owner = registry.kind_of(type(leaf.value))
     whole = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
@@ -184,8 +185,8 @@ def _header() -> dict[str, Any]:
 
 
 def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
-    """Raises an error for a leaf that could not be compared later. It is raised by `log`, where the user sees the line
-    that recorded the leaf."""
+    """Raises `DTypeError` for a tensor, or `NotATensorError` for another object, that could not be compared later.
+    `log` raises it, so that the user sees the line that recorded the leaf."""
     if leaf.owner != PYTHON:
         if leaf.dtype not in DTYPES:
             raise DTypeError(
@@ -200,8 +201,8 @@ def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
 
 
 def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
-    """Appends the leaf's array to the open file, and returns the leaf's entry for the index. Another object than an
-    array is written into the entry."""
+    """Appends the leaf's array to the open file, and returns the leaf's entry for the index. A value that is not an
+    array is written into the entry itself."""
     line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
     if not isinstance(leaf.value, numpy.ndarray):
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
@@ -250,10 +251,10 @@ class RecordedCall:
         return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
 
     def read(self) -> list[HostLeaf]:
-        """Reads the leaves of the recorded value, as `host_leaves.read` returned them when it was recorded.
+        """Reads the leaves of the recorded value, as they were when it was recorded, and returns them.
 
         Raises:
-            RecordingError: the files are damaged, or one is missing.
+            RecordingError: if a file is damaged or missing.
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
             # only numbers and texts, which are in the index: the file of arrays is not needed
@@ -271,7 +272,7 @@ class Recording:
     order.
 
     Raises:
-        RecordingError: the folder has no recording, a damaged one, or one of a newer format.
+        RecordingError: if the folder has no recording, a damaged one, or one of another format.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -22,7 +22,7 @@ VARIABLE: Final = "XDEVICE_RECORD"
 
 
 def log(name: str, value: object) -> None:
-    """Records a value under a name, to be compared with the value that the program records there on another framework.
+    """Records a value under a name, to be compared with the value that has this name on another framework.
 
     Experimental: it may change in a minor version.
 
@@ -35,9 +35,10 @@ def log(name: str, value: object) -> None:
         value: a tensor, a model, a Python number, or a container of them. The program may change it afterwards.
 
     Raises:
-        RecordingError: the name is empty or not a string, or the folder holds another process's recording already.
-        NotATensorError: the value, or a leaf of it, is not a tensor, number, string or None.
-        DTypeError: an 8-bit float, or another dtype that cannot be compared. UnsupportedError: a symbolic tensor.
+        RecordingError: if the name is empty or no string, or if the folder already holds another process's recording.
+        NotATensorError: if the value, or a leaf of it, is not a tensor, number, string or None.
+        DTypeError: if a dtype cannot be compared, such as an 8-bit float. UnsupportedError: if a tensor is symbolic.
+        NotBuiltError: if a model has no variables yet. ContainerError: if a container cannot be walked.
         Also any error of a pending asynchronous computation of the value.
 
     Costs 0.1 us if nothing is recorded. Otherwise it waits for the value, copies it to the host and writes it, which
@@ -60,7 +61,7 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
     the `Recorder`.
 
     Raises:
-        RecordingError: the folder has a recording already.
+        RecordingError: if the folder has a recording already.
 
     Example:
         >>> import tempfile

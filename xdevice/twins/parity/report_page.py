@@ -81,7 +81,8 @@ def page(report: ParityReport, title: str) -> str:
 
 
 def _verdict(report: ParityReport) -> str:
-    """The box at the top of the page: the first divergence, or that all agree, or that a backend is missing."""
+    """The box at the top of the page: the first divergence, or else whether all backends agree or not every backend was
+    compared."""
     first = report.first
     if first is not None:
         # the text that the terminal shows, without its beginning, which the heading has already

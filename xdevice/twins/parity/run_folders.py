@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .traced_calls import Traces
 
 _SHORT: Final = ("float32", "complex64")
-"""The dtypes that a run in float64 should not have recorded."""
+"""The dtypes that should not occur in a recording of a run in float64."""
 _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _NAMED: Final = 4
@@ -125,7 +125,7 @@ class RunFolder(NamedTuple):
     """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def noise(self, backend: BackendFolder) -> Noise | None:
-        """Returns the effect of rounding alone on the reference's values. None for any other backend, or if no
+        """Returns the effect of rounding alone on the reference's values. Returns None for any other backend, or if no
         calibration run measured it."""
         # only the reference ran again, so nothing is known of the others
         if not self.calibration or backend is not self.reference or not backend.calls:
@@ -152,7 +152,7 @@ def load(folder: Path) -> RunFolder:
     """Reads a folder that holds a run, or the recording of a single backend.
 
     Raises:
-        RecordingError: the folder has no recording, or a damaged one, or a calibration run failed.
+        RecordingError: if the folder has no recording or a damaged one, or if a calibration run failed.
     """
     # the folder of one backend, or a recording that a program made with XDEVICE_RECORD
     if (folder / INDEX).exists():
@@ -192,7 +192,7 @@ def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
 
 def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCall]]:
     """The values that the calibration runs of a folder have recorded, by the variant; {} if `ended` is empty. Raises
-    `RecordingError` if one of the runs failed."""
+    `RecordingError` if one of the runs failed, or if its recording is missing or damaged."""
     for one in ended:
         if one.error:
             raise RecordingError(f"cannot calibrate: {one.backend} {one.error}")
@@ -220,7 +220,7 @@ def _no_recording(folder: Path) -> str:
 
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report.
-    Raises as `load` does."""
+    Raises `RecordingError` as `load` and `noise.measure` do."""
     run = load(folder)
     every = run.backends.values()
     rows = [_row(run, one, run, run.reference, rule) for one in every]
@@ -241,7 +241,7 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
     of `first`.
 
     Raises:
-        RecordingError: a folder has no recording.
+        RecordingError: as in `report_of_run`, for either folder.
     """
     expected, actual = load(first), load(second)
     recorded = {
@@ -330,7 +330,8 @@ def _compare_operations(
 
 
 def _is_off(errors: Errors | None, limit: float) -> bool:
-    """Whether a gradient is missing (None), or off by more than this share of its largest number."""
+    """Whether a gradient is missing (`errors` is None), or is off by more than `limit`, a share of its largest
+    number."""
     return errors is None or errors.share > limit
 
 

@@ -58,7 +58,7 @@ class RunPlan(NamedTuple):
     timeout: float
     """How many seconds one process may take before it is killed."""
     jobs: int = 1
-    """How many processes run at once."""
+    """How many processes run at once, at most."""
     is_traced: bool = False
     """Whether the values that the layers of the script's models compute are saved too."""
     floats: str = ""
@@ -107,14 +107,16 @@ class Ended(NamedTuple):
     backend: str
     """The name of the run, `ScriptRun.name`."""
     seconds: float | None
-    """How many seconds the process took, imports included; None if only its recording is known."""
+    """How many seconds the process took, imports included; None if it was interrupted, or if only its recording is
+    known."""
     error: str
     python: str
     """The path of the interpreter; empty if only the recording is known."""
 
 
 class Watcher:
-    """Receives the progress of a run, from several threads. This class ignores it; subclasses show it."""
+    """Receives the progress of all runs, from several threads. This class ignores it; subclasses show it. The argument
+    `backend` is the name of a run, `ScriptRun.name`."""
 
     def starts(self, backend: str) -> None:
         """Called when a backend's process is about to start."""
@@ -130,8 +132,8 @@ class Watcher:
 def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     """Does the runs of a plan, `plan.jobs` at a time, and returns how each ended, in the order of `plan.scripts()`.
 
-    Everything is written below `folder`: what each process recorded and printed, and `run.json`. It stays there if the
-    run is interrupted.
+    Everything is written below `folder`: what each process recorded and printed, and `run.json`. These files stay there
+    if the run is interrupted.
     """
     processes = _RunningScripts(plan, folder, watcher)
     try:
@@ -176,7 +178,7 @@ class _RunningScripts:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Kills the processes that are alive, and keeps further ones from starting."""
+        """Kills the processes that are alive, and prevents further processes from starting."""
         # under the lock, so that `_start` sees it or has added its process already
         with self._lock:
             self._is_stopped = True
@@ -184,7 +186,8 @@ class _RunningScripts:
             _kill(process)
 
     def run(self, script: ScriptRun) -> None:
-        """Runs one script until it ends, stores in `ended` how, and tells the watcher."""
+        """Runs one script until its process ends, stores the outcome in `ended`, and reports it to the watcher. After
+        `stop`, does neither."""
         self._watcher.starts(script.name)
         folder = self._folder / script.place
         folder.mkdir(parents=True)
@@ -313,7 +316,7 @@ def clear(folder: Path) -> None:
     them, and then `run.json`. Anything else in the folder stays.
 
     Raises:
-        RecordingError: the folder has no `run.json`, or a damaged one.
+        RecordingError: if the folder has no `run.json`, or a damaged one.
     """
     path = folder / RUN
     if not path.exists():

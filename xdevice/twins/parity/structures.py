@@ -75,8 +75,8 @@ def owners_text(actual: Leaves, expected: Leaves) -> str:
 def compare_pairs(
     pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
 ) -> Comparison | None:
-    """Returns the first difference between two leaves in kind, or else in shape, or else in dtype or device if `rule`
-    compares these; None if there is none."""
+    """Returns the first difference in kind between the two leaves of a pair, or else the first in shape, or else in
+    dtype or device if `rule` compares these; None if there is none. In each pair, the actual leaf comes first."""
     # each check for all leaves before the next one: a difference in kind or shape explains more than
     # one in dtype or device
     checks = [_kind, _shape]
@@ -109,8 +109,8 @@ def _shape(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
 
 
 def _dtype(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
-    """Returns the difference between the dtypes of two leaves; None if they are equal or the leaves are no numbers. A
-    Python number matches any dtype of its kind: a float float32, and an int uint8."""
+    """Returns the difference between the dtypes of two leaves; None if they are equal or the leaves are not numbers. A
+    Python number matches any dtype of its kind: a Python float matches float32, and a Python int matches uint8."""
     if actual.dtype == expected.dtype or not actual.is_number:
         return None
     # exactly one is a Python number, which takes the dtype of the tensor, as in the frameworks
@@ -129,7 +129,7 @@ def _category(dtype: str) -> str:
 
 
 def _device(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
-    """Returns the difference between the devices of two leaves; None if they are equal."""
+    """Returns the difference between the devices of two leaves; None if they are equal, or if a leaf has no device."""
     # a Python number is on no device
     if actual.device == expected.device or None in (actual.device, expected.device):
         return None

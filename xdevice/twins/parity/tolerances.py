@@ -92,7 +92,8 @@ class Allowed(NamedTuple):
 
 
 def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed | None:
-    """Returns the tolerance for two leaves. Returns None if they must be equal, as ints and bools must.
+    """Returns the tolerance for two leaves. Returns None if they must be equal, as ints and bools must unless `noise`
+    is above 0.
 
     `dtype` is what `coarser` gives: None for ints and bools. `noise` is the error that rounding alone makes in these
     leaves; None if it was not measured.

@@ -50,8 +50,9 @@ class TracedCall(NamedTuple):
     """Whether the model takes images with their channels last; None if that is not known."""
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
-        """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients". Without `layer` they are those of
-        the model, and with it, a place in `calls`, those of that call. A gradient that never came is None."""
+        """Reads the arrays of one kind, `name` ("inputs", "outputs" or "gradients"), and returns them. Without `layer`
+        they are the arrays of the model; with `layer`, a place in `calls`, those of that call of a layer. A gradient
+        that never came is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
             leaf.value
@@ -71,7 +72,7 @@ class TracedCall(NamedTuple):
 
     def as_twin(self, owner: str) -> Twin:
         """Returns the layers of the model, to be paired with those of another. In place of the model's variables there
-        are arrays with their shapes, and no values."""
+        are arrays of the same shapes, whose values mean nothing."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []
@@ -106,7 +107,7 @@ def read(folder: Path, backend: str) -> Traces | None:
     """Reads the traces in a backend's folder; returns None if the folder has none.
 
     Raises:
-        RecordingError: the files are damaged.
+        RecordingError: if the files are damaged.
     """
     path = folder / FOLDER / RUNS
     if not path.exists():
@@ -129,10 +130,10 @@ def read(folder: Path, backend: str) -> Traces | None:
 
 
 def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall, Comparison]]:
-    """Compares each traced call of the reference, `expected`, with the call of the same model on the other backend that
-    had the same inputs. Models are the same if the program called both as its first model, or both as its second, and
-    so on. Yields the model's name in the report, the reference's call, and the result; a single difference for a model
-    none of whose calls had the same inputs."""
+    """Compares each traced call of the reference, `expected`, with the call of the corresponding model on the other
+    backend that had the same inputs. Two models correspond if each is the first model that the program called there, or
+    the second, and so on. Yields the model's name in the report, the reference's call, and the result. If no call of a
+    model had the same inputs, yields a single difference for the model."""
     # by the models' numbers, because the names of classes differ between frameworks
     for model in sorted({call.model for call in expected.calls}):
         ours, theirs = (
@@ -172,7 +173,8 @@ def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
 
 
 def _other_inputs(one: TracedCall, other: TracedCall) -> str:
-    """The message if no call has the inputs of a reference's call, with the shapes of the first call on each side."""
+    """The message if no call has the inputs of a call of the reference. It has the input shapes of `one`, the first
+    call on the other backend, and of `other`, the reference's first call."""
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (
         f"no call has the inputs of a call of the reference (the first inputs have the shapes {ours} and {theirs}); "

@@ -59,7 +59,7 @@ class _OpenCall(NamedTuple):
     outputs: tuple[Any, ...] = ()
     """Copies of the tensors that it returned."""
     trace: Trace | None = None
-    """None until the call has returned."""
+    """The calls of the model's layers during this call; None until it has returned."""
 
 
 class _TracedModel:
@@ -72,11 +72,12 @@ class _TracedModel:
         self.count = 0
         """How many calls there have been, traced or not."""
         self.shapes: dict[Any, int] = {}
-        """How many of them had inputs of these shapes."""
+        """Maps the shapes of inputs to the number of calls with such inputs."""
         self.refusal = ""
         """Why the model cannot be traced; empty if it can."""
         self.open: dict[int, _OpenCall] = {}
-        """The last traced call by each thread, until it is written."""
+        """The last traced call of each thread, by the thread's id, until the call is
+        written."""
 
 
 class Tracer:
@@ -191,7 +192,8 @@ class Tracer:
         ]
 
     def _write(self, traced: _TracedModel, thread: int) -> None:
-        """Ends the last traced call of the model by a thread, if there is one, and writes it unless it raised."""
+        """Ends the last traced call of the model by a thread, if there is one, and writes it unless the call raised an
+        error."""
         opened = traced.open.pop(thread, None)
         if opened is None:
             return
@@ -234,7 +236,7 @@ def _for_json(value: object) -> Any:
 
 
 def main() -> None:
-    """Runs the script that the command-line arguments name, and traces its models."""
+    """Runs the script that the first command-line argument names, and traces its models."""
     script = script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
@@ -248,7 +250,7 @@ def enter_supported(
     stack: ExitStack, block: Callable[[], AbstractContextManager[Any]], lacking: str
 ) -> None:
     """Enters the block that `block()` returns. If the backend does not support it, prints `lacking` and the reason to
-    standard error instead, and the script runs without: the values that it records can still be compared."""
+    standard error instead, and the script runs without the block: the values that it records can still be compared."""
     try:
         stack.enter_context(block())
     except UnsupportedError as error:

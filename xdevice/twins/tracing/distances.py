@@ -34,7 +34,7 @@ def limit(arrays: Sequence[Array]) -> float:
 
 def apart(actual: Array, expected: Array) -> float:
     """The distance between two arrays with the same order of axes. Infinite if the shapes differ, if ints or bools
-    differ, or if one array has NaN or an infinity where the other does not have the same. 0 if both are empty."""
+    differ, or if an element is NaN or infinite in one array and different in the other. 0 if both are empty."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0
@@ -68,8 +68,8 @@ def moved(x: Array, last: bool) -> Array:
 
 def aligned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
     """`actual` with its channels on the axis where `expected` has them. `ends` says for each of the two models, the
-    actual one first, whether its channels come last; None if that is not known, and then `actual` is returned as it
-    is."""
+    actual one first, whether its channels come last; None if that is not known. `actual` is returned as it is if an
+    entry is None, or if it is closer to `expected` that way."""
     if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
         return actual
     # `actual` as it is may fit as well: a sequence has no channels, so the closer of the two is taken
@@ -96,8 +96,9 @@ def error_of(actual: Array, expected: Array) -> float | None:
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """Like `error_of`, for the inputs of a convolution: if the shapes cannot fit, zeros at the edges are removed from
-    both, because in one framework the previous layer may have padded. The batch, axis 0, keeps its zeros."""
+    """Like `error_of`, for the inputs of a convolution: if the error is infinite, as for shapes that cannot fit, zeros
+    at the edges are removed from both, because in one framework the previous layer may have padded. The batch, axis 0,
+    keeps its zeros."""
     error = error_of(actual, expected)
     if error != math.inf:
         return error
@@ -127,9 +128,9 @@ def layouts(x: Array) -> Iterator[Array]:
 
 
 def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
-    """Yields `x` in this shape, if one of the two shapes has rows and columns as two axes and the other has them as
-    one, as an attention over pixels does, and if both have the batch and the channels as axes. Yields nothing
-    otherwise."""
+    """Yields `x` reshaped to `shape`, in each order of its axes in which batch and channels fit. One of the two shapes
+    must have rows and columns as two axes, and the other must have them as one, as an attention over pixels does;
+    otherwise yields nothing."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
     for way in layouts(x):

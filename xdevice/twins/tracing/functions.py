@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _MOST: Final = 5_000
-"""How many objects are looked at in one function."""
+"""How many objects inside one function are searched at most."""
 _OURS: Final = "xdevice"
-"""How the names of our modules begin: functions of ours take any framework, so they show none."""
+"""How the names of our modules begin: xdevice's functions take any framework, so they do not show which one is used."""
 
 
 class Subject(NamedTuple):
@@ -110,8 +110,8 @@ def subject_of(
     """Returns a model or function as a `Subject`, with its framework.
 
     Raises:
-        NotATensorError: `x` is neither; the message begins with `expected`.
-        ArgumentError: the function does not show which framework it takes, or shows several.
+        NotATensorError: if `x` is neither a model nor a function; the message begins with `expected`.
+        ArgumentError: if the function does not show which framework it takes, or shows several.
     """
     if isinstance(x, Subject):
         return x
@@ -170,7 +170,7 @@ class _ModelSearch:
         self.models: list[Any] = []
         self.tensors: list[Any] = []
         self._mentioned: dict[str, None] = {}
-        """The names of the frameworks whose modules or functions it names, in order."""
+        """The names of the frameworks whose modules or functions the searched function names, in order."""
         self._walk(function)
 
     def framework(self) -> str:
@@ -213,8 +213,8 @@ class _ModelSearch:
             left += reversed(list(self._inside(x)))
 
     def _inside(self, x: Any) -> Iterable[Any]:
-        """Adds `x` to the tensors, models or frameworks if it is one, and returns the objects inside it that are to be
-        looked at."""
+        """Adds `x` to the tensors, models or frameworks if it belongs there, and returns the objects inside `x` that
+        are still to be searched."""
         # none of these holds a tensor or a model
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()
@@ -235,8 +235,8 @@ class _ModelSearch:
         return self._in_code(x)
 
     def _in_code(self, x: Any) -> Iterable[Any]:
-        """The objects inside a function or another object. If it belongs to a framework, notes that framework, and
-        returns only the function that it wraps, if any."""
+        """The objects inside a function or another object. If `x` belongs to a framework, notes that framework, and
+        returns only the function that `x` wraps, if any."""
         if isinstance(x, partial):
             return [x.func, x.args, x.keywords]
         if isinstance(x, MethodType):
@@ -253,8 +253,8 @@ class _ModelSearch:
         return vars(x).values() if hasattr(x, "__dict__") else ()
 
     def _mention(self, module: str) -> bool:
-        """Notes the framework that a module belongs to, if any. Returns whether the module is a framework's or ours, so
-        that nothing in it has to be searched."""
+        """Notes the framework that a module belongs to, if any. Returns whether the module belongs to a framework or to
+        xdevice, so that nothing in it has to be searched."""
         root = module.partition(".")[0]
         name = frameworks.LIBRARIES.get(root) or next(
             (one.name for one in frameworks.KNOWN if root in one.modules), ""

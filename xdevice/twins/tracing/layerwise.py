@@ -60,8 +60,8 @@ class FirstDifference(NamedTuple):
     text: str
     """The place and the difference in words."""
     error: float
-    """How far off the values are, as a share of the largest expected value; infinite if the shapes differ, or if NaN,
-    an infinity or a whole number does."""
+    """How far off the values are, as a share of the largest expected value; infinite if shapes, NaNs, infinities or
+    whole numbers differ."""
 
     @property
     def is_of_shapes(self) -> bool:
@@ -98,7 +98,7 @@ class TwoRuns:
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
         """Finds the first place where the runs differ; returns None if they agree. With `strict`, for runs whose
-        outputs are known to differ, it is the place where the error grows most, however small the error is."""
+        outputs are known to differ, returns the place where the error grows most, however small the error is."""
         steps = []
         for step in self._steps():
             steps.append(step)
@@ -181,7 +181,7 @@ class TwoRuns:
         return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
 
     def _agree(self, ours: Arrays, theirs: Arrays) -> bool:
-        """Whether the first arrays of both agree within rounding; false if they cannot be compared."""
+        """Whether the first arrays of both sides agree within rounding; False if they cannot be compared."""
         error = _error(ours, theirs)
         return error is not None and error <= self.limit
 
@@ -254,8 +254,8 @@ class TwoRuns:
         self, steps: list[_Step], behind: CallPair | None, error: float
     ) -> FirstDifference:
         """The difference if its cause lies in a gap: after the last call of `steps`, and before the call `behind`, or
-        the end of the models if that is None. `error` is how far off the values after the gap are. If calls in the gap
-        can be paired, the gap is narrowed down, or the layer of such a call is the cause."""
+        the end of the models if `behind` is None. `error` is how far off the values after the gap are. If calls in the
+        gap can be paired, the gap is narrowed down, or the layer of such a call is the cause."""
         # `steps` may end with the input of `behind` itself
         earlier = [
             step.calls
@@ -340,8 +340,8 @@ class TwoRuns:
 
 
 def _error(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
-    """The distance between the first arrays of both, by `compare`; None if a side has no array, or they cannot be
-    compared."""
+    """The distance between the first arrays of both sides, computed by `compare`; None if a side has no array, or if
+    the two cannot be compared."""
     return compare(ours[0], theirs[0]) if ours and theirs else None
 
 
@@ -349,8 +349,8 @@ def _between(
     run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]
 ) -> list[LayerCall]:
     """The calls of a run between the calls `before` and `behind`, without those of layers whose paths are in `paired`.
-    None stands for the start or the end of the run. If there are none, because branches are called in another order,
-    the call of an unpaired layer that made the input of `behind`."""
+    None means the start or the end of the run. If no call lies between, because branches are called in a different
+    order, returns the call of an unpaired layer that made the input of `behind`, if there is one."""
     # by identity: `==` would compare the arrays in the calls
     numbers = {id(call): number for number, call in enumerate(run.calls)}
     start = numbers[id(before)] + 1 if before else 0
@@ -379,8 +379,8 @@ def _listed(run: TracedRun, calls: Calls) -> str:
 
 
 def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
-    """An error in words: its size, or, if it is infinite, the shapes of the first arrays; if these have the same
-    lengths of axes, that a number differs that has no distance."""
+    """An error in words: its size or, if it is infinite, the shapes of the first arrays. If both shapes have the same
+    axes in any order, the text says that NaN, an infinity or a whole number differs."""
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]

@@ -58,7 +58,7 @@ class ModelRun:
     arrays: Arrays
     """The inputs that it was run on."""
     log: Log | None = None
-    """The operations of the run, if they were kept."""
+    """The operations of the run; None if they were not kept."""
 
     def again(self) -> ModelRun:
         """Runs the model or function once more on the same inputs, uncompiled, and returns that run, with its
@@ -88,7 +88,7 @@ class ModelRun:
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
     """Runs two models or functions on the same inputs, and returns both runs. `inputs` is as for `arrays_of`, and has
-    its channels on the axis where the first one takes them; they are moved for the second one."""
+    its channels on the axis where `first` takes them; for `second` they are moved to its axis."""
     arrays = arrays_of(inputs)
     one, other = subject_of(first), subject_of(second)
     # the first one first: the calls of its layers show which inputs are images
@@ -98,7 +98,8 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
 
 def arrays_of(inputs: Any) -> Arrays:
     """Reads the inputs of a model to the host. `inputs` is one tensor of any framework, a tuple of tensors, which are
-    the model's arguments, or a dict of its keyword arguments. Raises `NotATensorError` for anything else."""
+    the model's arguments, or a dict of its keyword arguments. Raises `NotATensorError` for anything else, and
+    `ArgumentError` for a dict with a key that is not a string."""
     # the arguments by their names or numbers
     is_named = isinstance(inputs, Mapping)
     arguments = (
@@ -124,7 +125,7 @@ def arrays_of(inputs: Any) -> Arrays:
 
 def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
     """The inputs of the run `first` as the model or function `second` takes them: images have their channels on the
-    axis where that one expects them. If one of the two is not known, the inputs stay as they are."""
+    axis where `second` expects them. If the axis of either is not known, the inputs stay as they are."""
     ours, theirs = first.has_channels_last, subject_of(second).has_channels_last
     if ours is None or theirs is None or ours == theirs:
         return arrays
@@ -135,8 +136,8 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
-    """Whether an input is a batch of images, and not of sequences. An array of four axes or more is one. For three
-    axes, the kind of the layer that took the array in the run `first` decides; False if none took it."""
+    """Whether an input is a batch of images, and not of sequences. An array of four axes or more counts as images. For
+    three axes, the kind of the layer that took the array in the run `first` decides; False if none took it."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}
@@ -156,7 +157,7 @@ def message(error: BaseException) -> str:
 
 
 def _where(error: BaseException, traced: Trace) -> str:
-    """The words that say at which layer an error was raised."""
+    """The words that say in which layer, or after which one, an error was raised."""
     # the path that `Watch.run` has set on the error; "" is the model itself
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
@@ -179,8 +180,8 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
 
 
 def _run_whole(subject: Subject, arrays: Arrays) -> ModelRun:
-    """Runs a model or a function as `run` does; if its layers cannot be traced, because a compiler hides them, without
-    a trace of its layers. Raises `UnsupportedError` if that is not the reason."""
+    """Runs a model or a function as `run` does. If that raises `UnsupportedError`, because a compiler hides the layers,
+    runs it again without tracing layers. Raises the error if there is no model to trace."""
     try:
         return run(subject, arrays)
     except UnsupportedError:
@@ -198,8 +199,8 @@ def run(
     """Runs the model or function `x`, or a `Subject`, on copies of the inputs, and returns the run with its trace.
 
     With `give`, the model continues with `give(call, result)` in place of the result of each call of a layer. Without
-    `has_layers`, no layers are traced. If the model fails on the inputs, raises `ArgumentError`, which says in which
-    layer.
+    `has_layers`, no layers are traced. Raises `ArgumentError` if the model fails on the inputs; the message says in
+    which layer. Raises `DTypeError` if the backend lacks the dtype of an input.
     """
     subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None

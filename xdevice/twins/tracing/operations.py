@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _MOST: Final = 20_000
-"""How many operations are kept; a program may run more."""
+"""How many operations are kept at most; a program may run more."""
 _MOST_BYTES: Final = 1 << 30
-"""How many bytes of arrays are kept."""
+"""With this many bytes of arrays the log is full: no further operations are kept."""
 _ALIKE: Final = 1e-2
 """Only arrays whose norms differ by at most this share are compared."""
 _ROUNDING: Final = 1 / 500
@@ -106,8 +106,8 @@ class Log:
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
     def ends(self) -> list[str]:
-        """The keys of the program's results: `roots`, or else the losses from which it ran backward, or else the
-        outputs of its last operation. Empty if it has run no operation."""
+        """The keys of the program's results: `roots`, or else the losses from which the program ran backward, or else
+        the outputs of its last operation. Empty if the log has no operation."""
         if self.roots or not self.operations:
             return self.roots
         # the operation right before a backward pass has computed the loss
@@ -150,9 +150,9 @@ class LogWriter:
         self._names: dict[int, tuple[str, Any]] = {}
         """The names of the parameters of the program's models, by the id of the tensor."""
         self._users: dict[str, list[int]] = {}
-        """By a tensor's key, the numbers of the operations that took it."""
+        """Maps a tensor's key to the indices of the operations that took the tensor."""
         self._gradients: dict[int, list[str]] = {}
-        """By an operation's number, the keys of the gradients that reached its outputs."""
+        """Maps an operation's index to the keys of the gradients that reached its outputs."""
 
     def run(
         self,
@@ -162,11 +162,11 @@ class LogWriter:
         follow: Any = None,
         is_backward: bool = False,
     ) -> Any:
-        """Returns the result of `go()`, and keeps the call as an operation of this name, unless it is made inside
-        another operation, it returns no tensors with numbers, or the log is full.
+        """Returns the result of `go()`, and keeps the call as an operation of this name, unless the call is made inside
+        another operation or returns no tensors with numbers, or the log is full.
 
         `follow(result, put)`, if given, returns the result with hooks that call `put(number, gradient)` for each
-        gradient that reaches one of its tensors; `number` counts these from 0.
+        gradient that reaches one of its tensors; `number` is the index of the tensor in the result, counted from 0.
         """
         # an operation that another one calls is part of it: a softmax is one call of the program
         if self._is_inside or self._log.is_full:
@@ -187,7 +187,7 @@ class LogWriter:
         return result if follow is None else self._followed(result, follow, keys)
 
     def name_all(self, names: Iterable[tuple[str, Any]]) -> None:
-        """Sets the names that tensors have in a model, from pairs of a name and a tensor."""
+        """Stores the names that tensors have in a model; `names` are pairs of a name and a tensor."""
         for name, x in names:
             self._names[id(x)] = name, x
 
@@ -265,9 +265,9 @@ class LogWriter:
 
 
 def program_line() -> str:
-    """The innermost line of the running code that is neither a framework's, nor the standard library's, nor ours, such
-    as `/home/ann/train.py:41`. A line of an installed package is taken only if there is no other; "" if there is
-    none."""
+    """The innermost line of the running code that belongs neither to a framework, nor to the standard library, nor to
+    xdevice, such as `/home/ann/train.py:41`. A line of an installed package is taken only if there is no other; "" if
+    there is none."""
     frame: FrameType | None = sys._getframe(1)
     installed = ""
     while frame is not None:
@@ -324,7 +324,7 @@ class Parting(NamedTuple):
     """The pair of operations whose outputs are closest, of all pairs of `actual` or `expected` with a wrong operation
     of the other program; None if there is no such pair with outputs of one size."""
     errors: Errors | None
-    """How far the outputs of `closest` are apart."""
+    """How far the outputs of `closest` are apart; None if `closest` is None."""
     share: float
     """The limit at which the two were judged, as a share of the usual limit: one of `_SHARES`."""
 
@@ -340,10 +340,10 @@ class TwoPrograms:
         """The usual limit: an output further off than this share of its largest number is wrong."""
 
     def part(self, is_backward: bool = False) -> Parting | None:
-        """Returns the first operation of each program that is not right; None if all are right. With `is_backward` it
-        looks among the gradients, and otherwise among the operations of the forward pass. Only operations that lead to
-        the program's results count, or all if none does. Tries several limits, and takes the one at whose operations
-        the error grows most."""
+        """Returns the first operation of each program that is not right; None if all are right. With `is_backward`,
+        considers the gradients instead of the operations of the forward pass. Only operations that lead to the
+        program's results count, or all if none does. Tries several limits, and takes the one at whose operations the
+        error grows most."""
         best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
@@ -423,7 +423,8 @@ class TwoPrograms:
 
 
 def errors(actual: Array, expected: Array) -> Errors:
-    """Returns how far an array is from the expected one, which has the same shape. Two empty arrays have no errors."""
+    """Returns how far an array is from the expected one, which has the same shape. The errors of two empty arrays are
+    0, and their cosine is 1."""
     ours, theirs = distances.wide(actual), distances.wide(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):
@@ -450,17 +451,17 @@ class Judge:
         self._log = log
         self._other = _Index(other.arrays.values())
         self._distances: dict[str, float] = {}
-        """By a tensor's key, its distance from the closest tensor of the other program."""
+        """Maps a tensor's key to the distance between the tensor and the closest tensor of the other program."""
         self._right: dict[float, list[bool]] = {}
-        """By the limit, whether each operation is right."""
+        """Maps each limit to a list that says whether each operation is right."""
         self._makers: dict[str, int] = {
             key: n for n, one in enumerate(log.operations) for key in one.outputs
         }
-        """By a tensor's key, the number of the last operation that returned the tensor."""
+        """Maps a tensor's key to the index of the last operation that returned the tensor."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
         """The first operation that is not right, among those that lead to the program's results; None if all are right.
-        With `is_backward` it looks among the gradients, and otherwise among the operations of the forward pass."""
+        With `is_backward`, considers the gradients instead of the operations of the forward pass."""
         right, leads = self._judge(limit), self._on_the_way(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
@@ -501,7 +502,7 @@ class Judge:
 
     def is_right(self, key: str, limit: float) -> bool:
         """Whether the tensor of this key is right: the other program has computed it too, the operation that returned
-        it is right, or its numbers say nothing."""
+        it is right, or its numbers are not distinctive (`_is_distinctive`)."""
         maker = self._makers.get(key)
         if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
             return True
@@ -509,7 +510,7 @@ class Judge:
 
     def _judge(self, limit: float) -> list[bool]:
         """Whether each operation is right: one of its outputs is within the limit of a tensor of the other program, or
-        an operation that takes an output is right, or it has no output whose numbers say anything."""
+        an operation that takes an output is right, or it has no distinctive output (`_is_distinctive`)."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}
@@ -518,7 +519,8 @@ class Judge:
                 users.setdefault(key, []).append(number)
         right = [False] * len(self._log.operations)
         proves = list(right)
-        """Whether each operation shows that those before it are right. One whose outputs say nothing shows nothing."""
+        """Whether each operation shows that those before it are right. An operation without distinctive outputs shows
+        nothing."""
         # from the last one on, so that the operations behind each are judged before it
         for number in reversed(range(len(right))):
             outputs = self._distinctive_outputs(self._log.operations[number])
@@ -532,7 +534,7 @@ class Judge:
 
     def _distinctive_outputs(self, operation: Operation) -> list[str]:
         """The keys of the outputs whose numbers are too specific to occur by chance. A single number that was computed
-        without any such input is a constant in the code, and is left out."""
+        without a distinctive input is a constant in the code, and is left out."""
         keys = [key for key in operation.outputs if _is_distinctive(self._log.arrays[key])]
         if any(_is_distinctive(self._log.arrays[key]) for key in operation.inputs):
             return keys

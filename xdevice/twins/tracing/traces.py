@@ -158,10 +158,10 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
-        NotATensorError: `model` is neither. ArgumentError: the framework of a function is unknown.
-        NotBuiltError: the model has no variables yet; call it once before.
-        UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
-            paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
+        NotATensorError: if `model` is no model or function. ArgumentError: if the framework of a function is unclear.
+        NotBuiltError: if the model has no variables yet; call it once before.
+        UnsupportedError: if a compiler hides the layers (torch.compile, TorchScript, a hybridized Gluon block,
+            paddle.jit.to_static, tf.function), or the model is a DataParallel over several devices.
 
     Costs a copy of every input and output: 1.2 to 2.6 times the CPU time of a pass without the trace.
 
@@ -179,7 +179,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
 @contextmanager
 def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
     """A block that traces `itself`, a model or a function. Yields the `Trace`, which has the calls of the layers of
-    `model`, unless that is None, and the values that this thread records with `xdevice.parity.log`."""
+    `model`, unless `model` is None, and the values that this thread records with `xdevice.parity.log`."""
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
         with named_values.listening(_listener_to_log(backend, traced)):

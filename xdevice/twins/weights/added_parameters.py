@@ -37,7 +37,8 @@ _ADDED: Final = (
         "convert the checkpoint from which it was quantized, or model.dequantize() of transformers",
     ),
 )
-"""For names of parameters that a layer does not have of its own: the words for them, and the advice in an error."""
+"""For each origin of added parameters: the names of these parameters, the words for them, and the advice in an
+error."""
 
 
 def advice(names: Iterable[str]) -> str:
@@ -61,8 +62,8 @@ def advice_of_tensor(name: str) -> str:
 
 
 def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
-    """Raises `StateError` if only one of two models has parameters of LoRA, by the names of their parameters.
-    Converting the layers that both have would lose what LoRA adds."""
+    """Raises `StateError` if only one of two models has LoRA parameters. `source` and `target` are the names of the
+    models' parameters. Converting the layers that both have would lose what LoRA adds."""
     ours, theirs = _with(_LORA, source), _with(_LORA, target)
     if ours and not theirs:
         raise StateError(advice(ours))

@@ -1,5 +1,5 @@
-"""Opens the weights of a model in any usual form: one safetensors file, several with an index, or a file of
-PyTorch's."""
+"""Opens the weights of a model in any usual form: one safetensors file, several with an index, or a file or folder in a
+format of a framework."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, 
 @contextmanager
 def open_checkpoint(path: str) -> Iterator[Header]:
     """Yields the contents of the file, the index or the folder at `path` as a `Header`. The files stay open in the
-    block, because the values are only read when they are asked for.
+    block, because each value is read only when the caller needs it.
 
     Raises:
-        MissingFileError, FilePathError: no such file, or a folder with none or several. FileFormatError: a file of a
-            format that cannot be read, or a damaged one.
+        MissingFileError: if there is no such file, or no file with weights in the folder. FilePathError: if the folder
+            has several such files, or a file cannot be read. FileFormatError: if a file is damaged or of an unknown
+            format. UnsupportedError: if a tensor is not dense, or a package is missing.
     """
     with ExitStack() as files:
         names = _names_in(path)
@@ -55,7 +56,7 @@ def open_checkpoint(path: str) -> Iterator[Header]:
 
 
 def _names_in(path: str) -> list[str]:
-    """The sorted names in a folder; [] if the path is a file."""
+    """The sorted names in a folder; [] if the path is not that of a folder."""
     if not os.path.isdir(path):
         return []
     with path_errors(f"{path!r:.1000} cannot be read"):
@@ -65,7 +66,7 @@ def _names_in(path: str) -> list[str]:
 
 def _in_folder(path: str, names: list[str]) -> str:
     """The path of the one file with weights, or of the index of several files, in a folder that holds `names`. Raises
-    an error if there is none, or several of the same ending."""
+    `MissingFileError` if there is none, and `FilePathError` if several have the same ending."""
     # hubs often have the same weights in both formats: safetensors come first, as they run no code
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
@@ -128,7 +129,7 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 
 def _of_index(path: str, files: ExitStack) -> Header:
     """The contents of all files that the index at `path` names, as one `Header`. Raises `FileFormatError` if the index
-    is damaged, or names a tensor that its file lacks."""
+    is damaged or names a tensor that its file lacks, and the errors of `_of_file`."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()

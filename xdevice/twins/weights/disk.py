@@ -69,9 +69,9 @@ def require_plain_file(path: str) -> None:
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
-    """The path of the file that `save(path)` replaces. If `path` is a symbolic link, that is the file that it points
-    to. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if something that is not a file has
-    this name."""
+    """The path of the file that `save(path)` replaces. If `path` is a symbolic link, that is the file that the link
+    points to. Raises `MissingFileError` if the folder does not exist, and `FilePathError` if something that is not a
+    file has this name."""
     name = path_text(path, "save")
     with path_errors(f"{name!r:.1000} cannot be written"):
         target = os.path.realpath(name)

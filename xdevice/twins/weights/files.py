@@ -113,11 +113,11 @@ def save(path: Path, x: Any) -> None:
             devices. A tensor that occurs twice in `x` is written once, and is one tensor again after loading.
 
     Raises:
-        NotATensorError: a leaf is neither a tensor nor a model. ContainerError: two leaves have the same name.
-        UnsupportedError: a sparse or masked tensor, also one of several parts, as a BCOO. DTypeError: complex128, or
-            another dtype that the format lacks.
-        NotBuiltError: a model has no variables yet. ArgumentError: `path` is not a path.
-        MissingFileError, FilePathError: no such folder; a folder has that name; the disk is full, ...
+        NotATensorError: if a leaf is neither a tensor nor a model. ContainerError: if two leaves have the same name.
+        UnsupportedError: if a tensor is sparse, masked or made of several parts, as a BCOO is. DTypeError: if the
+            format lacks a dtype, such as complex128.
+        NotBuiltError: if a model has no variables yet. ArgumentError: if `path` is not a path.
+        MissingFileError: if the folder does not exist. FilePathError: if a folder has that name, the disk is full, ...
 
     Costs the writing of the file and the wait for the disk. Tensors on a GPU are first copied to the host, all of them.
     Tensors on the CPU are not copied, so no other thread may write into them meanwhile.
@@ -152,8 +152,8 @@ def save(path: Path, x: Any) -> None:
 
 def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or "load
-    into", for messages. Raises `ContainerError` if two have the same name, or the format cannot have a name, and the
-    errors of `_leaves` and `_of_leaf`."""
+    into", for messages. Raises `ContainerError` if two of them have the same name, or if the format does not allow a
+    name, and the errors of `_leaves` and `_of_leaf`."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))
@@ -234,8 +234,8 @@ def _is_module(x: Any) -> bool:
 
 
 def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
-    """The variables of a model, or a tensor as the only one. Raises `NotATensorError` for anything else, and
-    `UnsupportedError` for a symbolic tensor."""
+    """The variables of a model; for a tensor, the tensor as the only variable. Raises `NotATensorError` for anything
+    else, and `UnsupportedError` for a symbolic tensor."""
     module = owners.backend_of_model(x)
     if module is not None:
         return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
@@ -257,8 +257,8 @@ def _path(keys: _Keys) -> str:
 
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
-    """Returns two dicts: the values of the variables by name, each variable once, and for each further name of a shared
-    variable its first name."""
+    """Returns two dicts. The first maps names to values and has each variable once, under its first name; the second
+    maps each further name of a shared variable to its first name."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     # the first name of each variable, by its id
@@ -354,7 +354,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
 
 
 def load_file_into(path: Path, into: Any) -> Any:
-    """Writes the tensors of a file into the variables of a model or a container, `into`, and returns that. Nothing is
+    """Writes the tensors of a file into the variables of `into`, a model or a container, and returns `into`. Nothing is
     written unless all names, shapes and dtypes fit."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
@@ -392,10 +392,10 @@ def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterat
 def _state_to_come(
     prefix: str, x: Any, variables: _Variables, header: Header
 ) -> Iterator[tuple[str, _Variable]]:
-    """Yields the names in the file and new variables for the state that an optimizer `x` makes only in its first step,
-    if the file has values for it. `prefix` is how the names of `x` in the file begin; `variables` are those that exist.
-    Yields nothing for anything but a model or optimizer, and nothing for a module of JAX, which moves as a
-    container."""
+    """Yields pairs of a name in the file and a new variable, for the state that an optimizer `x` makes only in its
+    first step, if the file has values for that state. `prefix` is how the names of `x` in the file begin; `variables`
+    are the existing variables. Yields nothing for anything but a model or optimizer, and nothing for a module of JAX,
+    which moves as a container."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -423,12 +423,12 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
 
 
 def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
-    """Returns which entry of the file is written into which variable; a shared variable is written once. `where` is the
-    path, for messages.
+    """Returns a list that says which entry of the file is written into which variable; a shared variable is written
+    once. `where` is the path, for messages.
 
     Raises:
-        StateError: a name is missing or unexpected, a shape or dtype does not fit, or a shared variable would get two
-            values. UnsupportedError: a variable cannot be written.
+        StateError: if a name is missing or unexpected, a shape or dtype does not fit, or a shared variable would get
+            two values. DTypeError, UnsupportedError: as in `_require_fit`.
     """
     entries = header.by_name()
     planned: dict[int, _PlannedWrite] = {}
@@ -501,8 +501,8 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
 
 
 def _to_tensor(backend: Backend, array: Array, place: Device) -> Any:
-    """Makes a tensor on a device from an array. On the CPU, the tensor may take over the memory of an array of more
-    than `SMALL` bytes."""
+    """Returns a new tensor on a device with the values of an array. On the CPU, the tensor may take over the memory of
+    an array of more than `SMALL` bytes."""
     if array.nbytes <= SMALL:
         return backend.from_numpy(array, place)
     return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

@@ -87,7 +87,8 @@ def of_folder(names: Collection[str]) -> Kind | None:
 
 
 def kind_of(path: str) -> Kind | None:
-    """The kind of a file that is not in the safetensors format, by its first bytes or its ending; None if unknown."""
+    """The kind of a file that is not in the safetensors format, by its first bytes or its ending; None if it is
+    unknown. Raises `FilePathError` if the file cannot be read."""
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
         start = file.read(32)
     # PyTorch, Keras, TorchScript and NumPy all write zip archives, which differ in their names

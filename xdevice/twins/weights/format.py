@@ -89,7 +89,8 @@ class OpenedTensor:
 
 
 FileTensor = Entry | OpenedTensor
-"""A tensor in a file. Both have a dtype, a shape and a size in bytes, and a method `read` that returns the values."""
+"""A tensor in a file. Both classes have a dtype, a shape and a size in bytes, and a method `read` that returns the
+values."""
 
 
 class Header(NamedTuple):
@@ -98,11 +99,11 @@ class Header(NamedTuple):
     entries: Mapping[str, FileTensor]
     """The tensors by name; a shared tensor only by its first name."""
     shared: dict[str, str]
-    """The further names of shared tensors, each with the tensor's first name."""
+    """Maps each further name of a shared tensor to the tensor's first name."""
     key: str = ""
     """The key under which the file has the tensors, if it holds anything else; "" if it holds only tensors."""
     origin: str = ""
-    """The name of the backend whose tensors these are, or several, joined by commas; "" if the file does not say."""
+    """The names of the backends whose tensors these are, joined by commas; "" if the file does not say."""
     remarks: Mapping[str, str] = MappingProxyType({})
     """Entries of the metadata that may be about tied weights: each maps a name that the file lacks to one that it
     has."""
@@ -118,8 +119,9 @@ class Header(NamedTuple):
 @contextmanager
 def open_file(path: str) -> Iterator[Header]:
     """Yields the header of a safetensors file, which stays open in the block. The header and the values come from the
-    same file, even if another process replaces it at that moment. Raises `FileFormatError` if it is no safetensors file
-    or is damaged, `MissingFileError` if it does not exist, and `FilePathError` if it cannot be read."""
+    same file, even if another process replaces it at that moment. Raises `FileFormatError` if the file is damaged or
+    not a safetensors file, `DTypeError` if NumPy lacks a dtype in it, `MissingFileError` if it does not exist, and
+    `FilePathError` if it cannot be read."""
     # again if the file was replaced meanwhile
     while True:
         require_plain_file(path)
@@ -140,13 +142,15 @@ def _is_still(path: str, file: FileIO) -> bool:
 
 
 def _open(path: str) -> FileIO:
-    """Opens a file for reading, without a buffer: values are read directly into their arrays."""
+    """Opens a file for reading, and returns it. The file has no buffer: values are read directly into their arrays.
+    Raises `FilePathError` if the file cannot be opened."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         return open(path, "rb", buffering=0)
 
 
 def _header(path: str, file: FileIO) -> Header:
-    """Reads the header of an open file, after the library has checked it."""
+    """Reads the header of an open file, after the library has checked it. Raises `FileFormatError` or `DTypeError` as
+    `open_file` does."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -221,7 +225,8 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
 
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
     """The further names that `save` has given to shared tensors, each with the tensor's first name; {} for files of
-    other programs. Raises `ValueError` if a first name is no tensor of the file, or a further name is one."""
+    other programs. Raises `ValueError` if a first name is not the name of a tensor in the file, or if a further name
+    is."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries

@@ -33,13 +33,14 @@ class Found(NamedTuple):
 
     state: Mapping[str, Any]
     key: str = ""
-    """The key of the state; "" if the value is nothing but the state."""
+    """The key of the state in the value, or several keys joined by " and "; "" if the state is not under a key of its
+    own."""
     left: tuple[str, ...] = ()
     """The keys of the value that are not part of the state."""
 
 
 class _Part(NamedTuple):
-    """The contents of one key."""
+    """The tensors in the value of one key, and whether the value holds anything else."""
 
     tensors: dict[str, Any]
     """The tensors in it, by the path to them; under the name "" if the key holds a tensor itself."""
@@ -48,11 +49,12 @@ class _Part(NamedTuple):
 
 
 def state_in(saved: Any, where: str) -> Found:
-    """Finds the state in a value that a program has saved. Tensors in inner dicts and lists get the path to them as
-    their name, such as `encoder.0.weight`. `where` names the value, for messages.
+    """Finds the state in a value that a program has saved, and returns it. Tensors in inner dicts and lists get the
+    path to them as their name, such as `encoder.0.weight`. `where` names the value, for messages.
 
     Raises:
-        NotATensorError: the value has no tensors. StateError: it has several states, any of which may be meant.
+        NotATensorError: if the value has no tensors, or is not a container. StateError: if it has several states, any
+            of which may be meant.
     """
     if isinstance(saved, dict) and is_state(saved):
         return Found(saved)
@@ -116,7 +118,7 @@ def is_state(saved: Mapping[Any, Any]) -> bool:
 
 def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) -> Found:
     """The state of a dict of Flax or Haiku: the learned parameters, joined with the running statistics, which are under
-    another key. `names` are all keys of the dict."""
+    another key. Statistics are left out if one has the name of a parameter. `names` are all keys of the dict."""
     state = dict(states[_PARAMS])
     taken = [_PARAMS]
     for key in _COLLECTIONS:
@@ -172,7 +174,7 @@ def _by_number(key: str) -> list[tuple[int, int | str]]:
 
 
 def _part(value: Any) -> _Part:
-    """Finds the tensors in the value of a key, at any depth."""
+    """Returns the tensors in the value of a key, at any depth, as a `_Part`."""
     if _is_tensor(value):
         return _Part({"": value}, True)
     children = _children(value)

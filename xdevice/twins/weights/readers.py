@@ -55,7 +55,7 @@ class _Unpickler(pickle.Unpickler):
 
 def read_paddle(path: str) -> Any:
     """Reads a file of `paddle.save`, and returns its contents, usually a dict, with arrays in place of tensors. Raises
-    `FileFormatError` if it is damaged or needs code to be run."""
+    `FileFormatError` if the file is damaged, or cannot be read without running code from it."""
     with open(path, "rb") as file:
         try:
             return _with_arrays(_Unpickler(file).load())
@@ -92,12 +92,12 @@ def _with_arrays(value: Any) -> Any:
 # by the codes of dtypes in a file of MXNet
 _DTYPES: Final = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 _MAGIC: Final = (0xF993FAC9, 0xF993FACA)
-"""The first bytes of a dense array, without and with NumPy's shapes."""
+"""The number with which an array begins in a file, if it was saved without NumPy's shapes and with them."""
 
 
 def read_mxnet(path: str) -> Arrays:
-    """Reads the arrays in a file of `save_parameters` or `mx.nd.save`, by name. Raises `FileFormatError` if it is
-    damaged, or its arrays are sparse or have no names."""
+    """Reads the arrays in a file of `save_parameters` or `mx.nd.save`, by name. Raises `FileFormatError` if the file is
+    damaged, or if its arrays are sparse or have no names."""
     try:
         with open(path, "rb") as file:
             # the file begins with MXNet's magic number and a reserved one
@@ -122,13 +122,14 @@ def read_mxnet(path: str) -> Arrays:
 
 def _numbers(file: BufferedReader, form: str) -> tuple[int, ...]:
     """Reads the next numbers of a file; `form` is their format, as in the module `struct`. Raises `struct.error` if the
-    file ends before."""
+    file ends too early."""
     return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
 def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
-    """Reads the next array of an open file of MXNet. Raises `ValueError` if it is sparse, of an old format or cut
-    short, `IndexError` for an unknown code of a dtype, and `struct.error` if the file ends before the numbers."""
+    """Reads the next array of an open file of MXNet. Raises `ValueError` if the array is sparse, of an old format or
+    cut short, `IndexError` if the code of its dtype is unknown, and `struct.error` if the file ends before the
+    numbers."""
     # 0 is the code of dense storage
     magic, storage, axes = _numbers(file, "<Iii")
     if magic not in _MAGIC or storage != 0:
@@ -251,8 +252,9 @@ def _name_of(group: Any, name: str) -> str:
 def _of_layer(
     variables: Any, name: str, path: str
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yields the name and the values of each variable of one layer: the path, and the name that the layer's class has
-    for it, or its number if the class is not known. `name` is the name of the layer's group in the file."""
+    """Yields the name and the values of each variable of one layer. The variable's name is `path`, followed by the name
+    that the layer's class has for the variable, or by its number if that is not known. `name` is the name of the
+    layer's group in the file."""
     # by number, because as texts "10" would come before "2"
     keys = sorted(variables, key=int)
     own = _decoded(variables.attrs.get("name", name))
