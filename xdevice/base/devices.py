@@ -49,8 +49,8 @@ _SPELLING: Final = (
 
 
 class Answers:
-    """Functions that only `core` can supply, because they need the backends: its modules
-    `registry`, `selection` and `scopes` set them when they are loaded."""
+    """Functions that need the backends, so only `core` can supply them: its modules `registry`,
+    `selection` and `scopes` set these attributes when they are loaded."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -226,8 +226,8 @@ def of(kind: str, index: int = 0) -> Device:
 
 
 def _intern_weakly(device: Device) -> Device:
-    """Returns the interned device that equals `device`; `device` itself if there is none yet.
-    It is forgotten when nobody refers to it any more."""
+    """Returns the interned device that equals `device`; if there is none yet, interns `device`
+    and returns it. An interned device is forgotten when nobody refers to it any more."""
     global _interned_weakly
     with _lock:
         # imported here, because hardly any program names such a device
@@ -275,8 +275,8 @@ def spell(text: str, device: Device) -> None:
 
 
 def _index_hint(spec: object) -> str:
-    """Returns the end of the error for a bare int, which PyTorch takes as a GPU; "" for all
-    else."""
+    """Returns the end of the error if `spec` is a bare int, which PyTorch takes as a GPU; ""
+    for any other object."""
     # not `isinstance`: True is an int, too
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec}, write xdevice.gpu({spec})"
@@ -284,7 +284,8 @@ def _index_hint(spec: object) -> str:
 
 
 def _parse_text(text: str) -> Device:
-    """Returns the device that a string names, and caches it. Raises `DeviceError` for any other string."""
+    """Returns the device that a string names, and caches it. Raises `DeviceError` if the string
+    names no device."""
     import re
 
     # ASCII only, because a capital K of Unicode (the Kelvin sign) would match a "k"
@@ -309,8 +310,8 @@ def _parse_text(text: str) -> Device:
 
 
 def _nearest(name: str) -> str:
-    """Returns a question for the end of an error, with the known kind whose name is most like
-    `name`; "" if none is like it."""
+    """Returns a question for the end of an error ("did you mean ...?"), with the known kind of
+    device whose name is most like `name`; "" if none is like it."""
     import difflib
 
     close = difflib.get_close_matches(name, sorted(KINDS | HARDWARE), n=1)

@@ -61,7 +61,7 @@ def check() -> None:
 
 def _refuse_misspelt() -> None:
     """Raises `SettingError` if the name of an environment variable differs little from one that
-    xdevice reads, because it would be ignored."""
+    xdevice reads: the variable would be ignored."""
     others = {
         name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)
     } - set(VARIABLES)
@@ -148,7 +148,8 @@ def described() -> tuple[Any, ...]:
 
 def request() -> tuple[str, str]:
     """Returns the name of the call or variable that requests virtual GPUs, and the text that
-    describes them: "" if there is no request. A call takes precedence."""
+    describes them, which is "" if there is no request. A call takes precedence over the
+    variable."""
     return ("virtual_gpus()", _asked) if _asked else (VIRTUAL_GPUS, _variable())
 
 
@@ -166,8 +167,8 @@ def _variable() -> str:
 
 @cache
 def parsed(text: str) -> tuple[Any, ...]:
-    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError`
-    for any other text."""
+    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError` if
+    the text is not such a description."""
     if text in ("", "0"):
         return ()
     # imported only here, because most programs have no virtual GPUs

@@ -40,8 +40,8 @@ class Models(Primitives):
         raise self._no_models()
 
     def require_built(self, model: Any) -> None:
-        """Raises `NotBuiltError` if a variable of the model has no values yet, because each
-        copy of the model would draw its own initial values."""
+        """Raises `NotBuiltError` if a variable of the model has no values yet: each copy of the
+        model would draw its own initial values."""
         # `model_devices` raises the error while it is iterated over
         for _ in self.model_devices(model):
             pass

@@ -106,9 +106,9 @@ class Names:
             )
 
     def __getitem__(self, dotted: str) -> Any:
-        """Returns the object with this dotted name, or an `Absent` if the framework lacks it.
-        Raises `ContractError`, as all methods here do, if the adapter does not list the
-        name."""
+        """Returns the object with this dotted name, or an `Absent` if the framework lacks the
+        name. Raises `ContractError`, as the other methods with `dotted` do, if the adapter does
+        not list the name."""
         row = self._row(dotted)
         value = look_up(dotted)
         return (
@@ -123,7 +123,7 @@ class Names:
         return default if value is _ABSENT else value
 
     def has(self, dotted: str) -> bool:
-        """Whether the framework has this name, if only as an attribute of the objects of a
+        """Whether the framework has this name, even if only as an attribute of objects of a
         class."""
         self._row(dotted)
         return is_there(dotted)
@@ -228,8 +228,8 @@ class Absent:
     __ror__ = __or__
 
     def _refuse(self, *_: object, **__: object) -> Any:
-        """Raises the error. The special methods below are this one, because Python looks them
-        up in the class and not by `__getattr__`."""
+        """Raises the error. The special methods below are aliases of this method, because
+        Python looks special methods up in the class and not by `__getattr__`."""
         raise self.error()
 
     __call__ = __bool__ = __iter__ = __len__ = __contains__ = __getitem__ = __enter__ = (
@@ -247,14 +247,16 @@ def _refusing(error: Callable[[], UnsupportedError]) -> type:
     """Returns a class that raises `error()` when an object of it, or of a subclass, is made."""
 
     def refuse(cls: type, *_: object, **__: object) -> Any:
+        """The `__new__` of the class."""
         raise error()
 
     return type("Refusing", (), {"__new__": refuse})
 
 
 class Field:
-    """An attribute of a framework's objects whose presence can only be checked on an object. A
-    call reads it. If it is absent, reading and writing raise `error()`."""
+    """An attribute of a framework's objects whose presence can only be checked on an object.
+    Calling a `Field` with an object reads the attribute. Reading and writing raise `error()` if
+    the attribute is absent."""
 
     def __init__(self, dotted: str, error: Callable[[], UnsupportedError]) -> None:
         self._name = dotted.rpartition(".")[2]
@@ -272,13 +274,15 @@ class Field:
             raise self._error() from None
 
     def get(self, x: Any, default: Any = None) -> Any:
-        """Returns the attribute, or `default` for an object of a class without it."""
+        """Returns the attribute of `x`, or `default` if `x` lacks it. Raises `error()` only if
+        a test has declared the attribute absent."""
         if self._is_absent:
             raise self._error()
         return getattr(x, self._name, default)
 
     def set(self, x: Any, value: Any) -> None:
-        """Writes the attribute, which must be there: under another name the framework would not see the value."""
+        """Writes the attribute of `x`, and raises `error()` if `x` lacks it: under another name
+        the framework would not see the value."""
         self(x)
         setattr(x, self._name, value)
 
@@ -293,8 +297,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def spelled(row: Private) -> Iterator[str]:
-    """Returns an iterator over the dotted names of a row. For "*" (all functions) that is the
-    name of the owner."""
+    """Yields the dotted names of a row. For "*" (all functions) that is only the name of the
+    owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
@@ -312,8 +316,8 @@ def is_taken_away(dotted: str) -> bool:
 
 
 def look_up(dotted: str) -> Any:
-    """Returns the module, class or object with a dotted name, and imports the modules around
-    it. Returns `_ABSENT` if a part of the name does not exist."""
+    """Returns the module, class or object with a dotted name, and imports the modules that
+    contain it. Returns `_ABSENT` if a part of the name does not exist."""
     parts = dotted.split(".")
     if is_taken_away(dotted):
         return _ABSENT
@@ -331,8 +335,8 @@ def look_up(dotted: str) -> Any:
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a framework has a name: either the owner has the attribute, or the owner is a
-    class (or a function) whose code reads or writes such an attribute of its objects."""
+    """Whether a framework has a name: the owner has the attribute, or the owner is a class or
+    function whose code reads or writes such an attribute of objects."""
     owner_name, _, name = dotted.rpartition(".")
     if look_up(dotted) is not _ABSENT:
         return True

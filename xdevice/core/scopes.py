@@ -83,8 +83,8 @@ def set_default_device(device: object) -> None:
 
 
 def enter(device: Device) -> None:
-    """Enters `with device:`: checks that the selected backend has the device, and makes it
-    current."""
+    """Enters `with device:`: makes the device current. Raises `DeviceNotFoundError` if the
+    selected backend lacks it."""
     backend = selection.current()
     place = backend.require(device)
     push(_entered, Block(place, lambda: backend.scope(place)))
@@ -101,7 +101,8 @@ devices.answers.enter, devices.answers.leave = enter, leave
 
 
 def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
-    """Begins a block, and puts it on the stack if that has succeeded."""
+    """Begins a block, and puts it on the stack if that has succeeded. Raises the errors of the
+    framework's context manager."""
     block.begin()
     stack.set((*stack.get(), block))
 
@@ -173,14 +174,14 @@ class Block:
             )
 
     def _put_on(self) -> None:
-        """Enters a new context manager of the framework, because one cannot be entered
-        twice."""
+        """Enters a new context manager of the framework; a new one each time, because a context
+        manager can be entered only once."""
         self._native = self._make()
         self._native.__enter__()
 
     def _undo(self) -> None:
-        """Leaves the framework's context manager of this block. Those that were entered after
-        it are left first, and entered again afterwards."""
+        """Leaves the framework's context manager of this block. Context managers that were
+        entered later in this thread are left first, and entered again afterwards."""
         # no exception is passed to `__exit__`: contextlib would set attributes of it, which
         # fails for an exception that is a frozen dataclass
         index = _threads.open.index(self)

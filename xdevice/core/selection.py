@@ -81,9 +81,9 @@ def restore_default(before: Backend | None) -> None:
 
 
 def _resolve() -> Backend:
-    """Returns the backend that XDEVICE_BACKEND names, or else the one that `_prefer` names. If
-    a backend was chosen before, returns that one again, and warns that the variable has
-    changed."""
+    """Returns the backend that XDEVICE_BACKEND names; if it names none, the one that `_prefer`
+    names. If a backend was chosen before, returns that backend again, and warns that the
+    variable has changed. Raises the errors of `registry.load`."""
     global _resolved, _resolved_from
     # changing the backend in the middle of a program would mix the tensors of two frameworks
     if _resolved is not None:
@@ -118,9 +118,9 @@ def _from_variable() -> Backend | None:
 
 
 def hand_over(module: str, framework: Known) -> None:
-    """Loads the backend of a module that the program is importing. If environment variables
-    request virtual GPUs, blocking mode or float64, also loads the backends of the frameworks
-    that the module imports.
+    """Loads the backend of a module that the program is importing. `framework` is the `Known`
+    of the module's framework. If environment variables request virtual GPUs, blocking mode or
+    float64, also loads the backends of the frameworks that the module has imported.
 
     Raises:
         XDeviceError: as `registry.load` does.
@@ -154,7 +154,8 @@ def _prefer() -> str:
 
 
 def _to_native(device: devices.Device) -> Any:
-    """Returns the selected backend's own object for a device: the value of `Device.native`."""
+    """Returns the selected backend's own object for a device: the value of `Device.native`.
+    Raises `DeviceNotFoundError` if the backend lacks the device."""
     chosen = current()
     return chosen.to_native(chosen.require(device))
 

@@ -138,15 +138,15 @@ def _call(name: str, *arguments: Any) -> None:
 
 def _asked(name: str, kind: Any, *arguments: Any) -> Any:
     """Calls a function of the driver that writes its result to its first argument, and returns
-    that result, an object of the ctypes type `kind`."""
+    the result, an object of the ctypes type `kind`. Raises `DriverError` if the call fails."""
     result = kind()
     _call(name, ctypes.byref(result), *arguments)
     return result
 
 
 def _done(copy: _Copy) -> bool:
-    """Makes a copy through the ring. Returns False if it could not; the framework then makes
-    the copy, and raises the error if that fails too."""
+    """Makes a copy through the ring. Returns False if that has failed; the framework then makes
+    the copy, and raises its own error if it fails too."""
     global _ring
     if copy.stream == _PER_THREAD:
         return False
@@ -197,8 +197,8 @@ def _place_of(address: int) -> _Place:
 
 class _Place:
     """A GPU: its primary CUDA context, which the CUDA runtimes of all frameworks share; a
-    stream for copies that name none (`stream`); and one for copies of a few bytes (`quick`),
-    which so do not wait for large ones."""
+    stream for copies whose caller names none (`stream`); and a stream for copies of a few bytes
+    (`quick`), so these do not wait for large copies."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
@@ -222,7 +222,7 @@ class _Current:
 
 
 class _Slot:
-    """One buffer of the ring, at this address."""
+    """One buffer of the ring, of `SLOT` bytes at `address`."""
 
     def __init__(self, address: int) -> None:
         self.address = address
@@ -253,8 +253,8 @@ class _Slot:
 
 class _Copy:
     """One copy, which several threads of the ring make chunk by chunk. `address` is on the GPU
-    and `host` in host memory; `owners` are the two objects whose memory that is, which are kept
-    alive meanwhile."""
+    and `host` in host memory. `owners` are the two objects that own the memory on both sides;
+    they are kept alive until the copy is done."""
 
     threads = SLOTS
     """How many threads make a copy at most."""
@@ -339,8 +339,8 @@ class _ToHost(_Copy):
     """A copy from the GPU to the host."""
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
-        """Copies a chunk from the GPU to the slot, and when it is there from the slot to the
-        host."""
+        """Copies a chunk from the GPU to the slot, waits until it is there, and copies it from
+        the slot to the host."""
         # an earlier copy to the GPU may still read the slot
         slot.wait()
         _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
@@ -401,14 +401,15 @@ class _Ring:
             thread.start()
 
     def begin(self, copy: _Copy) -> None:
-        """Starts a copy. `copy.wait` waits for it."""
+        """Starts a copy, and returns at once; `copy.wait` waits for the copy."""
         # not more threads than there are chunks; `-(-a // b)` rounds up
         copy.parts = min(copy.threads, len(self._threads), -(-copy.nbytes // SLOT))
         for _ in range(copy.parts):
             self._copies.put(copy)
 
     def _work(self) -> None:
-        """The loop of each thread."""
+        """Runs in each thread of the ring: takes part in one copy after another, until `free`
+        ends the thread."""
         while True:
             copy = self._copies.get()
             if copy is None:
@@ -439,8 +440,9 @@ _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """Asks the system for huge pages in new memory, as NumPy does: the first write to each page
-    is slow, and there are 512 times fewer huge pages than ordinary ones."""
+    """Asks the system for huge pages in the `nbytes` of new memory at `target`, as NumPy does:
+    the first write to each page is slow, and there are 512 times fewer huge pages than ordinary
+    ones."""
     # the first multiple of the page size from `target` on
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     # only whole pages, because the memory around belongs to others

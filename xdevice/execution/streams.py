@@ -78,8 +78,8 @@ class Stream:
 
     @classmethod
     def _current(cls, backend: Backend, device: Device) -> Stream:
-        """Returns a `Stream` for the framework's stream to which this thread's work on a device
-        goes."""
+        """Returns a `Stream` for the framework's stream to which this thread's work on `device`
+        goes now."""
         place = backend.require(device)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
@@ -186,9 +186,9 @@ class Stream:
             self.backend.keep_for(leaf.value, self.native)
 
     def _check(self, x: Any, name: str) -> None:
-        """Raises `UnsupportedError` if a tensor is not one of this stream's backend, and
-        `DeviceMismatchError` if it is not on this stream's device. `name` is what the error
-        calls it."""
+        """Raises `UnsupportedError` if the tensor `x` belongs to another backend than this
+        stream, and `DeviceMismatchError` if it is on another device. `name` is what the error
+        calls the tensor."""
         owner = registry.owner_of(type(x))
         assert owner is not None
         if owner is not self.backend:
@@ -321,8 +321,8 @@ class Event:
         return self.backend.elapsed(start, end)
 
     def _happening(self, verb: str) -> Any:
-        """Returns the framework's own event. Raises `TimingError` if it was not recorded;
-        `verb` says in the error what was to be done with it."""
+        """Returns the framework's own event. Raises `TimingError` if the event was not
+        recorded; `verb` names the attempted call in the error."""
         if not self._recorded:
             raise TimingError(
                 f"cannot {verb} {self}, because it has not been recorded; call its record() first"

@@ -223,8 +223,9 @@ def measure(
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """Returns how many seconds one call of `fn` and its asynchronous work take; `targets` are
-    the arguments of `sync` that wait for that work. The device must be idle before the call."""
+    """Returns how many seconds one call of `fn` and its asynchronous work take, by the host's
+    clock. `targets` are the arguments with which `sync` waits for that work. The device must be
+    idle before the call."""
     started = perf_counter()
     # kept until the wait is over, because JAX cannot wait for an array to which nothing refers
     result = fn(*args)
@@ -242,9 +243,10 @@ def _by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """Returns the times of `repeats` calls of `fn`, measured with events of `gpu`; `targets`
-    are the arguments of `sync` that wait for their work. Returns None if events cannot measure
-    them, because the backend has no events, or because `fn` uses other streams too."""
+    """Returns the times of `repeats` calls of `fn`, measured with events of `gpu`. `targets`
+    are the arguments with which `sync` waits for the calls' work. Returns None if events cannot
+    measure the calls, because the backend has no events, or because `fn` uses other streams
+    too."""
     from .streams import Event
 
     try:
@@ -278,8 +280,8 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """Returns the GPU that `targets` name, if they name only that; without targets, the only
-    GPU of the selected backend. Returns None otherwise."""
+    """Returns the GPU that `targets` name, if they name nothing else; the only GPU of the
+    selected backend, if `targets` is empty. Returns None in all other cases."""
     backend = selection.current()
     if not targets:
         return (

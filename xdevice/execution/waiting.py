@@ -47,7 +47,7 @@ def sync(*targets: object) -> None:
 
 
 def _sync_one(target: object) -> None:
-    """Waits for one argument of `sync`."""
+    """Waits for `target`, one argument of `sync`. Raises the errors of `sync`."""
     # loaded by name, because that raises the error of a backend that cannot work in a forked
     # child
     if isinstance(target, Backend):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Operand(NamedTuple):
-    """A tensor or model inside an argument of a verb: its name in an error, its value, and its backend and kind."""
+    """A tensor, symbol or model inside an argument of a verb: its name in errors, its value,
+    and its backend and kind."""
 
     name: str
     value: Any
@@ -36,9 +37,9 @@ class Operand(NamedTuple):
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     """Returns the tensors, symbols and models in `x`, as operands. `name` is what errors call
-    `x`, and `verb` the word for the function that was called. Raises `ContainerError` for an
-    object of an unknown type that holds tensors, and `UnsupportedError` for one whose tensors
-    have a meaning only together, such as a sparse array."""
+    `x`, and `verb` names the function that was called. Raises `ContainerError` for an object of
+    an unknown type that holds tensors, and `UnsupportedError` for an object whose tensors have
+    a meaning only together, such as a sparse array."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
@@ -61,8 +62,8 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     """Returns the tensors and symbols in `x`, as operands; `name` and `verb` are as in
-    `leaves_in`. Raises `NotATensorError` if there are none, or if there is a model,
-    `UnsupportedError` for a tensor that is not dense, and the errors of `leaves_in`."""
+    `leaves_in`. Raises `NotATensorError` if `x` contains no tensor, or a model;
+    `UnsupportedError` for a tensor that is not dense; and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -182,8 +183,8 @@ def length_of(operands: list[Operand]) -> int:
 
 def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
     """Returns the sizes of `count` parts of an axis of this length, which differ by at most
-    one; the larger ones come first. Raises `ShapeError` if they differ and `even` is True.
-    `what` is what the error calls the receivers."""
+    one; the larger parts come first. Raises `ShapeError` if `even` is True and the length
+    cannot be divided evenly. `what` is what the error calls the receivers of the parts."""
     size, rest = divmod(length, count)
     sizes = [size + (i < rest) for i in range(count)]
     if even and rest:
@@ -210,7 +211,7 @@ def dtype_of(operand: Operand) -> str:
 
 
 def bytes_of(operand: Operand) -> int:
-    """Returns how many bytes the elements of an operand have."""
+    """Returns the size of an operand's elements together, in bytes."""
     return prod(shape_of(operand)) * host_dtype(dtype_of(operand)).itemsize
 
 
@@ -233,8 +234,8 @@ def check_sum(operand: Operand, op: str) -> None:
 
 
 def refuse_overlaps(operands: list[Operand]) -> None:
-    """Raises `ContainerError` if two tensors among the operands share memory, so that writing
-    one would change the other."""
+    """Raises `ContainerError` if two of the operands share memory, because writing one of them
+    would change the other."""
     twins = first_overlap(operands)
     if twins is not None:
         raise ContainerError(
@@ -244,8 +245,8 @@ def refuse_overlaps(operands: list[Operand]) -> None:
 
 
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
-    """Returns the names of two of the operands that share memory; None if no two do. Only
-    memory that can be written into counts, and two operands with the same tensor do not."""
+    """Returns the names of two of the operands that share memory; None if no two do. Memory
+    that cannot be written into is ignored, and so are two operands that are the same tensor."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)

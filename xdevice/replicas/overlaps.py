@@ -34,13 +34,13 @@ class Block(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The lowest address of its bytes."""
+        """The lowest address of the bytes."""
         # a negative stride goes to lower addresses
         return self.address + sum(step for step in self._steps() if step < 0)
 
     @property
     def last(self) -> int:
-        """The highest address of its bytes."""
+        """The highest address of the bytes."""
         return self.address + sum(step for step in self._steps() if step > 0) + self.width - 1
 
     def _steps(self) -> list[int]:

@@ -279,9 +279,9 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that a list, or another iterable, of spellings names. Raises
-    `DeviceError` for one device, an object of a framework, or anything that cannot be iterated
-    over, and `ArgumentError` for an empty list."""
+    """Returns the devices that an iterable of spellings names. Raises `DeviceError` for one
+    device, for an object of a framework, and for anything else that is not an iterable of
+    spellings, and `ArgumentError` for an empty iterable."""
     # a string can be iterated over too, and so can a framework's tensors
     if (
         isinstance(devices, str | Device)
@@ -302,9 +302,9 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     """Returns `things`, an iterable with one item for each device, as a list. Raises
-    `NotATensorError` for a string, a dict, an object of a framework, such as one tensor, which
-    would be taken apart along its first axis, and anything that cannot be iterated over. Raises
-    `ArgumentError` for an empty list. `name` is what errors call the items."""
+    `NotATensorError` for a string, a dict, an object of a framework (one tensor would be taken
+    apart along its first axis), and anything that cannot be iterated over. Raises
+    `ArgumentError` if there are no items. `name` is what errors call the items."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -321,9 +321,9 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
 
 
 def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
-    """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises an
-    error if a backend of the operands lacks one of the devices, or if a device lacks the dtype
-    of an operand."""
+    """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises
+    `DeviceNotFoundError` if a backend of the operands lacks one of the devices, and
+    `DTypeError` if a device lacks the dtype of an operand."""
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
@@ -336,8 +336,8 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
 
 
 def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """Returns `x`, a part of `operand`, on a device. A tensor that cannot leave the host stays
-    there if the argument of the verb (`whole`) is a container, as it does in `to_device`."""
+    """Returns `x`, a part of `operand`, on a device. As in `to_device`, a tensor that cannot
+    leave the host stays there if `whole`, the argument of the verb, is a container."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(operand.backend, operand.kind, x, place)
@@ -353,9 +353,9 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` if the paths of the tensors in one of several containers
-    (`listed`) differ from those in the first one. `rows` has the operands of each container,
-    and `name` is what errors call the list."""
+    """Raises `ContainerError` if the paths of the tensors in one of the containers in `listed`
+    differ from those in the first container. `rows` has the operands of each container, and
+    `name` is what errors call the list."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
@@ -428,9 +428,9 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if one tensor is at two paths of a replica, but at these paths
-    another replica has two tensors: the sums there would have to be equal. Each of `columns`
-    has the operands at one path."""
+    """Raises `ContainerError` if one tensor is at two paths of a replica, but another replica
+    has two tensors at these paths: the sums at both paths would have to be equal. Each of
+    `columns` has the operands at one path."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -450,8 +450,9 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 def _models(operands: list[Operand]) -> list[Operand]:
     """Returns the models among the operands that have to be copied, each once. A model that is
-    part of another one is left out, because it is copied with that one. Raises
-    `UnsupportedError` if two other models share a variable."""
+    part of another model is left out, because it is copied together with that model. Raises
+    `UnsupportedError` if two models, neither of which is part of the other, share a
+    variable."""
     # the model to which each variable belongs, by the variable's `id`
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
@@ -493,9 +494,10 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
-    """Returns a copy of `x` on a device. `models` are the operands to copy as models. They are
-    copied first; if one of their parameters is also in `x` outside the model, the copy of `x`
-    has the parameter of the copied model there."""
+    """Returns a copy of `x` on the device `place`. `operands` are the tensors and models in
+    `x`, and `models` those that are copied as models. These come first: if a parameter of such
+    a model is also in `x` outside the model, the copy of `x` has the parameter of the copied
+    model there."""
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:
@@ -515,8 +517,8 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean (`op`) of a column of operands, once for each operand: a variable
-    into which it was written, or a tensor."""
+    """Returns the sum or mean (`op`) of a column of operands, once for each operand: as the
+    operand itself, if the result was written into it, or as a new tensor."""
     tensors = [read(operand) for operand in column]
     # `_check_alike` has checked that all have the same backend
     results = column[0].backend.all_reduce(tensors, op == "mean")

@@ -259,7 +259,8 @@ class _Sorted:
             raise
 
     def _set_objects_apart(self) -> None:
-        """Moves arrays of Python objects that hold tensors from `owned` to `strangers`."""
+        """Moves each array of Python objects from `owned` to `strangers` if the array holds
+        tensors that can be moved."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
             if not backend.is_host_only or backend.container_way(value) is None:
@@ -272,7 +273,7 @@ class _Sorted:
 
     def _require_container(self, verb: str) -> None:
         """Raises `NotATensorError` if the object is not a container and cannot move itself.
-        `verb` is the word for the call in the error."""
+        `verb` names the attempted call in the error, such as "move"."""
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves
@@ -363,8 +364,8 @@ class _Sorted:
 
     def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
         """Moves or copies, by the function `one`, all leaves in `owned` that must come before
-        the tensors, and returns the results by the `id`s of the old leaves: models, then
-        symbolic tensors, and data, which goes to the host. With models first, a parameter that
+        the tensors: models, then symbolic tensors, and data, which goes to the host. Returns
+        the results, by the `id`s of the old leaves. Because models come first, a parameter that
         is also in the container outside its model stays the parameter of the new model. Adds to
         `undo` a function for each model that has moved."""
         done: dict[int, Any] = {}
@@ -436,11 +437,11 @@ def _locate(
     is_copy: bool,
     may_be_bound: bool = True,
 ) -> _Away | None:
-    """Returns a dict of the tensors that have to move, by their backends: those of `batch`, the
-    tensors in `x`, that are not on `place`; if `is_copy`, all of them. `place` is `target`
-    under its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of
-    these tensors cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor
-    lacks `target`."""
+    """Returns the tensors of `batch` that have to move, in a dict by backend: those that are
+    not on `place`, or all of them if `is_copy`. `batch` has the tensors in the container `x`,
+    which only errors need. `place` is `target` under its plain name, `gpu:1` for `cuda:1`. With
+    `may_be_bound`, returns None if one of these tensors cannot leave the host. Raises
+    `DeviceNotFoundError` if the backend of a tensor lacks `target`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
@@ -478,8 +479,8 @@ def _locate(
 
 
 def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> None:
-    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the leaf's owner lacks
-    the device."""
+    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the device is missing in
+    the leaf's backend, or for a `Stranger` in the backend of one of its tensors."""
     try:
         owner.require(target)
     except DeviceNotFoundError as error:
@@ -525,9 +526,9 @@ def _move(
 
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
     """Puts the parts of `twin`, the moved or copied model, into `done`, so they replace the
-    parts of the original (`own`) wherever these are in the container. If a part has a
-    replacement already, because another model shares the part, the new model gets that
-    replacement instead of its own part."""
+    parts of the original model (`own`) wherever those are in the container. If a part has a
+    replacement already, because another model shares the part, `twin` gets that replacement
+    instead of its own part. Does nothing if `twin` has another number of parts."""
     new = WholeModel(backend, twin).parts()
     # the new model has another form, so its parts cannot be paired with the old ones
     if len(own) != len(new):
