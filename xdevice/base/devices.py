@@ -78,8 +78,8 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: the string is not a device. Nothing is ever turned silently into a device.
-        DeviceError: the object is not a device, for instance a bare int.
+        DeviceError: if the string does not name a device, or the object is not one, such as a bare int. There is no
+            silent fallback.
 
     Example:
         >>> Device("cuda:1"), Device("gpu:1") == Device("cuda:1") == Device("/GPU:1")
@@ -107,7 +107,7 @@ class Device:
         """The selected backend's own object for this device (see the table of the class).
 
         Raises:
-            DeviceNotFoundError: the selected backend has no such device.
+            DeviceNotFoundError: if the selected backend lacks the device.
         """
         return answers.to_native(self)
 
@@ -126,13 +126,13 @@ class Device:
     def __enter__(self) -> Device:
         """Makes this the device of creation functions, xdevice's and the selected framework's own, inside the block.
 
-        Blocks nest, end after exceptions, and hold for one thread. Paddle keeps one device for the whole process, so
-        there the framework's own creation functions are affected in other threads too; xdevice's never are.
+        Blocks nest, also end after an exception, and hold for one thread. Paddle keeps one device for the whole
+        process, so its own creation functions are affected in other threads too; xdevice's never are.
 
         An asyncio task may not `await` inside, because the other tasks of the thread would work
-        on this device. If it does, the block ends there, and leaving it raises `ScopeError`.
-        Leaving it in a different thread or task than the one that entered it raises
-        `ScopeError` too, and changes nothing.
+        on this device. If the task does, the block ends at the `await`, and leaving the block
+        raises `ScopeError`. Leaving a block in a different thread or task than the one that
+        entered it raises `ScopeError` too, and changes nothing.
         """
         answers.enter(self)
         return self
@@ -319,8 +319,8 @@ def _nearest(name: str) -> str:
 
 
 def _parse_native(spec: object) -> Device:
-    """Returns the device of a framework's own device object. Raises `DeviceError` for any other
-    object."""
+    """Returns the device that a framework's own device object names. Raises `DeviceError` for
+    any other object."""
     device = answers.from_native(spec)
     if device is None:
         raise DeviceError(

@@ -82,7 +82,7 @@ def dtype_name(dtype: object) -> str:
     `paddle.float32`, `jnp.float32` and `float`.
 
     Raises:
-        DTypeError: the argument is not a dtype.
+        DTypeError: if `dtype` is not a dtype.
     """
     import numpy
 

@@ -190,8 +190,8 @@ def answer(name: str, public: list[str]) -> str:
 
 
 def _word(name: str) -> str | None:
-    """Returns a sentence that says what to write instead of another library's name; None for a
-    name that is not listed here."""
+    """Returns a sentence that says what to write instead of `name`, which another library uses;
+    None for a name that no table here lists."""
     if name in _WORDS:
         word = _WORDS[name]
         # code follows "use"; the other answers are sentences already

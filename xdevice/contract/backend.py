@@ -146,7 +146,7 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     methods of the device layer, and calls these by `super()`.
 
     Raises:
-        ContractError: the adapter breaks the contract of the product.
+        ContractError: if the adapter breaks the contract of the product.
     """
     parts = capabilities_of(product)
     mixins = _mixins(cls, product)

@@ -4,8 +4,8 @@ modules of this folder are capabilities, which a framework may lack.
 The rules that are the same for all frameworks are not in adapters but in the core, the packages
 of xdevice that call the adapters. The core promises an adapter that
 
-- a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get one that does
-  not exist, and `from_native` the framework's object for one that does not exist;
+- a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get a device that
+  does not exist, and `from_native` may get the framework's object for such a device;
 - `move` is called only for a symbol (see `Kind`), for a tensor that is not on the device, or for a tensor for which
   `device_of` raises `UnsupportedError`, because it is on several devices or on one that the adapter does not know.
   `move_model` is called only if `is_all_on` returns False, `device_of` and `wait` only for tensors;

@@ -69,14 +69,14 @@ class Streams(Primitives):
         work is done."""
 
     def _no_streams(self) -> UnsupportedError:
-        """Returns the error of the methods for streams."""
+        """Returns the error that the methods for streams raise if the adapter lacks them."""
         return self.unsupported(
             "streams",
             "to run tasks side by side, call xdevice.parallel.run()",
         )
 
     def _no_events(self) -> UnsupportedError:
-        """Returns the error of the methods for events."""
+        """Returns the error that the methods for events raise if the adapter lacks them."""
         return self.unsupported(
             "events", "use xdevice.Timer, which waits for the device and reads the host's clock"
         )

@@ -45,7 +45,7 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
     entered with the object `key`. `what` is the code of the `with` statement, for the error.
 
     Raises:
-        ScopeError: there is no such block.
+        ScopeError: if there is no such block.
     """
     here = owner()
     for index in reversed(range(len(stack))):

@@ -66,8 +66,8 @@ _found: dict[str, EntryPoint] | None = None
 
 
 def canonical(name: str) -> str:
-    """Returns the backend's own name for a name or alias, in upper or lower case. Raises
-    `BackendNotFoundError` if no backend has that name."""
+    """Returns the backend's own name for a name or alias, which may be in upper or lower case.
+    Raises `BackendNotFoundError` if no backend has that name."""
     # the values of environment variables often have spaces or capitals
     wanted = name.strip().lower() if isinstance(name, str) else ""
     for framework in KNOWN:
@@ -231,11 +231,11 @@ def load(name: str) -> Backend:
     guards the steps that follow.
 
     Raises:
-        BackendNotFoundError: the name is unknown, or the framework is not installed.
-        BackendImportError: the framework does not import, or is too old.
-        ContractError: the adapter breaks the contract.
-        SettingError: an environment variable has a wrong value.
-        UnsupportedError: in a forked child, where the backend cannot work.
+        BackendNotFoundError: if the name is unknown, or the framework is not installed.
+        BackendImportError: if the framework does not import, or is too old.
+        ContractError: if the adapter breaks the contract.
+        SettingError: if an environment variable has a wrong value.
+        UnsupportedError: if this is a forked child in which the backend cannot work.
     """
     backend = _loaded.get(name) or _load(canonical(name))
     if backend.refusal is not None:
@@ -545,8 +545,9 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """Returns the backend on which a guest, a library over several frameworks such as Keras, is
-    running. Raises `UnsupportedError` if that backend cannot move its models."""
+    """Returns the backend on which `guest`, a library over several frameworks such as Keras, is
+    running. Raises `UnsupportedError` if that backend cannot move the library's models, and the
+    errors of `load`."""
     from importlib import import_module
 
     module, function = GUESTS[guest]
@@ -564,13 +565,14 @@ def host_of(guest: str) -> Backend:
 
 _imported_before_fork: frozenset[str] = frozenset()
 """In a forked child, the modules that its parent had imported; otherwise empty. If the backend
-of one of them is loaded only in the child, its `after_fork` is called then."""
+of one of these modules is loaded only in the child, the backend's `after_fork` is called
+then."""
 
 
 @forks.in_child
 def _after_fork() -> None:
-    """Asks each backend whether it works in this forked child. Types of backends that do not
-    are removed from `probes` and `movable`, so `_look_up` refuses them."""
+    """Asks each loaded backend whether it works in this forked child. Types of a backend that
+    does not are removed from `probes` and `movable`, so `_look_up` refuses them."""
     global _imported_before_fork, _making
     # the thread of the parent that may hold the old one cannot release it here
     _making = _thread.RLock()

@@ -50,9 +50,9 @@ def set_default_device(device: object) -> None:
     Experimental: it may change in a minor version.
 
     Raises:
-        DeviceError: the argument is not a device that `xdevice.device` takes, nor None.
-        DeviceNotFoundError: the selected backend has no such device.
-        ScopeError: a `with device:` or `with stream:` of this thread is open. After an error nothing has changed.
+        DeviceError: if `device` is neither None nor a device that `xdevice.device` takes.
+        DeviceNotFoundError: if the selected backend lacks the device.
+        ScopeError: if a `with device:` or `with stream:` of this thread is open. After an error nothing has changed.
 
     Example:
         >>> xdevice.set_default_device("cpu")
@@ -112,7 +112,7 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
     off the stack. `error` is the exception with which the block ends; None if there is none.
 
     Raises:
-        ScopeError: there is no such block, or its task has waited inside it.
+        ScopeError: if there is no such block, or if its task has waited inside it.
     """
     entered = stack.get()
     index = blocks.place_in(entered, key, f"`with {key}:`")

@@ -34,8 +34,8 @@ class Timer:
             backend that is selected at the reading.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
-            work has failed.
+        DeviceNotFoundError, DeviceError: if a device does not exist; if a string names no device.
+            Also the framework's own error if the work has failed.
 
     A reading costs the wait and 1 us.
 
@@ -62,7 +62,7 @@ class Timer:
         """Waits for the devices, records the seconds since `start`, and returns them.
 
         Raises:
-            TimingError: the timer is not running: it was stopped before.
+            TimingError: if the timer is not running, because it was stopped before.
         """
         if self._started is None:
             raise TimingError(
@@ -78,7 +78,7 @@ class Timer:
         """Returns the mean of the recorded times, in seconds.
 
         Raises:
-            TimingError: there are no times yet.
+            TimingError: if there are no times yet.
         """
         if not self.times:
             raise TimingError("this timer has no times to average yet; call stop() first")
@@ -97,16 +97,16 @@ class Timer:
 class Benchmark:
     """Prints how long a block takes, asynchronous work included: `Run on GPU1: 0.2001 sec`.
 
-    Afterwards the attribute `seconds` has the time. Blocks nest, and a benchmark may be entered again. A block that
-    raises prints nothing.
+    Afterwards the attribute `seconds` has the time. Blocks nest, and a benchmark may be entered again. If the block
+    raises an error, nothing is printed.
 
     Args:
         description: the text before the time.
         devices: what to wait for, as in `Timer`.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
-            work has failed.
+        DeviceNotFoundError, DeviceError: if a device does not exist; if a string names no device.
+            Also the framework's own error if the work has failed.
 
     Example:
         >>> with xdevice.Benchmark("Run on CPU"):
@@ -178,7 +178,7 @@ def measure(
     repeats: int = 10,
     devices: object = None,
 ) -> Measurement:
-    """How long `fn(*args)` takes with all its asynchronous work: the median of several repeats, and their spread.
+    """Returns how long `fn(*args)` takes with all its asynchronous work: the median of repeats, and their spread.
 
     Experimental: it may change in a minor version.
 
@@ -189,14 +189,14 @@ def measure(
     everything is measured again with the host's clock.
 
     Args:
-        fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
+        fn: called with `args`: `warmup` times, then `repeats` times. Its result is kept until the reading is taken.
         warmup: calls that are not measured. The first ones load kernels and fill caches.
         repeats: calls that are measured.
         devices: what to wait for, as in `Timer`.
 
     Raises:
-        ArgumentError: `fn` cannot be called; `warmup` is not an int of 0 or more, or `repeats` of 1 or more.
-        DeviceNotFoundError, DeviceError: no such device. Also what `fn` and its work raise.
+        ArgumentError: if `fn` cannot be called, `warmup` is not an int of 0 or more, or `repeats` is not one of 1 or
+            more. Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the errors of `fn` and its work.
 
     Example:
         >>> found = xdevice.measure(lambda: xdevice.ones(2, 3), repeats=5)
@@ -302,9 +302,9 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """Returns the argument `devices` of `Timer` as arguments for `sync`; an empty tuple, for
-    all devices of the selected backend, if it is None. Raises `DeviceError` for an empty
-    list."""
+    """Returns the arguments for `sync` that `devices`, the argument of `Timer`, means. They are
+    empty, for all devices of the selected backend, if `devices` is None. Raises `DeviceError`
+    for an empty list."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):
@@ -317,8 +317,8 @@ def _targets(devices: object) -> tuple[object, ...]:
 
 
 def _check_count(name: str, count: object, least: int) -> None:
-    """Raises `ArgumentError` unless `count`, the argument of `measure` called `name`, is an int
-    of `least` or more."""
+    """Raises `ArgumentError` unless `count` is an int of `least` or more. `name` is the name of
+    this argument of `measure`."""
     # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(

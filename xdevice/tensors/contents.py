@@ -57,8 +57,9 @@ _movable = registry.movable
 
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
-    """Returns what `to_device` or `copy_to` returns for `x`. `one` is the function of `leaves` that moves or copies one
-    tensor or model, and `verb` the word for it in errors ("move")."""
+    """Returns what `to_device` or `copy_to` returns for `x`. `one` is the function of `leaves`
+    that moves or copies one tensor or model, and `verb` names the attempted call in errors
+    ("move")."""
     # the most frequent cases come first: one tensor, a batch, one model, any other container
     owner = _movable.get(type(x))
     if owner is not None:
@@ -161,8 +162,8 @@ def places(x: Any, name: str) -> Iterator[Location]:
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
-    """Returns what errors call the tensor at the path `inner` in leaf `i` of the container
-    `name`: "batch['x'][1]"."""
+    """Returns what errors call the tensor at the path `inner` in leaf `i` of `tree`, a
+    container that they call `name`: "batch['x'][1]"."""
     return name + tree.path(i) + inner
 
 
@@ -180,7 +181,7 @@ def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
 
 def _only_tensors(walk: Walked) -> Batch | None:
     """Returns the tensors in a container that was walked, if its other leaves are only numbers,
-    strings and None. Returns None if there are other leaves, or if the walk was not one of a
+    strings and None. Returns None if there are other leaves, or if the walked object was not a
     container."""
     root, leaves, kinds = walk
     if root is None:
@@ -298,9 +299,10 @@ class _Sorted:
         return models
 
     def check(self, target: Device, place: Device, is_copy: bool) -> _Away:
-        """Returns the tensors that have to move to `target`; all of them if `is_copy`. Raises
-        an error for a leaf that cannot be on the device, or whose tensors would stay behind.
-        `place` is `target` under its plain name."""
+        """Returns the tensors that have to move to `target`; all of them if `is_copy`. `place`
+        is `target` under its plain name. Raises an error if a leaf cannot be on the device, if
+        tensors in an object of an unknown type would stay behind, or if the container cannot be
+        rebuilt or copied."""
         tree = self.tree
         tensors = [
             leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data

@@ -159,7 +159,7 @@ def to_numpy(x: Any) -> Any:
         UnsupportedError: for a tensor that no array can represent; the error says what to read instead. On PyTorch
             nested, quantized and masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and
             resources; keys of JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
-        NotBuiltError: a parameter that has no shape yet.
+        NotBuiltError: for a parameter that has no shape yet.
 
     Costs one copy, and a second copy on the host if the framework keeps the memory that it returns
     (`Backend.gives_away`).
