@@ -39,8 +39,8 @@ NARROWER: Final = {
 """The dtype to use in place of one that a device lacks."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""For each float dtype that NumPy itself lacks, an integer dtype of the same size, as which its
-bits are passed between NumPy and a framework."""
+"""For each float dtype that NumPy itself lacks, the integer dtype of the same size that carries
+the bits of its numbers between NumPy and a framework."""
 
 # the dtypes that Python's types become; and what others call a dtype, by NumPy's name for it
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}

@@ -1,5 +1,6 @@
-"""Public names that are imported when they are first used. Each face, such as `xdevice` itself or `xdevice.parallel`,
-lists them in a stub (`.pyi`) next to it, where type checkers read the same lines."""
+"""Imports public names when they are first used. Each face, a module such as `xdevice` itself
+or `xdevice.parallel`, lists its public names in a stub (`.pyi`) next to it, which type checkers
+read too."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
     """Returns the keys and values of a dict, and of its attributes that hold tensors. Raises
-    `ContainerError` for a subclass whose `items()` differ from the stored ones, if there are
-    tensors in it."""
+    `ContainerError` for a dict that holds tensors if its class's `items()` returns other items
+    than are stored."""
     items = dict(x.items())
     # what the dict really stores, past the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
@@ -175,8 +175,8 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
 
 def _read_mapping(x: Any) -> tuple[Names, Children]:
     """Returns the keys and values of a mapping that is not a dict, and of its attributes that
-    hold further tensors. Raises `ContainerError` if there are tensors in it and a key has
-    several values."""
+    hold further tensors. Raises `ContainerError` if the mapping holds tensors and has several
+    values for one key."""
     items = [*x.items()]
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
     # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
@@ -345,8 +345,8 @@ def _write_set(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new deque of the type of `x`. Raises `ContainerError` if that type's
-    constructor loses an attribute."""
+    """Returns a new deque of the type of `x` with the items `children` and the same `maxlen`.
+    Raises `ContainerError` if the type's constructor loses an attribute."""
     new = type(x)(children, x.maxlen)
     lost = first_lost(x, new)
     if lost:

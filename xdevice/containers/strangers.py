@@ -162,8 +162,8 @@ class Stranger:
         return self._move(self.x, target)
 
     def copy_to(self, target: Device) -> Any:
-        """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be
-        copied or moved."""
+        """Returns a copy of the object on the device `target`. Raises `ContainerError` if the
+        object cannot be copied or moved, or if a move leaves tensors of the copy behind."""
         # a copy function of the type comes first; other objects are copied and then moved
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
@@ -245,8 +245,9 @@ class Stranger:
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:
-        """Returns the result of the registered function, or else of the object's own method for
-        moving; `x` itself if that method returns None, as methods that work in place do."""
+        """Moves `x`, this object or a copy of it, to `target` by the registered function or, if
+        there is none, by its own method. Returns the result; `x` itself if the method returns
+        None, as methods that work in place do."""
         if self.mover is None:
             assert self.way is not None
             assert self.way.move is not None

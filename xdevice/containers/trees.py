@@ -574,15 +574,16 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None,
     move: Callable[[Any, Device], Any] | None,
 ) -> None:
-    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`),
-    with the arguments of `register_container`. Raises `ContainerError` for wrong arguments."""
+    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`).
+    Arguments and errors are those of `register_container`."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
-    """Raises `ContainerError` for arguments of `register_container` that have no effect, or contradict each other."""
+    """Raises `ContainerError` if `cls`, an argument of `register_container`, cannot be
+    registered, or if the functions do not go together."""
     if not isinstance(cls, type):
         raise ContainerError(
             f"register_container takes a type, not {shown(cls)}; "

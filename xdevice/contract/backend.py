@@ -61,9 +61,9 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute that the class does not have yet, after it has extended the
-        class by the product whose contract has it. Raises `AttributeError` if no product has
-        it."""
+        """Returns an attribute that the class lacks so far. The product whose contract has the
+        attribute first extends the class. Raises `AttributeError` if there is no such
+        product."""
         # if the class has the name, Python comes here because a property has raised
         # AttributeError
         is_lacking = not name.startswith("_") and not hasattr(type(self), name)

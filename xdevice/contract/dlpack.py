@@ -210,8 +210,8 @@ def _release() -> None:
 
 @atexit.register
 def _leave_to_the_system() -> None:
-    """Called at exit: removes the deleters of memory that importers still use, because they
-    could be called after Python has ended. The operating system frees the memory."""
+    """Called at exit: removes the deleters of memory that importers still use. An importer
+    could call such a deleter after Python has ended. The operating system frees the memory."""
     for export in tuple(_held.values()):
         if export.released() is not None:
             export.managed.deleter = None

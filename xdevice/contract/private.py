@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Only = Literal["", "CUDA", "virtual GPUs", "older", "newer"]
-"""Where the framework has the names. "": everywhere; "CUDA": in builds with CUDA; "virtual
-GPUs": while it has these; "older": only in versions older than the tested one; "newer": only in
-the tested version, some before it, and later ones."""
+"""The condition under which the framework has the names. "": always; "CUDA": in builds with
+CUDA; "virtual GPUs": while the backend's GPUs are virtual; "older": only in versions older than
+the tested one; "newer": only in the tested version, some before it, and later ones."""
 
 CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers", "waiting")
 """The capabilities of the device layer, which should need few private names."""
@@ -146,8 +146,9 @@ class Names:
 
     def require(self, capability: str, only: Only = "") -> None:
         """Raises `AbsentNameError` if the framework lacks a name that the capability needs.
-        `only`, such as "CUDA", adds the names that the framework has only there. The first call
-        for a capability looks each name up; later ones take 0.1 us."""
+        `only`, such as "CUDA", also requires the names that the framework has only under that
+        condition. The first call for a capability looks each name up; later calls take 0.1
+        us."""
         # cached, because some capabilities are required at each move of a model
         if capability not in self._lacking:
             self._lacking[capability] = self.absent(capability, only)

@@ -44,8 +44,8 @@ class Numbers:
         self.forks = 0
 
     def draw(self, draw: Callable[[Any], Any]) -> Any:
-        """Returns `draw(generator)`, called with the NumPy generator of these numbers. Only one
-        thread draws at a time."""
+        """Returns `draw(generator)`, where `generator` is the NumPy generator of these numbers.
+        Only one thread draws at a time."""
         # NumPy's generators are not safe for several threads
         with self._lock:
             # made at the first draw, so that `import xdevice` does not import NumPy

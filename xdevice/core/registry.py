@@ -434,6 +434,7 @@ def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
+        """Returns `learn(cls)`, computed at the first call for a type."""
         if id(cls) not in facts:
             remember(facts, cls, learn(cls))
         return facts[id(cls)]
@@ -443,8 +444,8 @@ def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
 
 
 def forget_types() -> None:
-    """Empties the caches of `_look_up`. Called after the devices have changed, because the
-    `probe` of a type may depend on them."""
+    """Empties the caches in which `_look_up` finds types. Called after the devices have
+    changed, because the `probe` of a type may depend on them."""
     probes.clear()
     movable.clear()
     _owners.clear()
@@ -489,8 +490,8 @@ def _learn(cls: type) -> Owned | None:
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Returns `function()`, called outside the compilers of all loaded backends, which could
-    not compile it: torch.compile fails when types are looked up, and when containers are
+    """Returns `function()`, called outside the compilers of all loaded backends. They could not
+    compile the call: torch.compile fails when types are looked up, and when containers are
     walked."""
     for is_compiling, backend in _compiling:
         # None: the backend cannot tell quickly, so its `eagerly` is used in any case

@@ -91,8 +91,8 @@ def _uuids() -> tuple[str, ...] | None:
 
 
 def _uuid(nvml: ctypes.CDLL, index: int) -> str:
-    """Returns the unique id of the driver's GPU with this index; `nvml` is NVIDIA's library,
-    initialized."""
+    """Returns the unique id of the driver's GPU with this index. `nvml` is NVIDIA's library,
+    which has been initialized."""
     # 96 is NVML's NVML_DEVICE_UUID_V2_BUFFER_SIZE
     handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))

@@ -64,8 +64,8 @@ class DriverError(Exception):
 
 
 def is_measured() -> bool:
-    """Whether the ring can be used here, with Linux, enough cores, and a CUDA driver. Without
-    these it was not measured."""
+    """Whether the ring can be used here: on Linux, with enough cores and a CUDA driver.
+    Elsewhere it was not measured."""
     global _driver
     # cached, because the result cannot change in one process; False stands for "no driver"
     if _driver is None:
@@ -163,8 +163,8 @@ def _done(copy: _Copy) -> bool:
 
 
 def _few_to_host(address: int, target: int, nbytes: int) -> bool:
-    """Copies a few bytes from `address` on a GPU to `target` on the host, in the caller's
-    thread. Returns False if that has failed."""
+    """Copies `nbytes`, a small number, from `address` on a GPU to `target` on the host, in the
+    caller's thread. Returns True when the copy is complete, False if it has failed."""
     host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
     try:
         # a stream brings its context along; after Ctrl-C, a context that was made current here
@@ -279,8 +279,9 @@ class _Copy:
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Copies chunks through free `slots` until none is left. Runs in each thread of the
-        ring that takes part. An error is stored, and raised by `wait`."""
+        """Copies chunks through free buffers of `slots` until no chunk is left. Runs in each
+        thread of the ring that takes part in the copy. An error is stored, and raised by
+        `wait`."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -295,8 +296,8 @@ class _Copy:
             self._ended.put(None)
 
     def _steps(self, slots: SimpleQueue[_Slot], stream: Any) -> None:
-        """Copies chunks, each through a free slot of `slots`, until none is left or another
-        thread has failed."""
+        """Copies chunks, each through a free buffer of `slots` and on `stream`, until no chunk
+        is left or another thread has failed."""
         while self.error is None:
             try:
                 start = self._starts.popleft()

@@ -139,7 +139,7 @@ class Benchmark:
 
 
 class Measurement(NamedTuple):
-    """The result of `measure`: times in seconds."""
+    """The result of `measure`, with all times in seconds."""
 
     median: float
     spread: float

@@ -109,9 +109,9 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 
 
 def where(x: Any) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in a container. Returns None if `places`
-    has to find them or to raise the error: `x` is no container, or holds a model, a symbol, an
-    array that can only be on the host, an object of an unknown type, or a tensor that is on
+    """Returns the set of the devices of all tensors in a container. Returns None if only
+    `places` can tell, or has to raise an error: if `x` is not a container, or holds a model, a
+    symbol, an array that can only be on the host, an object of an unknown type, or a tensor on
     several devices."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
     if batch is None:
@@ -240,9 +240,9 @@ class _Sorted:
 
     def transfer(self, target: Device, place: Device, one: One, verb: str) -> Any:
         """Returns the container with its leaves moved or copied: models first, then tensors,
-        then objects that move themselves. If one of them raises an error, models that have
-        moved in place are moved back. `place` is `target` under its plain name, `gpu:1` for
-        `cuda:1`."""
+        then objects that move themselves. If a leaf raises an error, models that have moved in
+        place are moved back. `place` is `target` under its plain name, `gpu:1` for `cuda:1`;
+        `one` and `verb` are as in the function `transfer`."""
         self._require_container(verb)
         is_copy = one is leaves.copy
         away = self.check(target, place, is_copy)

@@ -1,5 +1,5 @@
-"""The verbs for one tensor or one model, which is moved, copied or located. The module
-`contents` does this for containers."""
+"""Moves, copies and locates one tensor or one model. The module `contents` does this for
+containers."""
 
 from __future__ import annotations
 

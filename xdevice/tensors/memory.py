@@ -139,5 +139,6 @@ def reset_peak_memory_stats(device: object = None) -> None:
 
 def _required(backend: Backend, device: object) -> Device:
     """Returns the device that a spelling names; for None, the default device. Raises
-    `DeviceNotFoundError` if the backend lacks it."""
+    `DeviceNotFoundError` if the backend lacks the device, and `DeviceError` if `device` is not
+    a spelling."""
     return backend.require(scopes.current_device() if device is None else parse(device))
