@@ -78,8 +78,7 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: if the string does not name a device, or the object is not one, such as a bare int. There is no
-            silent fallback.
+        DeviceError: if `spec` does not name a device, for instance a bare int. There is no silent fallback.
 
     Example:
         >>> Device("cuda:1"), Device("gpu:1") == Device("cuda:1") == Device("/GPU:1")

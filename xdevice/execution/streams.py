@@ -35,9 +35,9 @@ class Stream:
     """A queue of work on one device, which runs in order, and next to the device's other
     streams.
 
-    `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: a
-    stream whose work reads a tensor that another stream writes must first `wait` for that stream, and must `keep` a
-    tensor that it still uses when you drop your last reference. Costs about 10 us on a GPU that is in use.
+    `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you.
+    Before a stream reads a tensor that another stream writes, call `wait`. Before you drop your last reference to a
+    tensor that a stream still uses, call `keep`. Costs about 10 us on a GPU that is in use.
 
     | backend | a stream is | the block `with stream:` holds for |
     |---|---|---|

@@ -73,7 +73,7 @@ def convert(
         DTypeError, DeviceNotFoundError: if the target lacks the dtype or device, or would narrow the dtype.
         NotATensorError, ContainerError: if `x` is not a tensor; if it is a container of an unknown type.
         UnsupportedError: for a sparse tensor, a masked array, or a symbolic tensor in a traced function.
-        BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: for a wrong argument, no target, or two.
+        BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: if an argument is wrong or contradictory.
 
     Costs 7 to 120 us if memory is shared, whatever the size; else one copy on the device, or copies through the host.
 
