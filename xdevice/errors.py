@@ -63,9 +63,9 @@ def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
 
 
 def shown(x: object, most: int | None = 100) -> str:
-    """Returns the text that stands for an object in an error message: the first `most`
-    characters of its `repr` (None: all of them), or Python's default `repr` if the object's own
-    raises."""
+    """Returns the text by which an error message shows an object: the first `most` characters
+    of its `repr` (None: all of them), or Python's default `repr` if the object's own raises an
+    error."""
     try:
         return repr(x)[:most]
     except Exception:
@@ -74,7 +74,7 @@ def shown(x: object, most: int | None = 100) -> str:
 
 def put_on(error: BaseException, name: str, value: object) -> None:
     """Sets an attribute of an exception, even if its class forbids that, as a frozen dataclass
-    does. If the attribute cannot be set at all, does nothing."""
+    does. Does nothing if the attribute cannot be set at all."""
     try:
         object.__setattr__(error, name, value)
     # a property without a setter, for example: raising here would hide the exception itself

@@ -25,7 +25,7 @@ def try_gpu(i: int = 0) -> Any:
     `"cpu"` on NumPy.
 
     Raises:
-        DeviceError: `i` is negative, a bool, or not an int.
+        DeviceError: if `i` is negative, a bool, or not an int.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -48,8 +48,8 @@ def try_all_gpus() -> list[Any]:
 
 
 def device(spec: object) -> Any:
-    """Returns the selected backend's own object for a device, whether that exists or not, as
-    `torch.device("cuda:1")` can be made on any machine.
+    """Returns the selected backend's own object for a device, even if the device does not exist:
+    `torch.device("cuda:1")`, for example, can be made on any machine.
 
     `Device.native` raises an error if the device does not exist; use this function to name
     devices without using them.
@@ -58,10 +58,10 @@ def device(spec: object) -> Any:
         spec: any spelling that `xdevice.device` takes.
 
     Raises:
-        DeviceError: `spec` does not name a device.
-        DeviceNotFoundError: the backend has no devices of this kind: "gpu:1" on NumPy.
-        UnsupportedError: the device does not exist, and the framework makes no object without it: JAX, and Paddle,
-            whose `CUDAPlace` ends the process.
+        DeviceError: if `spec` does not name a device.
+        DeviceNotFoundError: if the backend has no devices of this kind: "gpu:1" on NumPy.
+        UnsupportedError: if the device does not exist, and the framework can make no object for it: JAX, and Paddle,
+            whose `CUDAPlace` would end the process.
 
     Example:
         >>> with xdevice.use_backend("numpy"):

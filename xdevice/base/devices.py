@@ -49,8 +49,8 @@ _SPELLING: Final = (
 
 
 class Answers:
-    """Functions that only `core` can supply, because they need the backends: its modules
-    `registry`, `selection` and `scopes` set them when they are loaded."""
+    """Functions that need the backends, so only `core` can supply them: its modules `registry`,
+    `selection` and `scopes` set these attributes when they are loaded."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -78,8 +78,7 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: the string is not a device. Nothing is ever turned silently into a device.
-        DeviceError: the object is not a device, for instance a bare int.
+        DeviceError: if `spec` does not name a device, for instance a bare int. There is no silent fallback.
 
     Example:
         >>> Device("cuda:1"), Device("gpu:1") == Device("cuda:1") == Device("/GPU:1")
@@ -107,7 +106,7 @@ class Device:
         """The selected backend's own object for this device (see the table of the class).
 
         Raises:
-            DeviceNotFoundError: the selected backend has no such device.
+            DeviceNotFoundError: if the selected backend lacks the device.
         """
         return answers.to_native(self)
 
@@ -126,13 +125,13 @@ class Device:
     def __enter__(self) -> Device:
         """Makes this the device of creation functions, xdevice's and the selected framework's own, inside the block.
 
-        Blocks nest, end after exceptions, and hold for one thread. Paddle keeps one device for the whole process, so
-        there the framework's own creation functions are affected in other threads too; xdevice's never are.
+        Blocks nest, also end after an exception, and hold for one thread. Paddle keeps one device for the whole
+        process, so its own creation functions are affected in other threads too; xdevice's never are.
 
         An asyncio task may not `await` inside, because the other tasks of the thread would work
-        on this device. If it does, the block ends there, and leaving it raises `ScopeError`.
-        Leaving it in a different thread or task than the one that entered it raises
-        `ScopeError` too, and changes nothing.
+        on this device. If the task does, the block ends at the `await`, and leaving the block
+        raises `ScopeError`. Leaving a block in a different thread or task than the one that
+        entered it raises `ScopeError` too, and changes nothing.
         """
         answers.enter(self)
         return self
@@ -226,8 +225,8 @@ def of(kind: str, index: int = 0) -> Device:
 
 
 def _intern_weakly(device: Device) -> Device:
-    """Returns the interned device that equals `device`; `device` itself if there is none yet.
-    It is forgotten when nobody refers to it any more."""
+    """Returns the interned device that equals `device`; if there is none yet, interns `device`
+    and returns it. An interned device is forgotten when nobody refers to it any more."""
     global _interned_weakly
     with _lock:
         # imported here, because hardly any program names such a device
@@ -275,8 +274,8 @@ def spell(text: str, device: Device) -> None:
 
 
 def _index_hint(spec: object) -> str:
-    """Returns the end of the error for a bare int, which PyTorch takes as a GPU; "" for all
-    else."""
+    """Returns the end of the error if `spec` is a bare int, which PyTorch takes as a GPU; ""
+    for any other object."""
     # not `isinstance`: True is an int, too
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec}, write xdevice.gpu({spec})"
@@ -284,7 +283,8 @@ def _index_hint(spec: object) -> str:
 
 
 def _parse_text(text: str) -> Device:
-    """Returns the device that a string names, and caches it. Raises `DeviceError` for any other string."""
+    """Returns the device that a string names, and caches it. Raises `DeviceError` if the string
+    names no device."""
     import re
 
     # ASCII only, because a capital K of Unicode (the Kelvin sign) would match a "k"
@@ -309,8 +309,8 @@ def _parse_text(text: str) -> Device:
 
 
 def _nearest(name: str) -> str:
-    """Returns a question for the end of an error, with the known kind whose name is most like
-    `name`; "" if none is like it."""
+    """Returns a question for the end of an error ("did you mean ...?"), with the known kind of
+    device whose name is most like `name`; "" if none is like it."""
     import difflib
 
     close = difflib.get_close_matches(name, sorted(KINDS | HARDWARE), n=1)
@@ -318,8 +318,8 @@ def _nearest(name: str) -> str:
 
 
 def _parse_native(spec: object) -> Device:
-    """Returns the device of a framework's own device object. Raises `DeviceError` for any other
-    object."""
+    """Returns the device that a framework's own device object names. Raises `DeviceError` for
+    any other object."""
     device = answers.from_native(spec)
     if device is None:
         raise DeviceError(

@@ -39,8 +39,8 @@ NARROWER: Final = {
 """The dtype to use in place of one that a device lacks."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""For each float dtype that NumPy itself lacks, an integer dtype of the same size, as which its
-bits are passed between NumPy and a framework."""
+"""For each float dtype that NumPy itself lacks, the integer dtype of the same size that carries
+the bits of its numbers between NumPy and a framework."""
 
 # the dtypes that Python's types become; and what others call a dtype, by NumPy's name for it
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
@@ -50,9 +50,9 @@ _OTHER_NAMES: Final = {
 }  # fmt: skip
 
 _stated: dict[type, dict[object, str]] = {}
-"""The names of the frameworks' own dtype objects, in one dict for each type of such objects:
-torch.compile cannot look an object up in a dict that also has TensorFlow's, whose hash is in
-C++."""
+"""The names of the frameworks' own dtype objects, in one dict for each type of dtype objects:
+torch.compile cannot look an object up in a dict that also has TensorFlow's, whose hash function
+is in C++."""
 # read in place of the dict of a type that has none in `_stated` yet
 _NONE: Final[dict[object, str]] = {}
 # two caches: dtypes by their names, and names by their dtypes
@@ -69,8 +69,8 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def state(names: Mapping[Any, str]) -> None:
-    """Registers the names of a framework's own dtype objects, by these objects. Called once for
-    each backend, when it is loaded."""
+    """Registers the names of a framework's own dtype objects: `names` has the name of each
+    object. Called once for each backend, when it is loaded."""
     for dtype, name in names.items():
         _stated.setdefault(type(dtype), {})[dtype] = name
 
@@ -82,7 +82,7 @@ def dtype_name(dtype: object) -> str:
     `paddle.float32`, `jnp.float32` and `float`.
 
     Raises:
-        DTypeError: the argument is not a dtype.
+        DTypeError: if `dtype` is not a dtype.
     """
     import numpy
 

@@ -1,5 +1,6 @@
-"""Public names that are imported when they are first used. Each face, such as `xdevice` itself or `xdevice.parallel`,
-lists them in a stub (`.pyi`) next to it, where type checkers read the same lines."""
+"""Imports public names when they are first used. Each face, a module such as `xdevice` itself
+or `xdevice.parallel`, lists its public names in a stub (`.pyi`) next to it, which type checkers
+read too."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def names_in(file: str) -> dict[str, str]:
-    """Returns the public names of the face whose module is `file`, each with the module from
-    which the stub imports it."""
+    """Returns the public names of the face whose module is the path `file`, each with the
+    module from which the stub imports the name."""
     names = {}
     with open(os.path.splitext(file)[0] + ".pyi", encoding="utf-8") as stub:
         for line in stub:
@@ -26,8 +27,8 @@ def names_in(file: str) -> dict[str, str]:
 
 
 def read(face: str, package: str, module: str, name: str) -> Any:
-    """Imports `name` from `module`, as a stub of the package `package` writes it, stores it in
-    the module `face`, so that the next use takes no time, and returns it."""
+    """Returns `name`, imported from `module`, which is written as in a stub of the package
+    `package`. Also stores the value in the module `face`, so the next use takes no time."""
     from importlib import import_module
 
     # `from . import math` imports a module, every other line a value of a module
@@ -52,6 +53,7 @@ def lazy(face: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[
     package = face if os.path.basename(file) == "__init__.py" else face.rpartition(".")[0]
 
     def attribute(name: str) -> Any:
+        """The `__getattr__` of the face."""
         if name not in names:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         return read(face, package, names[name], name)

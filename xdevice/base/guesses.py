@@ -190,8 +190,8 @@ def answer(name: str, public: list[str]) -> str:
 
 
 def _word(name: str) -> str | None:
-    """Returns a sentence that says what to write instead of another library's name; None for a
-    name that is not listed here."""
+    """Returns a sentence that says what to write instead of `name`, which another library uses;
+    None for a name that no table here lists."""
     if name in _WORDS:
         word = _WORDS[name]
         # code follows "use"; the other answers are sentences already
@@ -211,7 +211,8 @@ def _word(name: str) -> str | None:
 
 
 def _names_of(face: str) -> list[str]:
-    """Returns the public names of the module `xdevice.<face>`; none if it is not installed."""
+    """Returns the public names of the module `xdevice.<face>`; an empty list if it is not
+    installed."""
     try:
         return dir(import_module(f"xdevice.{face}"))
     except ModuleNotFoundError:
@@ -221,8 +222,8 @@ def _names_of(face: str) -> list[str]:
 
 
 def _resembling(name: str, public: list[str]) -> str | None:
-    """Returns advice for the name that is most like a misspelt one, out of xdevice's names
-    (`public`) and those of other libraries; None if none is like it."""
+    """Returns advice that names the nearest match for a misspelt name, among xdevice's names
+    (`public`) and those of other libraries; None if no name is like it."""
     from difflib import get_close_matches
 
     # 0.8 allows about one wrong letter in five: a lower limit would suggest unrelated names

@@ -52,9 +52,8 @@ _WORDS: Final = {
 
 
 def refuse(function: str, spelling: Iterable[str], takes: str) -> NoReturn:
-    """Raises the `ArgumentError` for the first of the arguments in `spelling`, which the
-    function named `function` does not have. `takes` lists, in words, the arguments that it
-    has."""
+    """Raises the `ArgumentError` for the first argument in `spelling`. The function named
+    `function` has none of these arguments; `takes` lists, in words, those that it has."""
     name = next(iter(spelling))
     advice = _WORDS.get(name, "").format(function=function)
     raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")

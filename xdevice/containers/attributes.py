@@ -31,20 +31,21 @@ class Attribute(str):
 
 
 def as_key(name: Any) -> Any:
-    """Returns the key for an attribute of an object. A `__dict__` may have keys that are not strings: flax's `nnx.List`
-    keeps its layers under their numbers."""
+    """Returns the key under which a container has the attribute `name`: an `Attribute` for a
+    string, any other name unchanged. A `__dict__` may have keys that are not strings: flax's
+    `nnx.List` keeps its layers under their numbers."""
     return Attribute(name) if isinstance(name, str) else name
 
 
 def as_name(key: Any) -> Any:
-    """Returns the name of an attribute for its key: the reverse of `as_key`."""
+    """Returns the name of the attribute with this key: the reverse of `as_key`."""
     return str(key) if isinstance(key, str) else key
 
 
 @registry.kept_by_type
 def slots(cls: type) -> tuple[str, ...]:
-    """Returns the names of the slots of a class and its bases, in the form that `setattr`
-    accepts."""
+    """Returns the names of the slots of a class and its bases, as `setattr` accepts them:
+    private names are mangled (`_Class__x`)."""
     # from the descriptors, because `__slots__` has private names in another form (`__x`,
     # `_Class__x`)
     bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
@@ -58,7 +59,7 @@ def slots(cls: type) -> tuple[str, ...]:
 
 def attribute_dict(x: Any) -> Any:
     """Returns the `__dict__` of an object; None if it has none. Raises `ContainerError` if the
-    class replaces it by a property that raises an error."""
+    class defines `__dict__` as a property that raises an error other than `AttributeError`."""
     try:
         return object.__getattribute__(x, "__dict__")
     except AttributeError:
@@ -72,7 +73,8 @@ def attribute_dict(x: Any) -> Any:
 
 
 def attributes(x: Any) -> dict[Any, Any]:
-    """Returns the values in the slots and the `__dict__` of an object, by their names."""
+    """Returns the values in the slots and the `__dict__` of an object, by their names. Slots
+    that were never set are left out. Raises `ContainerError` as `attribute_dict` does."""
     values = {}
     for name in slots(type(x)):
         # a slot that was never set raises AttributeError
@@ -84,10 +86,9 @@ def attributes(x: Any) -> dict[Any, Any]:
 
 
 def first_lost(old: Any, new: Any) -> str:
-    """Compares two objects of one type. Returns the name of the first attribute of `old` that
-    `new` lacks, or has with a value of another type, or with another number or string; "" if
-    there is none. Attributes with "hash" in their names are ignored, because a stored hash
-    changes with the contents."""
+    """Returns the name of the first attribute of `old` that is missing in `new` or differs
+    there: in its type or, for a number or string, in its value; "" if there is none. Attributes
+    with "hash" in their names are ignored, because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in str(name))
     return next(
@@ -101,13 +102,13 @@ def first_lost(old: Any, new: Any) -> str:
 
 
 def _differs(old: Any, new: Any) -> bool:
-    """Whether two values differ in type, or are different numbers or strings."""
+    """Whether two values differ in type or, for numbers and strings, in value."""
     return type(new) is not type(old) or (isinstance(old, _PLAIN) and old != new)
 
 
 def put(new: Any, name: Any, value: Any) -> None:
-    """Sets an attribute of `new` without running code of its class, which may forbid it or
-    compute something."""
+    """Sets the attribute `name` of `new` to `value` without running code of the object's class,
+    which may forbid the change or compute something."""
     # the object's `__dict__`, and the descriptor of the slot, if the attribute is in one
     own, slot = (
         getattr(new, "__dict__", None),
@@ -122,8 +123,8 @@ def put(new: Any, name: Any, value: Any) -> None:
 
 
 def read(x: Any) -> tuple[list[Any], list[Any]]:
-    """Returns the keys and the values of the attributes of an object; the fields of a dataclass
-    come first."""
+    """Returns the keys and the values of the attributes of an object, as two lists; the fields
+    of a dataclass come first."""
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
     of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
     # the first `of_fields` sets the order; the second one the values, because a field may be a
@@ -133,7 +134,9 @@ def read(x: Any) -> tuple[list[Any], list[Any]]:
 
 
 def empty(x: Any) -> Any:
-    """Returns an object of the type of `x`, to be filled by `fill`, made without calling `__init__`."""
+    """Returns an object of the type of `x`, made without calling `__init__`, for `fill` to set
+    its attributes. If the type has a base in C, such as an exception, returns a shallow copy of
+    `x`."""
     try:
         return object.__new__(type(x))
     # a type with a base in C, such as an exception, refuses `object.__new__`
@@ -159,11 +162,12 @@ def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
-    """Returns the new value of an attribute in which an object records a device. `name` is its
-    name, `noted` its old value, `x` the old object, and `values` has the attributes of the new
-    one. If the tensors that the attribute describes were on that device and have moved, the
-    result is their new device, otherwise the old value. `device` describes all tensors of the
-    object, `some_device` those whose names begin with `some`."""
+    """Returns the new value of the attribute `name`, in which an object records a device.
+    `noted` is the old value, `x` the old object, and `values` has the attributes of the new
+    object by name. The attribute `device` describes all tensors of the object, and
+    `some_device` those whose names begin with `some`. If all described tensors were on the
+    recorded device and have moved to one other device, returns that device, otherwise the old
+    value."""
     # either a framework's own device object, or a `Device`
     owner = registry.owner_of(type(noted))
     place = owner.from_native(noted) if owner is not None else noted

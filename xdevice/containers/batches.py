@@ -72,9 +72,9 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
 
 
 def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
-    """Returns the container `x` with the tensors `changed`, in their order. `batch` is the
-    result of `flatten_batch(x)`. If there are containers in `x`, a tuple in which nothing
-    changes stays the same object."""
+    """Returns a container like `x` with the tensors `changed`, in their order. `batch` is the
+    result of `flatten_batch(x)`. If `x` contains containers, a tuple in which nothing changes
+    stays the same object."""
     _, _, inner = batch
     # it has containers, or numbers and strings, among its values
     if inner or len(changed) < len(x):
@@ -85,7 +85,8 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
 
 
 def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
-    """Returns a container of a batch, with its tensors replaced by the next ones of `changed`."""
+    """Returns a container like `x`, which is part of a batch, with its tensors replaced by the
+    next ones of `changed`."""
     new = []
     for child in x.values() if type(x) is dict else x:
         if type(child) in _movable:

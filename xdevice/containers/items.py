@@ -45,16 +45,17 @@ class Walk(NamedTuple):
     container."""
     is_plain: bool = False
     """Whether the container is rebuilt even if its children are the same. Otherwise a rebuilt
-    outer container would share it with the old one."""
+    outer container would share this one with the old outer container."""
     dense: str = ""
     """For an object whose tensors cannot be split, joined or summed one by one, such as a
-    sparse array: advice on how to make it dense, the end of an error. Empty for all others."""
+    sparse array: advice on how to make it dense, for the end of an error. Empty for all other
+    objects."""
 
 
 def _extra_attributes(x: Any) -> dict[str, Any]:
-    """Returns those attributes of a container with items that hold tensors or models, by their
-    names. Attributes whose values are also items of the container are left out. Raises
-    `ContainerError` if the name of one is not a string."""
+    """Returns those attributes of `x`, a container with items, that hold tensors or models, by
+    their names. Attributes whose values are also items are left out. Raises `ContainerError` if
+    the name of such an attribute is not a string."""
     # the attributes of a framework's own container are for the framework's internal use
     if registry.owner_of(type(x)) is not None:
         return {}
@@ -86,14 +87,15 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
 
 
 def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns keys and items, followed by the names and values of the container's attributes that hold tensors."""
+    """Returns the keys and items of the container `x`, followed by the names and values of its
+    attributes that hold tensors."""
     more = _extra_attributes(x)
     return [*keys, *map(Attribute, more)], [*items, *more.values()]
 
 
 def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns the keys and the values of a mapping. If tensors are among the keys or in them,
-    all keys together are added as one more value, under the key `_KEYS`."""
+    """Returns the keys and the values of a mapping. If a key is a tensor or holds one, a last
+    value with all keys is added, under the key `_KEYS`."""
     names, children = list(keys), list(values)
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
@@ -108,8 +110,8 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
     """Returns the keys and values of a dict, and of its attributes that hold tensors. Raises
-    `ContainerError` for a subclass whose `items()` differ from the stored ones, if there are
-    tensors in it."""
+    `ContainerError` for a dict that holds tensors if its class's `items()` returns other items
+    than are stored."""
     items = dict(x.items())
     # what the dict really stores, past the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
@@ -128,7 +130,8 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
 
 
 def _other_than_held(x: Any, what: str) -> str:
-    """Returns the message for a mapping that xdevice cannot rebuild, because it `what`."""
+    """Returns the message for a mapping that xdevice cannot rebuild. `what` is the predicate
+    that says why: "has several values for one key"."""
     name = type(x).__qualname__
     return (
         f"a mapping of type {name} {what}; pass dict(x.items()), or describe the contents with "
@@ -137,14 +140,15 @@ def _other_than_held(x: Any, what: str) -> str:
 
 
 def _tensors(x: Any) -> set[int]:
-    """Returns the `id`s of the tensors and models in an object."""
+    """Returns the `id`s of the tensors and models in an object; an empty set if there are none.
+    Raises `ContainerError` if the object contains too much to be searched."""
     return {id(one.value) for one in looks.search(x)}
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of a dict with other values and attributes. `copy.copy` makes it, which
-    keeps everything else that the dict has. Raises `ContainerError` if that changes a value's
-    type."""
+    """Returns a copy of the dict `x` with the given values and attributes. The copy is made by
+    `copy.copy`, which keeps everything else that `x` has. Raises `ContainerError` if the copy
+    changes the type of a value."""
     new = copy.copy(x)
     # the class's own `__copy__` has returned something else
     if new is x or type(new) is not type(x):
@@ -171,8 +175,8 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
 
 def _read_mapping(x: Any) -> tuple[Names, Children]:
     """Returns the keys and values of a mapping that is not a dict, and of its attributes that
-    hold further tensors. Raises `ContainerError` if there are tensors in it and a key has
-    several values."""
+    hold further tensors. Raises `ContainerError` if the mapping holds tensors and has several
+    values for one key."""
     items = [*x.items()]
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
     # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
@@ -188,7 +192,7 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
     """Returns a new mapping of the type of `x`, made from a dict by the type's constructor.
     (`copy.copy` cannot be used: unless the type has a `__copy__`, the copy would share the
     inner dict of `x`.) Raises `ContainerError` if the new mapping does not contain exactly
-    these children."""
+    these children, or lacks an attribute of `x`."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -205,8 +209,8 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _made(x: Any, inside: Any) -> Any:
-    """Returns a new object that the type of `x` makes from the contents `inside`. Raises
-    `ContainerError` if it has another type than `x` or lacks an attribute of `x`."""
+    """Returns the object that the type of `x`, called with the contents `inside`, makes. Raises
+    `ContainerError` if that object has another type than `x` or lacks an attribute of `x`."""
     # the constructor may return another type, as a class with `__new__` can
     new = type(x)(inside)
     if type(new) is not type(x):
@@ -218,15 +222,15 @@ def _made(x: Any, inside: Any) -> Any:
 
 
 def _is_kept(new: Any, old: Any) -> bool:
-    """Whether a mapping has kept the value `old` that was put into it, and now returns `new`
-    for. A tensor or model must be the same object; any other value must only have the same
-    type."""
+    """Whether a mapping has kept the value `old` that was put into it; `new` is the value that
+    it now returns. If `old` is a tensor or model, `new` must be the same object; otherwise only
+    the types must be equal."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 
 def _check_taken(new: Any, keys: Names, children: Children) -> Any:
-    """Returns `new`, or raises `ContainerError` if it has changed the type of a child: some mappings convert the values
-    that are put into them."""
+    """Returns the mapping `new`. Raises `ContainerError` if it has changed the type of a child:
+    some mappings convert the values that are put into them."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(
@@ -236,8 +240,8 @@ def _check_taken(new: Any, keys: Names, children: Children) -> Any:
 
 
 def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
-    """Raises `ContainerError`, because the new contents of a weak container would be gone at
-    once."""
+    """Raises `ContainerError` for a container with weak references, which cannot be rebuilt:
+    nothing else refers to its new contents, so they would be gone at once."""
     raise ContainerError("its contents exist only while something else refers to them")
 
 
@@ -255,7 +259,7 @@ def _items(x: Any) -> list[Any]:
 
 
 def _write_listed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of a list with other items and attributes."""
+    """Returns a copy of the list `x` with the items and attributes `children`."""
     new = copy.copy(x)
     # the children are first the items and then the attributes
     count = len(_items(x))
@@ -264,16 +268,16 @@ def _write_listed(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _put_attributes(new: Any, count: int, keys: Names, children: Children) -> Any:
-    """Sets the attributes of `new` to the children that follow the first `count`, which are
-    items, and returns `new`."""
+    """Sets the attributes of `new` and returns it. The first `count` of the children are items,
+    which are ignored; the others are the attributes, named by their keys."""
     for name, child in list(zip(keys, children, strict=True))[count:]:
         put(new, name, child)
     return new
 
 
 def _read_tuple(x: Any) -> tuple[Names, Children]:
-    """Returns the names of a tuple's items, or their indices if they have none, and the items;
-    then its attributes that hold tensors."""
+    """Returns the items of a tuple under their names, or under their indices if they have no
+    names; then the tuple's attributes that hold tensors."""
     # a namedtuple: paths in errors are easier to read with names
     names = getattr(x, "_fields", None)
     # time.struct_time and torch.return_types name their items, but are not namedtuples
@@ -286,7 +290,7 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new tuple of the type of `x` with other items and attributes."""
+    """Returns a new tuple of the type of `x` with the items and attributes `children`."""
     # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can
     # make one
     if hasattr(x, "n_sequence_fields"):
@@ -314,7 +318,8 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
 
 
 def _write_partial(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new partial with another function, other arguments and other attributes."""
+    """Returns a copy of the `functools.partial` `x` with the function, arguments and attributes
+    `children`."""
     new = copy.copy(x)
     more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
     # the attributes of a partial are read-only; its state, as for pickle, can be set
@@ -323,15 +328,15 @@ def _write_partial(x: Any, keys: Names, children: Children) -> Any:
 
 
 def read_elements(x: Any) -> tuple[Names, Children]:
-    """Returns numbers and the elements of a set, a deque or a view of a dict, in the order of
-    iteration."""
+    """Returns the elements of a set, a deque or a view of a dict in the order of iteration,
+    with their positions (0, 1, ...) as keys."""
     elements = _items(x)
     return range(len(elements)), elements
 
 
 def _write_set(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new set of the type of `x`. Raises `ContainerError` if it does not contain
-    exactly these children."""
+    """Returns a new set of the type of `x`. Raises `ContainerError` if the type's constructor
+    changes an element or loses an attribute."""
     new = _made(x, children)
     # by `id`, because comparing tensors would compute
     if set(map(id, new)) != set(map(id, children)):
@@ -340,8 +345,8 @@ def _write_set(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new deque of the type of `x`. Raises `ContainerError` if that type's
-    constructor loses an attribute."""
+    """Returns a new deque of the type of `x` with the items `children` and the same `maxlen`.
+    Raises `ContainerError` if the type's constructor loses an attribute."""
     new = type(x)(children, x.maxlen)
     lost = first_lost(x, new)
     if lost:

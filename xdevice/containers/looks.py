@@ -3,9 +3,9 @@ these.
 
 None of the object's code is called, not even a property, so values that the object computes are
 not found. Values that an object refers to only from C are found if its type reports them to
-Python's garbage collector, as Python requires of all types. To refuse every object that may
-have such values is no alternative: it would refuse batches with locks, loggers, open files and
-random generators.
+Python's garbage collector, as Python requires of all types. Refusing every object that may have
+such values is no alternative, because batches may contain locks, loggers, open files and random
+generators.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Inner(NamedTuple):
 
 
 class MappingKeys(tuple[Any, ...]):
-    """The keys of a mapping, as one leaf. They are never replaced, because the program looks
-    values up by the old keys."""
+    """The keys of a mapping, as one leaf. They are never replaced, because the program uses the
+    old keys to look values up."""
 
     __slots__ = ()
     __qualname__ = "tuple of keys"
@@ -99,10 +99,12 @@ class _View(NamedTuple):
     is_proxy: bool
     is_open: bool
     """Whether objects of the type may have references besides those in `base`, `fields` and
-    their attributes, so that the garbage collector is asked. Refusing such types instead would
-    refuse 38 of 66 everyday objects, such as locks, open files, and objects that have one."""
+    their attributes, so the garbage collector is asked for these. Refusing such types instead
+    would refuse 38 of 66 everyday objects, such as locks, open files, and objects that contain
+    them."""
     base: Any
-    """The built-in container that the type is or inherits from; None if there is none."""
+    """The built-in container that the type is or inherits from; None if it is not a
+    container."""
     fields: tuple[str, ...]
     """The names of the attributes to search, from `_FIELDS`."""
 
@@ -118,8 +120,8 @@ def search(x: Any) -> list[Inner]:
 
 def answers(x: Any) -> bool:
     """Whether the type of an object can be hashed, and whether `isinstance` and `hasattr` work
-    for the object and for its type. Code of the object or of its metaclass may raise errors
-    there."""
+    for the object and for its type. They may not, because they run code of the object or of its
+    metaclass."""
     try:
         hash(type(x))
         # a name that no class has: the metaclass may have a `__getattr__` that raises another
@@ -133,8 +135,8 @@ def answers(x: Any) -> bool:
 
 
 def has_method(cls: type, name: str) -> bool:
-    """Whether objects of a type have a method of this name. Calls no code of the objects, of
-    the type or of its metaclass."""
+    """Whether a type, or one of its bases, defines a method of this name. Runs no code of the
+    type, of its objects or of its metaclass."""
     return callable(
         # the first class that has the name decides, as in Python's own lookup
         next((members(base)[name] for base in cls.__mro__ if name in members(base)), None)
@@ -154,17 +156,17 @@ def can_hold(cls: type) -> bool:
 
 
 def _is_function(cls: type) -> bool:
-    """Whether objects of a type are functions, including those of Cython for example. The
-    garbage collector is not asked about them, because they refer to the globals of a module,
-    and these to the whole program."""
+    """Whether objects of a type are functions, including those made by Cython, for example. The
+    garbage collector is not asked about functions: they refer to the globals of a module, and
+    through these to the whole program."""
     return has_method(cls, "__call__") and has_method(cls, "__get__")
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether objects of a type are proxies, which have another object behind them and, for
-    `isinstance`, the class of that object. Examples are TensorFlow's wrappers around the dicts
-    and tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property
-    `__wrapped__` is not one, because `isinstance` sees its own class."""
+    """Whether objects of a type are proxies: each stands in for another object, and
+    `isinstance` sees the class of that object. Examples are TensorFlow's wrappers around the
+    dicts and tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property
+    `__wrapped__` is not a proxy, because `isinstance` sees the decorator's own class."""
     return all(
         # a proxy computes both attributes when they are read
         issubclass(type(_defined(cls, name)), _DESCRIPTORS)
@@ -173,8 +175,8 @@ def is_proxy(cls: type) -> bool:
 
 
 def _defined(cls: type, name: str) -> Any:
-    """Returns the attribute `name` as a type or one of its bases, except `object`, defines it
-    (a property as such); None if none of them does."""
+    """Returns the attribute `name` as it is defined in a type or one of its bases, except
+    `object`, without computing a property; None if none of them defines it."""
     return next(
         (members(base)[name] for base in cls.__mro__[:-1] if name in members(base)), None
     )
@@ -190,9 +192,9 @@ def _unwrap(x: Any) -> Any:
 
 
 def seen_class(x: Any) -> type:
-    """Returns the type of an object, or for a proxy the type of the object behind it.
-    `x.__class__` is not used, because a mock with a `spec`, for example, claims another class
-    there whose contents it does not have."""
+    """Returns the type of an object or, for a proxy, the type of the object behind it.
+    `x.__class__` is not used: there a mock with a `spec`, for example, claims a class whose
+    contents it does not have."""
     # there may be a proxy of a proxy
     while is_proxy(type(x)):
         x = _unwrap(x)
@@ -201,7 +203,7 @@ def seen_class(x: Any) -> type:
 
 def _search(x: Any) -> Iterator[Inner]:
     """Yields the tensors and models in an object, depth first, each of them once. Raises
-    `ContainerError` if more than `_MOST` objects have to be searched."""
+    `ContainerError` if more than `_MOST` values have to be searched."""
     # objects may refer to each other in cycles
     visited = {id(x)}
     # a stack instead of recursion, because a linked list may be thousands of objects deep; each
@@ -232,8 +234,8 @@ def _search(x: Any) -> Iterator[Inner]:
 
 
 def _code(form: str, key: Any) -> str:
-    """Returns the code of one step of a path, from a form and a key as `_children` yields them:
-    `[0]`, or `.x`."""
+    """Returns one step of a path as code, such as `[0]` or `.x`. `form` and `key` are as
+    `_children` yields them."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 
 
@@ -260,8 +262,8 @@ def _view(cls: type) -> _View:
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yields `(form, key, value)` for the values directly in an object that may hold tensors.
     Attributes that are numbers or strings, and containers of only these, are left out. `form`
-    is the code of the step to the value: `[{}]`, in which `{}` stands for the key, or `.x`,
-    with the key ''. Both are '' if there is no code for the step."""
+    is the code of the step to the value: `[{}]`, in which `{}` is replaced by the key, or `.x`,
+    with '' as the key. If there is no code for the step, both are ''."""
     cls = type(x)
     view = _view(cls)
     if view.is_proxy:
@@ -296,15 +298,15 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yields `(form, index, value)` for each value of a list; nothing if all of them are
-    plain."""
+    """Yields `(form, index, value)` for each value of a list; nothing if all values are plain
+    (see `is_plain`)."""
     return iter(()) if is_plain(values) else zip(repeat(form), count(), values, strict=False)
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Whether values are only numbers and strings, or built-in containers of these. Its loops
-    run in C, because a tokenizer has 50,000 pairs, for which a loop in Python takes ten times
-    as long."""
+    """Whether the values are only numbers and strings, or built-in containers of these. The
+    loops run in C, because a tokenizer has 50,000 pairs, for which a loop in Python takes ten
+    times as long."""
     for _ in range(_DEEPEST):
         kinds = set(map(id, map(type, values))) - PLAIN
         # all are plain; or one is neither plain nor a built-in container
@@ -320,7 +322,7 @@ def is_plain(values: list[Any]) -> bool:
 
 def _objects(x: Any, owned: Owned | None) -> Any:
     """Returns the elements of a NumPy array of Python objects; None for an array of numbers,
-    and for anything else. `owned` is the backend and kind of its type."""
+    and for any other object. `owned` is the backend and kind of the type of `x`."""
     # the `container_way` of an adapter that has only host memory is called for tensors, too, and
     # returns a way only for an array of Python objects
     if owned is None or not owned.backend.is_host_only:

@@ -40,10 +40,10 @@ def register_container(
 
     Experimental: it may change in a minor version.
 
-    Needed for objects that hold tensors and lack `.to(device)`. Without further arguments, also as a decorator, their
-    attributes are walked, and rebuilding makes a new object without calling `__init__`. It takes effect at once and
-    costs nothing for other types. A type without functions also becomes a node of the trees of JAX, PyTorch and optree,
-    if these are imported. docs/reference/devices.md has examples.
+    Needed for objects that hold tensors and lack `.to(device)`. Without functions, also as a decorator, the attributes
+    of the objects are walked, rebuilding makes a new object without calling `__init__`, and the type also becomes a
+    node of the trees of JAX, PyTorch and optree, if these are imported. The call takes effect at once and costs nothing
+    for other types. docs/reference/devices.md has examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.
@@ -52,7 +52,7 @@ def register_container(
         move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
 
     Raises:
-        ContainerError: not a type; a type of tensors or models; functions that do not go together.
+        ContainerError: if `cls` is no type, is built-in, or a type of tensors; if the functions do not go together.
 
     Example:
         >>> @xdevice.register_container
@@ -84,8 +84,8 @@ class Static(NamedTuple):
 
 
 def _share(cls: type) -> None:
-    """Registers a type with the trees of the frameworks that are loaded, and with optree if
-    that is imported. `share_all` does so for frameworks that are loaded later."""
+    """Registers a type with the trees of the loaded frameworks, and with optree if that is
+    imported. `share_all` registers the type with frameworks that are loaded later."""
     _shared.append(cls)
     for backend in registry.list_loaded():
         backend.register_tree_node(cls, _flatten, _unflatten)
@@ -96,8 +96,8 @@ def _share(cls: type) -> None:
 
 
 def share_all(backend: Backend) -> None:
-    """Registers the types in `_shared` with the trees of a backend that was loaded after
-    them."""
+    """Registers the types in `_shared` with the trees of a backend that was loaded later than
+    they were registered."""
     for cls in _shared:
         backend.register_tree_node(cls, _flatten, _unflatten)
 
@@ -128,8 +128,8 @@ def _is_tensor(value: object) -> bool:
 
 
 def _unflatten(static: Static, children: Any) -> Any:
-    """Returns an object from its static part and its children, without calling `__init__`:
-    trees also rebuild objects whose children are no tensors."""
+    """Returns an object made from its static part and its children, without calling `__init__`:
+    trees also rebuild objects with children that are not tensors."""
     new: Any = object.__new__(static.cls)
     for name, value in (*static.others, *zip(static.names, children, strict=True)):
         attributes.put(new, name, value)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class Stranger:
-    """An object `x` that is neither a tensor, a model nor a container, with the way in which
-    its type was registered (None if it was not), and the tensors and models that were found in
-    it (`parts`)."""
+    """An object `x` that is neither a tensor, a model nor a container. `way` says how its type
+    was registered (None: not at all), and `parts` are the tensors and models that were found in
+    it."""
 
     def __init__(self, x: Any, way: Way | None, parts: list[Inner]) -> None:
         self.x = x
@@ -54,7 +54,10 @@ class Stranger:
         return self.mover is not None or (self.way is not None and self.way.move is not None)
 
     def places(self) -> list[tuple[str, Device]]:
-        """Returns the name and device of each tensor in the object, and of each variable of its models."""
+        """Returns the path and device of each tensor in the object, of each variable of its
+        models, and of each parameter that an optimizer in it updates. Symbols, and models that
+        are not built, are left out. Raises `UnsupportedError` for a tensor on several or
+        unknown devices."""
         places = []
         for path, value, backend, kind in self.parts:
             # symbols have no device
@@ -77,8 +80,9 @@ class Stranger:
         return places
 
     def is_on(self, target: Device) -> bool:
-        """Whether all tensors in the object, and all variables of its models, are on a device;
-        True if it has none."""
+        """Whether all tensors in the object, and all variables of its models, are on the device
+        `target`. True if the object has none; False if a tensor is on several or unknown
+        devices."""
         try:
             return all(place is target for _, place in self.places())
         except UnsupportedError:
@@ -86,8 +90,8 @@ class Stranger:
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
-        """Returns a `Stranger` for the same object, without the models that have these `id`s.
-        They are moved separately."""
+        """Returns a `Stranger` for the same object whose `parts` lack the models with these
+        `id`s, because these are moved separately."""
         return Stranger(
             self.x, self.way, [one for one in self.parts if id(one.value) not in models]
         )
@@ -106,9 +110,9 @@ class Stranger:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error for an object that cannot move to `target`: it says that its
-        tensors would stay behind, and which line of code fixes that. `path` is where the object
-        is in its container."""
+        """Returns the error for an object that cannot move to `target`: it says that the
+        object's tensors would stay behind, and how to fix that. `path` is the path to the
+        object in its container."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next(
@@ -120,8 +124,8 @@ class Stranger:
         )
 
     def remedy(self, other: str) -> str:
-        """Returns advice on how to get the object's tensors moved, for the end of an error: the
-        line that registers its type, followed by `other`, if that is possible; otherwise
+        """Returns advice, for the end of an error, on how to get the object's tensors moved: if
+        the type can be registered, the call that registers it, followed by `other`; otherwise
         another way."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
@@ -147,9 +151,10 @@ class Stranger:
         return f"call xdevice.register_container({cls.__qualname__}) to have its attributes searched, {other}"
 
     def move_to(self, target: Device) -> Any:
-        """Returns the object on a device, moved by its own method or by the registered
-        function, which may move it in place; the object itself if it is on the device already.
-        Raises `ContainerError` if the move fails or leaves tensors behind."""
+        """Returns the object on the device `target`, moved by its own method or by the
+        registered function; both may move it in place. Returns the object itself if it is on
+        the device already. Raises `ContainerError` if the move fails or leaves tensors
+        behind."""
         # an object in which no tensors are found is always moved, because nothing says where it
         # is
         if self.is_on(target) and self.parts:
@@ -157,8 +162,8 @@ class Stranger:
         return self._move(self.x, target)
 
     def copy_to(self, target: Device) -> Any:
-        """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be
-        copied or moved."""
+        """Returns a copy of the object on the device `target`. Raises `ContainerError` if the
+        object cannot be copied or moved, or if a move leaves tensors of the copy behind."""
         # a copy function of the type comes first; other objects are copied and then moved
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
@@ -175,10 +180,10 @@ class Stranger:
         return self._move(twin, target)
 
     def _move(self, x: Any, target: Device) -> Any:
-        """Returns `x`, this object or its copy, moved by its own method. Raises
-        `ContainerError` if the method fails or leaves tensors behind. In the second case, an
-        object that moves in place is first moved back, if all its tensors were on one
-        device."""
+        """Returns `x`, which is this object or a copy of it, moved by the registered function
+        or by its own method. Raises `ContainerError` if the move fails or leaves tensors
+        behind. In the second case, an object that moves in place is first moved back, if all
+        its tensors were on one device."""
         homes: set[Device] = set()
         # a tensor in it may be on several devices
         with suppress(UnsupportedError):
@@ -205,8 +210,9 @@ class Stranger:
         return moved
 
     def _refuse_left(self, moved: Any, target: Device) -> None:
-        """Raises `ContainerError` if not all tensors in `moved`, which the object's method has
-        returned, are on the device `target`."""
+        """Raises `ContainerError` if a tensor in `moved`, the result of the object's move, is
+        not on the device `target`, or if `moved` holds no tensors although the object did. Does
+        nothing if `moved` is itself a tensor or a model."""
         name = type(self.x).__qualname__
         method = (
             f"{name}.{self.mover.moves_by}()"
@@ -239,8 +245,9 @@ class Stranger:
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:
-        """Returns the result of the registered function, or else of the object's own method for
-        moving; `x` itself if that method returns None, as methods that work in place do."""
+        """Moves `x`, this object or a copy of it, to `target` by the registered function or, if
+        there is none, by its own method. Returns the result; `x` itself if the method returns
+        None, as methods that work in place do."""
         if self.mover is None:
             assert self.way is not None
             assert self.way.move is not None
@@ -250,8 +257,8 @@ class Stranger:
 
 
 def _duplicate(x: Any, parts: list[Inner]) -> Any:
-    """Returns a deep copy of an object, in which the tensors of `parts` are copied by their
-    framework: gradients flow to the old tensors, and no storage is shared."""
+    """Returns a deep copy of `x`. The tensors among `parts` are copied by their frameworks:
+    gradients flow to the old tensors, and the copies share no storage with them."""
     # `deepcopy` regards the objects in this dict as copied already
     memo: dict[int, Any] = {}
     for _, value, backend, kind in parts:
@@ -261,9 +268,10 @@ def _duplicate(x: Any, parts: list[Inner]) -> Any:
 
 
 def separate(x: Any, new: Any) -> None:
-    """Replaces the attributes of `new`, a copy of the tensor `x` of a user's class, by copies.
-    Frameworks share them between both tensors: PyTorch in `Tensor.to`, NumPy in
-    `__array_finalize__`."""
+    """Replaces the attributes that `new`, a copy of the tensor `x` of a user's class, shares
+    with `x` by deep copies. Frameworks let both tensors share them: PyTorch in `Tensor.to`,
+    NumPy in `__array_finalize__`. Raises `ContainerError` if an attribute with tensors cannot
+    be copied."""
     before = attributes(x)
     for name, value in attributes(new).items():
         # still shared, and not a number or string, which cannot change
@@ -278,9 +286,9 @@ def separate(x: Any, new: Any) -> None:
 
 
 def _copied(value: Any, name: str) -> Any:
-    """Returns a deep copy of a tensor's attribute; the same object if it cannot be copied and
-    holds no tensors. Raises `ContainerError`, which calls the attribute `name`, if it holds
-    tensors and cannot be copied."""
+    """Returns a deep copy of `value`, an attribute of a tensor; `value` itself if it cannot be
+    copied and holds no tensors. Raises `ContainerError`, which calls the attribute `name`, if
+    it cannot be copied and holds tensors."""
     owned = registry.kind_of(type(value))
     parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
     try:
@@ -295,10 +303,11 @@ def _copied(value: Any, name: str) -> Any:
 
 
 def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
-    """Returns the `Stranger` for an object that is neither a tensor nor a model; None if
-    nothing in it can be moved. `way` is the way in which the type of the object was registered;
-    None if it was not. Arrays of a framework that has only host memory count only with
-    `with_host`: they cannot be moved, but a copy of the object needs its own."""
+    """Returns the `Stranger` for an object that is neither a tensor nor a model. Returns None
+    if nothing in it can be moved, unless `way`, which says how its type was registered (None:
+    not at all), has a function that moves it. Arrays of a framework that has only host memory
+    are ignored unless `with_host` is True: they cannot be moved, but a copy of the object needs
+    its own. Raises `ContainerError` if the object contains too much to be searched."""
     if way is not None and way.tensors is not None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
@@ -315,7 +324,8 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
 
 
 def _is_variable(backend: Backend, model: Any) -> bool:
-    """Whether a model is itself one variable, such as a `tf.Variable`."""
+    """Whether a model is itself one variable, such as a `tf.Variable`. False if the model has
+    not been built, or its variables cannot be listed."""
     try:
         # the only name is then ""; "no" stands for a model without variables
         return next(iter(backend.variables(model)), ("no",))[0] == ""
@@ -324,9 +334,10 @@ def _is_variable(backend: Backend, model: Any) -> bool:
 
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
-    """Returns the backend of all tensors and models in `x` (`parts`), if `x` has the method
-    with which objects of libraries around that framework move themselves. Returns None if it
-    has no such method, if the parts belong to several backends, or if there are none."""
+    """Returns the backend by whose convention `x` moves itself: all tensors and models in `x`
+    (`parts`) belong to that backend, and `x` has the backend's `moves_by` method, such as `to`.
+    Returns None if `x` has no such method, if the parts belong to several backends, or if there
+    are no parts."""
     first = parts[0].backend if parts else None
     if (
         first is None

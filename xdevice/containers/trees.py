@@ -67,12 +67,12 @@ class Leaf(NamedTuple):
 
 
 def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
-    """Returns every leaf of a container, and what `rebuild` needs to replace them. Raises
-    `ContainerError` if the container contains itself or is nested too deeply.
+    """Returns every leaf of a container, with the nodes that `rebuild` needs to replace the
+    leaves. Raises `ContainerError` if the container contains itself or is nested too deeply.
 
-    With `whole`, an object that moves itself is a leaf. With `once`, a container that is in
-    several places is walked only at the first of them: thirty lists, each of which contains the
-    next one twice, have a billion places.
+    If `whole` is True, an object that moves itself is a leaf. If `once` is True, a container
+    that is in several places is walked only at the first of them: thirty lists, each of which
+    contains the next one twice, have a billion places.
     """
     while True:
         ways = walks
@@ -168,10 +168,10 @@ def _walk(
 
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
-    """Returns the container that was walked with `changed` in place of its leaves; the
-    container itself if these are the same objects as before. Inner containers with a leaf whose
-    `id` is in `touched` are rebuilt even if nothing in them has changed. Raises
-    `ContainerError` if a container cannot be rebuilt."""
+    """Returns a container like the one of `walk`, with the leaves `changed`, in the order of
+    the walk; the container itself if these are the same objects as before. Inner containers
+    that have a leaf whose `id` is in `touched` are rebuilt even if nothing in them has changed.
+    Raises `ContainerError` if a container cannot be rebuilt."""
     root, leaves, _ = walk
     if root is None:
         # it was a leaf itself
@@ -209,11 +209,13 @@ class Tree:
     @cached_property
     def owners(self) -> dict[int, Owned | None]:
         """The backend and the kind of each type of leaf, by the type's `id`; None for types
-        that are not tensors, symbols or models."""
+        whose objects are neither tensors, symbols nor models."""
         return {number: registry.kind_of(cls) for number, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
-        """Returns, for each leaf, a tuple of the keys that lead to it."""
+        """Returns, for each leaf, a tuple of the keys that lead to it; an empty tuple if the
+        object is a leaf itself. Raises `ContainerError` if the container is nested too
+        deeply."""
         if self.root is None:
             return [()]
         try:
@@ -234,9 +236,9 @@ class Tree:
         ]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
-        """Returns the container with the leaves `changed` in place of its own; the container
-        itself if they are the same objects as before. Raises `ContainerError` if it cannot be
-        rebuilt."""
+        """Returns a container like this one with the leaves `changed`, in the order of the
+        walk; the container itself if these are the same objects as before. Raises
+        `ContainerError` if it cannot be rebuilt."""
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
@@ -245,8 +247,8 @@ class Tree:
         rebuild(self.walk, self.leaves, touched)
 
     def unknown(self) -> list[int]:
-        """Returns the indices of the leaves that are neither tensors nor models, nor numbers,
-        strings or None."""
+        """Returns the indices of the leaves that are neither tensors, symbols, models, numbers
+        nor strings, nor None."""
         return [
             i
             for i, value in enumerate(self.leaves)
@@ -254,15 +256,15 @@ class Tree:
         ]
 
     def refuse_strangers(self) -> None:
-        """Raises `ContainerError` if a leaf is an object that holds tensors, because these
-        cannot be replaced."""
+        """Raises `ContainerError` if one of `strangers` holds tensors, because these cannot be
+        replaced."""
         for i, stranger in self.strangers:
             refuse_stranger(self.path(i), stranger)
 
     def refuse_shared(self) -> None:
-        """Raises `ContainerError` if a leaf is an object that holds NumPy arrays, which a copy
-        of the container would share. (A move may share them, because it leaves them on the
-        host.)"""
+        """Raises `ContainerError` if a leaf is an object of an unknown type that holds only
+        NumPy arrays: a copy of the container would share them. (A move may share them, because
+        it leaves them on the host.)"""
         # objects that hold other tensors too are copied as a whole
         taken = {i for i, _ in self.strangers}
         for i in self.unknown():
@@ -295,9 +297,9 @@ class Tree:
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
-        """Returns what the function `stranger` returns for the leaf with this index. Raises
-        `ContainerError`, with the path of the leaf, if the leaf contains too much to be
-        searched."""
+        """Returns the `Stranger` for the leaf with this index, or None, as the function
+        `stranger` does. Raises `ContainerError`, with the path of the leaf, if the leaf
+        contains too much to be searched."""
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
@@ -305,9 +307,9 @@ class Tree:
 
 
 def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
-    """Returns the `Tree` of a container, in which `strangers` lists the objects of unknown
-    types that hold tensors. `walk` is the result of `flatten(x, whole, once=True)`, if the
-    caller has it already."""
+    """Returns the `Tree` of a container, whose attribute `strangers` lists the objects of
+    unknown types that hold tensors. `walk` is the result of `flatten(x, whole, once=True)` if
+    the caller has it already. Raises `ContainerError` as `flatten` and `Tree.stranger` do."""
     while True:
         ways = walks
         tree = Tree(x, whole, once=True, walk=walk)
@@ -332,8 +334,8 @@ def too_deep(x: Any) -> ContainerError:
 
 
 def refuse_stranger(path: str, holder: strangers.Stranger | None) -> None:
-    """Raises `ContainerError` if `holder`, the leaf at `path` of a container, holds tensors.
-    Does nothing if it is None."""
+    """Raises `ContainerError` if `holder`, which is the leaf at `path` of a container, holds
+    tensors or can move itself. Does nothing if `holder` is None."""
     if holder is not None and holder.has_tensors():
         raise ContainerError(
             f"{path or 'the object'} is of type {type(holder.x).__qualname__} and holds tensors, but xdevice does "
@@ -342,7 +344,7 @@ def refuse_stranger(path: str, holder: strangers.Stranger | None) -> None:
 
 
 def is_container(x: object) -> bool:
-    """Whether `x` is a container, and not a leaf."""
+    """Whether `x` is a container, that is, not a leaf."""
     return way_of(x, False) is not None
 
 
@@ -362,7 +364,7 @@ def written(keys: Iterable[Any]) -> str:
 
 def have_same_keys(one: Walked, other: Walked) -> bool:
     """Whether the walked containers `one` and `other` have the same keys in the same order at
-    all levels, so the paths to their leaves are equal."""
+    all levels, so their leaves have the same paths."""
     nodes = [(one[0], other[0])]
     # the list grows while it is iterated over
     for node, twin in nodes:
@@ -378,12 +380,12 @@ def have_same_keys(one: Walked, other: Walked) -> bool:
 
 
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = False) -> Any:
-    """Returns `x` rebuilt with the leaves that `change(leaves)` returns; `x` itself if these
-    are the same objects.
+    """Returns `x` rebuilt with the leaves that `change(leaves)` returns, a list as long as
+    `leaves`; `x` itself if these are the same objects.
 
     Raises:
-        ContainerError: a leaf is an object that holds tensors; or, with `copies`, one that
-            holds NumPy arrays, which the result would share.
+        ContainerError: if a leaf is an object that holds tensors or, with `copies`, NumPy arrays,
+            which the result would share with `x`; or if a container cannot be walked or rebuilt.
     """
     tree = searched(x)
     tree.refuse_strangers()
@@ -393,7 +395,8 @@ def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = 
 
 
 def way_of(x: Any, whole: bool) -> Walk | None:
-    """Returns how `x` is walked; None if it is a leaf. With `whole`, an object that moves itself is a leaf."""
+    """Returns how `x` is walked; None if it is a leaf. If `whole` is True, an object that moves
+    itself is a leaf."""
     cls = type(x)
     way: Any = walks.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
@@ -412,9 +415,9 @@ def way_of(x: Any, whole: bool) -> Walk | None:
 
 
 def mover(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for an object whose type is registered with a function that moves
-    it, by a user or a framework. Returns None for any other object, and for one whose type no
-    walk has met yet."""
+    """Returns the `Stranger` for an object whose type a user or a framework has registered with
+    a function that moves it. Returns None for any other object, and for one whose type no walk
+    has met yet."""
     way = walks.get(id(type(x)))
     if type(way) is not Whole or way.way is None:
         return None
@@ -423,8 +426,9 @@ def mover(x: Any) -> strangers.Stranger | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for a leaf that holds tensors or models, or that is registered
-    with a function that moves it; None for any other leaf."""
+    """Returns the `Stranger` for a leaf that holds tensors or models, or whose type is
+    registered with a function that moves it; None for any other leaf. Raises `ContainerError`
+    if the leaf contains too much to be searched."""
     cls = type(x)
     if id(cls) in PLAIN:
         return None
@@ -457,10 +461,10 @@ def _rebuild(
     touched: Container[int],
     done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
-    """Returns the container of a node, with the next items of `changed` as its leaves.
+    """Returns a new container for a node, which takes its leaves from the iterator `changed`.
     `touched` is as in `rebuild`. `done` has, by the `id` of each container that was rebuilt,
-    its node, its new children and the new container, so a container in two places is rebuilt as
-    one."""
+    its node, its new children and the new container, so a container in two places stays one
+    container."""
     container, way, _, children, inner = node
     # rebuilt already, at another place in the container
     before = done.get(id(container))
@@ -495,7 +499,7 @@ def _rebuild(
 
 def _write(node: _Node, new: list[Any]) -> Any:
     """Returns the container of a node, rebuilt with the children `new`. Raises `ContainerError`
-    if that fails."""
+    if the container cannot be rebuilt."""
     container, way, keys, _, _ = node
     try:
         return way.write(container, keys, new)
@@ -570,15 +574,16 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None,
     move: Callable[[Any, Device], Any] | None,
 ) -> None:
-    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`),
-    with the arguments of `register_container`. Raises `ContainerError` for wrong arguments."""
+    """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`).
+    Arguments and errors are those of `register_container`."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
-    """Raises `ContainerError` for arguments of `register_container` that have no effect, or contradict each other."""
+    """Raises `ContainerError` if `cls`, an argument of `register_container`, cannot be
+    registered, or if the functions do not go together."""
     if not isinstance(cls, type):
         raise ContainerError(
             f"register_container takes a type, not {shown(cls)}; "
@@ -611,8 +616,9 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
 
 
 def forget(_: Backend | None = None) -> None:
-    """Forgets how each type is walked. Called for each backend that is loaded. `walks` is then
-    another dict, from which a walk that is in progress sees that it has to begin again."""
+    """Forgets how each type is walked. Called for each backend that is loaded; the argument is
+    ignored. `walks` becomes a new dict, so a walk in progress notices that it has to begin
+    again."""
     global walks
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 

@@ -33,14 +33,14 @@ attributes."""
 
 
 class Whole(NamedTuple):
-    """How to treat an object that may move itself: a move or copy takes it as one leaf; all
-    other functions walk it, if that is possible."""
+    """How to treat an object that may move itself: a move or copy takes the object as one leaf;
+    all other functions walk it, if that is possible."""
 
     inside: Walk | None
-    """How the object is walked; None if it cannot be."""
+    """How the object is walked; None if it cannot be walked."""
     way: Way | None
-    """How the type was registered; None if it was not registered, but has a method of its own,
-    such as `to`."""
+    """How the type was registered; None if it was not registered and has a method of its own
+    for moving, such as `to`."""
 
 
 registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
@@ -85,16 +85,16 @@ def way_into(x: Any) -> Walk | Whole | None:
 
 
 def may_move(cls: type) -> bool:
-    """Whether a type has the method, such as `to`, with which objects of libraries around a
-    loaded framework move themselves."""
+    """Whether the objects of a type may move themselves: the type has a method, such as `to`,
+    that libraries around a loaded framework use for that."""
     names = {backend.moves_by for backend in registry.list_loaded() if backend.moves_by}
     return any(looks.has_method(cls, name) for name in names)
 
 
 def _ask_frameworks(x: Any) -> Way | None:
-    """Returns how `x` is walked or moved according to the first framework that has its type
-    registered; None if no framework has. For a dict or a list only the framework to which its
-    type belongs is asked."""
+    """Returns how `x` is walked or moved according to the first framework with which its type
+    is registered; None if there is none. For a dict or a list only the framework that defines
+    the type is asked."""
     owner = registry.owner_of(type(x))
     # the owner first: for JAX every named tuple is a pytree, also one that belongs to PyTorch
     backends = [] if owner is None else [owner]
@@ -107,14 +107,14 @@ def _ask_frameworks(x: Any) -> Way | None:
 
 
 def _walk_of(way: Way) -> Walk:
-    """Returns how an object is walked whose type was registered as `way`: by the functions in
-    it, or else by its attributes."""
+    """Returns the `Walk` of a type that was registered as `way`: by the functions in `way`, or
+    else by attributes."""
     return _by_functions(way) if way.flatten is not None else ATTRIBUTES
 
 
 def _walk_inside(x: Any) -> Walk | None:
-    """Returns how an object is walked by the rules for types that are not registered; None if
-    it is a leaf."""
+    """Returns the `Walk` of `x` by the rules for types that are not registered; None if `x` is
+    a leaf."""
     apparent_class = looks.seen_class(x)
     for kinds, entry in BY_BASE:
         if issubclass(apparent_class, kinds):
@@ -126,14 +126,16 @@ def _walk_inside(x: Any) -> Walk | None:
 
 
 def _by_functions(way: Way) -> Walk:
-    """Returns the `Walk` of a type that was registered as `way`, with two functions: `flatten`
-    returns the children as a mapping, a list or a tuple, and `rebuild` gets the new ones as a
-    dict or a list. Reading raises `ContainerError` if `flatten` returns anything else."""
+    """Returns the `Walk` of a type that was registered as `way` with two functions: `flatten`
+    returns the children as a mapping, a list or a tuple, and `rebuild` gets the new children as
+    a dict or a list. Reading raises `ContainerError` if `flatten` returns anything else."""
     flatten, rebuild = way.flatten, way.rebuild
     assert flatten is not None
     assert rebuild is not None
 
     def read(x: Any) -> tuple[Names, Children]:
+        """Returns the keys and the children of `x`; indices as keys if `flatten` returns no
+        mapping."""
         children = flatten(x)
         if isinstance(children, Mapping):
             return children.keys(), list(children.values())
@@ -145,6 +147,7 @@ def _by_functions(way: Way) -> Walk:
         )
 
     def write(x: Any, keys: Names, children: Children) -> Any:
+        """Returns what `rebuild` makes of `x` and the new children."""
         return rebuild(
             x,
             list(children)

@@ -30,7 +30,8 @@ _MOVED: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Raises an error that says where a name that was moved is now."""
+    """Raises `ImportError` for a name that is in another module now, which the message names,
+    and `AttributeError` for any other name."""
     # `from xdevice.contract import Samples` passes an ImportError on as it is, but replaces an
     # AttributeError by a message of Python's own
     if name in _MOVED:

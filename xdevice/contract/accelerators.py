@@ -31,8 +31,8 @@ def choose(
             say.
 
     Raises:
-        UnsupportedError: there are several accelerators, and neither XDEVICE_ACCELERATOR nor `default` names one.
-        SettingError: XDEVICE_ACCELERATOR is set, and names none of them.
+        UnsupportedError: if there are several accelerators, and neither XDEVICE_ACCELERATOR nor `default` names one.
+        SettingError: if XDEVICE_ACCELERATOR is set, and names none of them.
     """
     if not names:
         return None

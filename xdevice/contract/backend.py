@@ -61,9 +61,9 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute that the class does not have yet, after it has extended the
-        class by the product whose contract has it. Raises `AttributeError` if no product has
-        it."""
+        """Returns an attribute that the class lacks so far. The product whose contract has the
+        attribute first extends the class. Raises `AttributeError` if there is no such
+        product."""
         # if the class has the name, Python comes here because a property has raised
         # AttributeError
         is_lacking = not name.startswith("_") and not hasattr(type(self), name)
@@ -146,7 +146,7 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     methods of the device layer, and calls these by `super()`.
 
     Raises:
-        ContractError: the adapter breaks the contract of the product.
+        ContractError: if the adapter breaks the contract of the product.
     """
     parts = capabilities_of(product)
     mixins = _mixins(cls, product)
@@ -203,13 +203,13 @@ def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
 
 
 def _precedes(mixin: type[Primitives]) -> bool:
-    """Whether a class of an adapter's folder comes before the adapter's own class."""
+    """Whether a class of an adapter's folder comes before the adapter's own class in the method
+    order."""
     return bool(getattr(mixin, "precedes", False))
 
 
 def _is_of_xdevice(base: type) -> bool:
-    """Whether a base class is one of the contract's or of Python's, and not the adapter's
-    own."""
+    """Whether a base class belongs to the contract or to Python, and not to the adapter."""
     # the dot keeps our adapters out, whose packages are called `xdevice_torch` and so on
     return base.__module__.startswith(("xdevice.", "builtins", "abc"))
 
@@ -310,8 +310,8 @@ def _signature(name: str, hooks: dict[str, Any]) -> str:
 
 
 def _required_arguments(function: Any) -> list[str]:
-    """Returns the names of the arguments without defaults; none if the object is not a
-    function, but a property for instance."""
+    """Returns the names of the arguments without defaults; an empty list if the object is not a
+    function, but a property, for instance."""
     import inspect
 
     if not inspect.isfunction(function):

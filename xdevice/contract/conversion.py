@@ -34,16 +34,15 @@ _STRIP: Final = 16
 
 class Takes(NamedTuple):
     """Describes the memory of other frameworks in which this framework can compute. In any
-    other memory it computes wrong values, or crashes. An adapter returns one from
-    `Conversion.takes`."""
+    other memory it computes wrong values, or crashes. `Conversion.takes` returns a `Takes`."""
 
     alignment: int = 1
     """The memory must begin at a multiple of this many bytes."""
     strides: Literal["any", "forward", "compact"] = "any"
     """The strides that the memory may have. "forward": none is negative. "compact": they are those of C order."""
     labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
-    """The dtypes that the framework labels differently from DLPack: its own code and number of bits, by the dtype's
-    name."""
+    """The framework's own code and number of bits for each dtype, by the dtype's name, that it
+    labels differently from DLPack."""
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:
@@ -60,8 +59,8 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
 def owned(
     array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array in C order. Its memory is that of `room`, an array of at least
-    as many bytes; if `room` is None, new memory from `aligned`."""
+    """Returns a copy of an array in C order. The copy is made in `room`, an array of at least
+    as many bytes; if that is None, in new memory from `aligned`."""
     buffer = aligned(array.nbytes) if room is None else room[: array.nbytes]
     copy: np.ndarray[Any, Any] = buffer.view(array.dtype).reshape(array.shape)
     if array.size < _LARGE or array.flags.c_contiguous:

@@ -107,8 +107,8 @@ class Lent:
         return True
 
     def relabel(self, label: Label) -> None:
-        """Writes `label`, a code and a number of bits for the dtype, into the capsule: those
-        that the framework that is going to consume it uses."""
+        """Replaces the dtype in the capsule by `label`, the code and number of bits by which
+        the consuming framework knows the dtype."""
         self._tensor.code, self._tensor.bits = label
 
     def straighten(self) -> None:
@@ -185,7 +185,7 @@ class _Held(NamedTuple):
 
 
 _held: dict[int, _Held] = {}
-"""The entries of all importers, by the `id` of the weak reference in each."""
+"""The `_Held` entries of all importers, by the `id` of the weak reference in each entry."""
 
 # the dead weak references, whose entries the thread `_releaser` is going to remove
 _let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
@@ -193,7 +193,7 @@ _releaser: threading.Thread | None = None
 
 
 def _start_releaser() -> None:
-    """Starts the thread that releases memory, unless it is running."""
+    """Starts the thread that releases memory, unless the thread is running already."""
     global _releaser
     # a forked child has the object, but not the thread
     if _releaser is None or not _releaser.is_alive():
@@ -202,16 +202,16 @@ def _start_releaser() -> None:
 
 
 def _release() -> None:
-    """The work of the thread: removes each entry whose importer is done, which releases its
-    capsule."""
+    """The work of the releasing thread: removes each entry of `_held` whose importer is done,
+    which releases the capsule in the entry."""
     while True:
         _held.pop(id(_let_go.get()), None)
 
 
 @atexit.register
 def _leave_to_the_system() -> None:
-    """Called at exit: removes the deleters of memory that importers still use, because they
-    could be called after Python has ended. The operating system frees the memory."""
+    """Called at exit: removes the deleters of memory that importers still use. An importer
+    could call such a deleter after Python has ended. The operating system frees the memory."""
     for export in tuple(_held.values()):
         if export.released() is not None:
             export.managed.deleter = None

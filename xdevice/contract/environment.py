@@ -50,7 +50,7 @@ def check() -> None:
     sets CUDA_LAUNCH_BLOCKING, which the CUDA driver reads when it starts.
 
     Raises:
-        SettingError: XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
+        SettingError: if XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
     """
     # a misspelt variable would be ignored, and the default would hold
     _refuse_misspelt()
@@ -61,7 +61,7 @@ def check() -> None:
 
 def _refuse_misspelt() -> None:
     """Raises `SettingError` if the name of an environment variable differs little from one that
-    xdevice reads, because it would be ignored."""
+    xdevice reads: the variable would be ignored."""
     others = {
         name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)
     } - set(VARIABLES)
@@ -97,7 +97,7 @@ def is_blocking_wanted() -> bool:
     """Whether XDEVICE_BLOCKING asks for blocking mode.
 
     Raises:
-        SettingError: the variable has a value other than "1", "0" and "".
+        SettingError: if the variable has a value other than "1", "0" and "".
 
     Example:
         >>> from xdevice.contract.environment import is_blocking_wanted
@@ -122,8 +122,8 @@ def virtual_gpus_wanted() -> int:
     """Returns how many virtual GPUs the program or XDEVICE_VIRTUAL_GPUS requests; 0 for none.
 
     Raises:
-        SettingError: the value of XDEVICE_VIRTUAL_GPUS does not begin with an int of 0 or more,
-            or what follows it ("4:no_float64") is not a known property of virtual GPUs.
+        SettingError: if the value of XDEVICE_VIRTUAL_GPUS does not begin with an int of 0 or
+            more, or continues (":no_float64") with an unknown property of virtual GPUs.
 
     Example:
         >>> from xdevice.contract.environment import virtual_gpus_wanted
@@ -148,7 +148,8 @@ def described() -> tuple[Any, ...]:
 
 def request() -> tuple[str, str]:
     """Returns the name of the call or variable that requests virtual GPUs, and the text that
-    describes them: "" if there is no request. A call takes precedence."""
+    describes them, which is "" if there is no request. A call takes precedence over the
+    variable."""
     return ("virtual_gpus()", _asked) if _asked else (VIRTUAL_GPUS, _variable())
 
 
@@ -166,8 +167,8 @@ def _variable() -> str:
 
 @cache
 def parsed(text: str) -> tuple[Any, ...]:
-    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError`
-    for any other text."""
+    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError` if
+    the text is not such a description."""
     if text in ("", "0"):
         return ()
     # imported only here, because most programs have no virtual GPUs

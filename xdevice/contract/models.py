@@ -40,8 +40,8 @@ class Models(Primitives):
         raise self._no_models()
 
     def require_built(self, model: Any) -> None:
-        """Raises `NotBuiltError` if a variable of the model has no values yet, because each
-        copy of the model would draw its own initial values."""
+        """Raises `NotBuiltError` if a variable of the model has no values yet: each copy of the
+        model would draw its own initial values."""
         # `model_devices` raises the error while it is iterated over
         for _ in self.model_devices(model):
             pass
@@ -59,11 +59,11 @@ class Models(Primitives):
         """Yields the name and the value of each variable, as the framework's own state dict
         lists them: with running statistics, but without unsaved buffers, and without an
         optimizer that the model owns. A shared variable is yielded under each of its names, as
-        the same object. The variables of an optimizer are its state. If the model is itself one
-        variable, its name is "". Names are unique, and a model has the same names whenever it
-        is built in the same way. `device_of` and `to_numpy` must accept a value: it is a
-        tensor, or a `tf.Variable`. Raises `NotBuiltError` if the model has not been built
-        yet."""
+        the same object. The variables of an optimizer are its state. A model that is itself one
+        variable is yielded under the name "". Names are unique, and models that are built in
+        the same way have the same names. Each value is a tensor or a `tf.Variable`, which
+        `device_of` and `to_numpy` must accept. Raises `NotBuiltError` if the model has not been
+        built yet."""
         raise self._no_models()
 
     def move_model(self, model: Any, device: Device) -> Any:
@@ -84,14 +84,14 @@ class Models(Primitives):
         return ()
 
     def parameters_of(self, model: Any) -> Iterable[Any]:
-        """Yields the variables of other models that an optimizer updates, which do not move
-        with it; nothing for a model that is not an optimizer, and by default."""
+        """Yields the variables of other models that an optimizer updates; a move of the
+        optimizer does not move them. Yields nothing for a model that is not an optimizer."""
         return ()
 
     def move_held(self, x: Any, device: Device) -> Any:
-        """Moves a tensor that is an attribute of a model, but not listed by the framework, and
-        returns it. If the framework moves variables in place, `x` itself is returned, because
-        an optimizer may refer to it."""
+        """Returns `x`, a tensor in an attribute of a model that the framework does not list, on
+        a device. If the framework moves variables in place, `x` itself is moved and returned,
+        because an optimizer may refer to it."""
         return self.move(x, device)
 
     def is_parameter(self, x: Any) -> bool:
@@ -105,14 +105,14 @@ class Models(Primitives):
         return ()
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces the tensors of the model whose `id`s are keys of `new` by the values of
-        `new`. If two models shared a tensor, and a move has made a new one for each, the core
-        calls this so that they share one again."""
+        """Replaces tensors of the model: `new` has the new tensor by the `id` of the old one.
+        If two models shared a tensor, and a move has made a new tensor for each, the core calls
+        this method so that they share one tensor again."""
         raise self.unsupported("models that share tensors", "override Backend.rebind()")
 
     def tensor_of(self, model: Any) -> Any | None:
-        """Returns, for reading, the tensor of a model that is itself one variable (a
-        `tf.Variable`, a Gluon `Parameter`); None for any other model."""
+        """Returns the tensor from which the values of a model can be read if the model is
+        itself one variable (a `tf.Variable`, a Gluon `Parameter`); None for any other model."""
         return None
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
@@ -126,14 +126,14 @@ class Models(Primitives):
         )
 
     def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
-        """Returns the error that `copy_model` raises for an optimizer. `instead` says what to
-        do."""
+        """Returns the error that `copy_model` raises for an optimizer. `instead` is the advice
+        at its end."""
         return self.unsupported(
             "copying an optimizer, which belongs to its parameters", instead
         )
 
     def _no_models(self) -> UnsupportedError:
-        """Returns the error of the methods that an adapter without this capability lacks."""
+        """Returns the error that the methods raise if the adapter lacks this capability."""
         return self.unsupported(
             "models", "put the parameters in a dict, which moves as a container"
         )

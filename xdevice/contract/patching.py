@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
-"""Whether transfers of this thread or task are to be reported: it is inside a block that
-requests reports, and not inside a transfer that was already reported."""
+"""Whether transfers of this thread or task are to be reported: the thread or task is inside a
+block that requests reports, and not inside a transfer that was already reported."""
 
 
 @contextmanager
@@ -44,9 +44,9 @@ _set: dict[tuple[int, str], _Hook] = {}
 
 
 class _Hook:
-    """A replaced attribute: its owner, its value before, the replacement, which `make` returns
-    for that value, and the number of open blocks that need it. For a property of a class, the
-    value is the property itself."""
+    """A replaced attribute: its owner, its value before, the replacement (the result of `make`
+    for that value), and the number of open blocks that need the replacement. For a property of
+    a class, the value is the property object."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner = owner

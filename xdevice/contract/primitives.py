@@ -4,8 +4,8 @@ modules of this folder are capabilities, which a framework may lack.
 The rules that are the same for all frameworks are not in adapters but in the core, the packages
 of xdevice that call the adapters. The core promises an adapter that
 
-- a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get one that does
-  not exist, and `from_native` the framework's object for one that does not exist;
+- a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get a device that
+  does not exist, and `from_native` may get the framework's object for such a device;
 - `move` is called only for a symbol (see `Kind`), for a tensor that is not on the device, or for a tensor for which
   `device_of` raises `UnsupportedError`, because it is on several devices or on one that the adapter does not know.
   `move_model` is called only if `is_all_on` returns False, `device_of` and `wait` only for tensors;
@@ -123,7 +123,8 @@ class Primitives(ABC):
     """Types of the framework whose objects have arrays for internal use only, such as random
     generators. They are not searched for tensors."""
     short_floats: frozenset[str] = frozenset()
-    """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
+    """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` accept
+    in addition to `dtypes`; no other method does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
     """The kinds of devices that the framework may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
@@ -312,9 +313,9 @@ class Primitives(ABC):
     def container_way(self, x: Any) -> Way | None:
         """Returns how to walk or move an object that is neither a tensor nor a model, but whose
         type is registered with the framework (a pytree); None for any other object. The result
-        must be the same for all objects of a type. For an adapter with `is_host_only`, the core
-        calls it for tensors, too: it returns how to get the objects in an array of Python
-        objects, and None for an array of numbers."""
+        must be the same for all objects of a type. If the adapter has `is_host_only`, the core
+        calls the method for tensors, too: for an array of Python objects the method returns how
+        to get these objects, and for an array of numbers None."""
         return None
 
     # hooks: the form of a tensor
@@ -369,8 +370,8 @@ class Primitives(ABC):
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
         """Called when the program chooses this backend with `use_backend`, `set_backend` or
-        XDEVICE_BACKEND, in the thread that chooses it. If the variable names it, also called
-        when the program imports the framework."""
+        XDEVICE_BACKEND, in the thread that chooses it. If the variable names this backend, also
+        called when the program imports the framework."""
 
     def after_fork(self) -> str | None:
         """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Only = Literal["", "CUDA", "virtual GPUs", "older", "newer"]
-"""Where the framework has the names. "": everywhere; "CUDA": in builds with CUDA; "virtual
-GPUs": while it has these; "older": only in versions older than the tested one; "newer": only in
-the tested version, some before it, and later ones."""
+"""The condition under which the framework has the names. "": always; "CUDA": in builds with
+CUDA; "virtual GPUs": while the backend's GPUs are virtual; "older": only in versions older than
+the tested one; "newer": only in the tested version, some before it, and later ones."""
 
 CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers", "waiting")
 """The capabilities of the device layer, which should need few private names."""
@@ -106,9 +106,9 @@ class Names:
             )
 
     def __getitem__(self, dotted: str) -> Any:
-        """Returns the object with this dotted name, or an `Absent` if the framework lacks it.
-        Raises `ContractError`, as all methods here do, if the adapter does not list the
-        name."""
+        """Returns the object with this dotted name, or an `Absent` if the framework lacks the
+        name. Raises `ContractError`, as the other methods with `dotted` do, if the adapter does
+        not list the name."""
         row = self._row(dotted)
         value = look_up(dotted)
         return (
@@ -123,7 +123,7 @@ class Names:
         return default if value is _ABSENT else value
 
     def has(self, dotted: str) -> bool:
-        """Whether the framework has this name, if only as an attribute of the objects of a
+        """Whether the framework has this name, even if only as an attribute of objects of a
         class."""
         self._row(dotted)
         return is_there(dotted)
@@ -146,8 +146,9 @@ class Names:
 
     def require(self, capability: str, only: Only = "") -> None:
         """Raises `AbsentNameError` if the framework lacks a name that the capability needs.
-        `only`, such as "CUDA", adds the names that the framework has only there. The first call
-        for a capability looks each name up; later ones take 0.1 us."""
+        `only`, such as "CUDA", also requires the names that the framework has only under that
+        condition. The first call for a capability looks each name up; later calls take 0.1
+        us."""
         # cached, because some capabilities are required at each move of a model
         if capability not in self._lacking:
             self._lacking[capability] = self.absent(capability, only)
@@ -228,8 +229,8 @@ class Absent:
     __ror__ = __or__
 
     def _refuse(self, *_: object, **__: object) -> Any:
-        """Raises the error. The special methods below are this one, because Python looks them
-        up in the class and not by `__getattr__`."""
+        """Raises the error. The special methods below are aliases of this method, because
+        Python looks special methods up in the class and not by `__getattr__`."""
         raise self.error()
 
     __call__ = __bool__ = __iter__ = __len__ = __contains__ = __getitem__ = __enter__ = (
@@ -247,14 +248,16 @@ def _refusing(error: Callable[[], UnsupportedError]) -> type:
     """Returns a class that raises `error()` when an object of it, or of a subclass, is made."""
 
     def refuse(cls: type, *_: object, **__: object) -> Any:
+        """The `__new__` of the class."""
         raise error()
 
     return type("Refusing", (), {"__new__": refuse})
 
 
 class Field:
-    """An attribute of a framework's objects whose presence can only be checked on an object. A
-    call reads it. If it is absent, reading and writing raise `error()`."""
+    """An attribute of a framework's objects whose presence can only be checked on an object.
+    Calling a `Field` with an object reads the attribute. Reading and writing raise `error()` if
+    the attribute is absent."""
 
     def __init__(self, dotted: str, error: Callable[[], UnsupportedError]) -> None:
         self._name = dotted.rpartition(".")[2]
@@ -272,13 +275,15 @@ class Field:
             raise self._error() from None
 
     def get(self, x: Any, default: Any = None) -> Any:
-        """Returns the attribute, or `default` for an object of a class without it."""
+        """Returns the attribute of `x`, or `default` if `x` lacks it. Raises `error()` only if
+        a test has declared the attribute absent."""
         if self._is_absent:
             raise self._error()
         return getattr(x, self._name, default)
 
     def set(self, x: Any, value: Any) -> None:
-        """Writes the attribute, which must be there: under another name the framework would not see the value."""
+        """Writes the attribute of `x`, and raises `error()` if `x` lacks it: under another name
+        the framework would not see the value."""
         self(x)
         setattr(x, self._name, value)
 
@@ -293,8 +298,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def spelled(row: Private) -> Iterator[str]:
-    """Returns an iterator over the dotted names of a row. For "*" (all functions) that is the
-    name of the owner."""
+    """Yields the dotted names of a row. For "*" (all functions) that is only the name of the
+    owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
@@ -312,8 +317,8 @@ def is_taken_away(dotted: str) -> bool:
 
 
 def look_up(dotted: str) -> Any:
-    """Returns the module, class or object with a dotted name, and imports the modules around
-    it. Returns `_ABSENT` if a part of the name does not exist."""
+    """Returns the module, class or object with a dotted name, and imports the modules that
+    contain it. Returns `_ABSENT` if a part of the name does not exist."""
     parts = dotted.split(".")
     if is_taken_away(dotted):
         return _ABSENT
@@ -331,8 +336,8 @@ def look_up(dotted: str) -> Any:
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a framework has a name: either the owner has the attribute, or the owner is a
-    class (or a function) whose code reads or writes such an attribute of its objects."""
+    """Whether a framework has a name: the owner has the attribute, or the owner is a class or
+    function whose code reads or writes such an attribute of objects."""
     owner_name, _, name = dotted.rpartition(".")
     if look_up(dotted) is not _ABSENT:
         return True

@@ -93,10 +93,10 @@ class Replicas(Primitives):
 
 
 def add_up(total: Any, rest: Iterable[Any], mean: bool) -> Any:
-    """Returns the sum of tensors, or their mean: the part of `total` that is the same in all
-    adapters. The argument `total` is the first tensor, in storage of its own and in the dtype
-    of the sum. The tensors of `rest` are added to it in the order given, in place if the
-    framework's tensors can be written into."""
+    """Returns the sum of tensors, or their mean: the part of `Replicas.total` that is the same
+    in all adapters. `total` is the first tensor, in storage of its own and in the dtype of the
+    sum. The tensors of `rest` are added to it in the order given, in place if the framework's
+    tensors can be written into."""
     count = 1
     for x in rest:
         total += x

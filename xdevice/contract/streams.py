@@ -42,7 +42,7 @@ class Streams(Primitives):
         raise self._no_streams()
 
     def new_event(self, device: Device) -> Any:
-        """Returns a new event; `elapsed` can measure the time between it and another one."""
+        """Returns a new event that can measure time; see `elapsed`."""
         raise self._no_events()
 
     def require_events(self, device: Device) -> None:
@@ -59,7 +59,8 @@ class Streams(Primitives):
         raise self._no_events()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds of device time between two events that have happened."""
+        """Returns the seconds of device time from the event `start` to the event `end`; both
+        have happened."""
         raise self._no_events()
 
     # the default is right for a framework whose allocator itself knows which work uses a tensor
@@ -68,14 +69,14 @@ class Streams(Primitives):
         work is done."""
 
     def _no_streams(self) -> UnsupportedError:
-        """Returns the error of the methods for streams."""
+        """Returns the error that the methods for streams raise if the adapter lacks them."""
         return self.unsupported(
             "streams",
             "to run tasks side by side, call xdevice.parallel.run()",
         )
 
     def _no_events(self) -> UnsupportedError:
-        """Returns the error of the methods for events."""
+        """Returns the error that the methods for events raise if the adapter lacks them."""
         return self.unsupported(
             "events", "use xdevice.Timer, which waits for the device and reads the host's clock"
         )

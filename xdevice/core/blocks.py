@@ -26,8 +26,8 @@ _lock = forks.renewed(_thread.allocate_lock())
 
 
 def owner() -> tuple[int, Any]:
-    """Returns the id of this thread, and the asyncio task that the thread is running; None in place of the task if it
-    runs none."""
+    """Returns the id of this thread and the asyncio task that it is running; None as the task
+    if there is none."""
     return _thread.get_ident(), current_task()
 
 
@@ -45,7 +45,7 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
     entered with the object `key`. `what` is the code of the `with` statement, for the error.
 
     Raises:
-        ScopeError: there is no such block.
+        ScopeError: if there is no such block.
     """
     here = owner()
     for index in reversed(range(len(stack))):
@@ -60,7 +60,8 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
 
 class Entered:
     """The open blocks of all `with` statements that use the same object, each with its owner:
-    the thread and task that entered it. What a block is, is up to the caller."""
+    the thread and task that entered the block. The caller decides which object represents a
+    block."""
 
     def __init__(self, what: str) -> None:
         # the code of the `with` statement, for the error
@@ -68,16 +69,16 @@ class Entered:
         self._open: list[tuple[tuple[int, Any], Any]] = []
 
     def add(self, block: Any) -> None:
-        """Adds a block that this thread and task have entered."""
+        """Adds `block`, which this thread and task have entered."""
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
         """Removes the block that is being left, and returns it with the id of the thread that
-        entered it. That is the last block of this thread and task; if they have none, the last
-        block of any thread, so the id may be that of another thread.
+        entered it. This is the last block of this thread and task or, if they have none, the
+        last block of any thread.
 
         Raises:
-            ScopeError: no block is open.
+            ScopeError: if no block is open.
         """
         here = owner()
         with _lock:

@@ -44,8 +44,8 @@ class Numbers:
         self.forks = 0
 
     def draw(self, draw: Callable[[Any], Any]) -> Any:
-        """Returns `draw(generator)`, called with the NumPy generator of these numbers. Only one
-        thread draws at a time."""
+        """Returns `draw(generator)`, where `generator` is the NumPy generator of these numbers.
+        Only one thread draws at a time."""
         # NumPy's generators are not safe for several threads
         with self._lock:
             # made at the first draw, so that `import xdevice` does not import NumPy
@@ -81,6 +81,7 @@ class Numbers:
         numbers._tasks, numbers.forks = state["tasks"], state["forks"]
 
         def restore(generator: Any) -> None:
+            """Gives the NumPy generator the saved state."""
             generator.bit_generator.state = state["bits"]
 
         # not a draw: `draw` makes the generator, and calls `restore` with it
@@ -88,8 +89,8 @@ class Numbers:
         return numbers
 
     def for_fork(self) -> Numbers:
-        """Returns a generator for a forked child, derived from this one by the number of the
-        fork."""
+        """Returns a generator for a forked child, derived from this one and from how many forks
+        there have been."""
         return Numbers(self._entropy, (*self._path, _FORK, self.forks))
 
 
@@ -128,8 +129,8 @@ def current_place() -> Place:
 
 
 def branch() -> None:
-    """Gives this context, which is that of a task, a new generator, derived from the one that
-    it uses now. Each call derives a different one."""
+    """Gives the current context, which is that of a task, a new generator, derived from the
+    generator that the task uses now. Each call derives a different generator."""
     place = current_place()
     entered.set((*entered.get(), Place(place.numbers.for_task(), None)))
 
@@ -137,7 +138,8 @@ def branch() -> None:
 @contextmanager
 def keep_generator() -> Iterator[None]:
     """A block after which numbers come from the same generator as before, even if `seed(n)` was
-    called inside. Numbers that were drawn from that generator inside are not drawn again."""
+    called inside. The generator's position is not restored: numbers drawn inside are not drawn
+    again."""
     place = current_place()
     before = place.numbers
     try:
@@ -162,8 +164,8 @@ def _first_seed() -> int:
 
 
 def _reachable() -> tuple[Place, ...]:
-    """Returns the places from which the thread that forks, the only one in the child, can
-    draw."""
+    """Returns the places from which the current thread can draw. In a forked child, no other
+    thread exists."""
     return (*_process.values(), *entered.get())
 
 

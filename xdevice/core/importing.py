@@ -43,7 +43,7 @@ each with the thread that does it."""
 
 class _Finder:
     """Hands the import of a framework to xdevice if a plain import may not work: if environment
-    variables ask something of every framework, if another framework is imported, and for
+    variables set something for every framework, if another framework is imported, and for
     fragile frameworks (`Known.is_fragile`)."""
 
     def find_spec(
@@ -74,8 +74,8 @@ class _Finder:
 
 
 class _Loader:
-    """Wraps the loader of a framework, such that xdevice makes its backend while the framework
-    is being imported."""
+    """Wraps the loader of a framework, so xdevice makes its backend while the framework is
+    being imported."""
 
     def __init__(self, loader: object, framework: Known) -> None:
         self._loader = loader
@@ -106,15 +106,15 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does not run the module, because `create_module` has done so. Restores its
-        `__spec__`."""
+        """Restores the `__spec__` of the module. Does not run the module, because
+        `create_module` has already done so."""
         # Python has replaced it by the spec that has this loader
         module.__spec__ = self._spec
 
     def _is_brought(self) -> bool:
-        """Whether a framework that is being imported imports this one, as TensorFlow imports
-        JAX. If another thread is importing a framework that this one will import, first waits
-        until that import is done."""
+        """Whether a framework that is being imported imports this framework too, as TensorFlow
+        imports JAX. If another thread is importing a framework that this one will import, first
+        waits until that import is done."""
         # making a backend now could deadlock: the other framework's thread may hold
         # `import_lock` while it waits for this import
         if any(self._known.name in other.brings for _, other in tuple(_handing)):
@@ -124,11 +124,13 @@ class _Loader:
         return False
 
     def _hand_over(self, name: str) -> None:
-        """Makes the backend of a module that is being imported.
+        """Makes the backend of the module called `name`, which is being imported. Errors of
+        xdevice's adapter are ignored here; they are raised when the program first uses the
+        backend.
 
         Raises:
-            SettingError: an environment variable of xdevice's has a wrong value.
-            Exception: the framework's own error, if it cannot be imported.
+            SettingError: if an environment variable of xdevice has a wrong value.
+            Exception: the framework's own error, if the framework cannot be imported.
         """
         from xdevice.errors import BackendImportError, SettingError
 
@@ -155,7 +157,7 @@ _finder: Final = _Finder()
 
 def _is_needed(framework: Known) -> bool:
     """Whether xdevice has to take over the import of a framework, because a plain import may
-    fail, or would ignore what environment variables ask for."""
+    fail, or would ignore the settings in environment variables."""
     # the adapter itself is importing its framework, in the right way
     if f"xdevice_{framework.name}" in sys.modules:
         return False

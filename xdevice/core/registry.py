@@ -54,8 +54,8 @@ _compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
 """The loaded backends whose adapters override `eagerly`, each with its `is_compiling`."""
 _owners: dict[int, Owned | None] = {}
 """The backend and kind of each type that was looked up, by the type's `id`; None for a type
-that belongs to no backend. The kind is None for a type of a framework that is not one of
-tensors, symbols or models."""
+that belongs to no backend. The kind is None for a type of a framework whose objects are neither
+tensors, symbols nor models."""
 # in place of an entry of `_owners`, where None has a meaning
 _UNSEEN: Final = object()
 # the result of `entry_points`, once it was called
@@ -66,8 +66,8 @@ _found: dict[str, EntryPoint] | None = None
 
 
 def canonical(name: str) -> str:
-    """Returns the backend's own name for a name or alias, in upper or lower case. Raises
-    `BackendNotFoundError` if no backend has that name."""
+    """Returns the backend's own name for a name or alias, which may be in upper or lower case.
+    Raises `BackendNotFoundError` if no backend has that name."""
     # the values of environment variables often have spaces or capitals
     wanted = name.strip().lower() if isinstance(name, str) else ""
     for framework in KNOWN:
@@ -113,8 +113,9 @@ def install_hint(name: str) -> str:
 
 
 def imported_frameworks() -> tuple[str, ...]:
-    """Returns the built-in backends whose framework the user has imported. NumPy does not count, because all frameworks
-    import it, nor does a framework that was imported only by another framework."""
+    """Returns the names of the built-in backends whose framework the user has imported. NumPy
+    does not count, because all frameworks import it, nor does a framework that was imported
+    only by another framework."""
     imported = frameworks.list_imported()
     # TensorFlow imports JAX if it is installed, which says nothing about the program
     brought = {name for framework in imported for name in framework.brings}
@@ -162,8 +163,8 @@ def namesake() -> str | None:
 
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
-    """Raises `ContractError` if the adapter `new` claims the name of another one (`old`, None
-    if there is none), or an alias of a built-in backend."""
+    """Raises `ContractError` if the adapter `new` claims the name of the adapter `old` (None if
+    no adapter has that name yet), or an alias of a built-in backend."""
     # an adapter that is listed twice does not conflict with itself
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
         raise ContractError(
@@ -178,8 +179,8 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
 
 
 def _distribution(point: EntryPoint) -> str:
-    """Returns the name and version of the package that an adapter (the entry point `point`)
-    comes from, for errors."""
+    """Returns, for errors, the name and version of the package from which an adapter (the entry
+    point `point`) comes."""
     # an entry point that was not read from an installed package has no `dist`
     return (
         f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
@@ -187,14 +188,15 @@ def _distribution(point: EntryPoint) -> str:
 
 
 def _source(point: EntryPoint) -> str:
-    """Returns an adapter's class and its package for errors: "a_module:Class of package
-    1.0"."""
+    """Returns, for errors, the class of an adapter (the entry point `point`) and its package:
+    "a_module:Class of package 1.0"."""
     return f"{point.value} of {_distribution(point)}"
 
 
 def _nearest(name: str) -> str:
-    """Returns the text after an unknown name in the error: that it is empty, the backend of a
-    library of this name, or a name that may have been meant; "" if none is like it."""
+    """Returns a hint for the error about an unknown backend name: that the name is empty, which
+    backend a library of this name belongs to, or which known name is most like it; "" if there
+    is no hint."""
     if not name:
         return ": the name is empty (is a variable such as $XDEVICE_BACKEND unset?)"
     # a module or library in place of the backend: "keras", "jaxlib", "flax"
@@ -213,7 +215,7 @@ def _nearest(name: str) -> str:
 
 
 def _overview() -> str:
-    """Returns the known and the installed backends, as an error lists them."""
+    """Returns a text for errors that lists the known and the installed backends."""
     installed = [name for name in names() if is_installed(name)]
     return f"known: {', '.join(names())}; installed: {', '.join(installed)}"
 
@@ -229,11 +231,11 @@ def load(name: str) -> Backend:
     guards the steps that follow.
 
     Raises:
-        BackendNotFoundError: the name is unknown, or the framework is not installed.
-        BackendImportError: the framework does not import, or is too old.
-        ContractError: the adapter breaks the contract.
-        SettingError: an environment variable has a wrong value.
-        UnsupportedError: in a forked child, where the backend cannot work.
+        BackendNotFoundError: if the name is unknown, or the framework is not installed.
+        BackendImportError: if the framework does not import, or is too old.
+        ContractError: if the adapter breaks the contract.
+        SettingError: if an environment variable has a wrong value.
+        UnsupportedError: if this is a forked child in which the backend cannot work.
     """
     backend = _loaded.get(name) or _load(canonical(name))
     if backend.refusal is not None:
@@ -383,7 +385,8 @@ def _register(backend: Backend) -> None:
 
 
 def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
-    """Returns how a backend is pickled: by name, because each process has its own backend of that name."""
+    """Returns the function and arguments with which pickle restores a backend: by its name,
+    because each process has its own backend of that name."""
     return load, (backend.name,)
 
 
@@ -391,22 +394,22 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 
 def owner_of(cls: type) -> Backend | None:
-    """Returns the backend that a type belongs to, found by the modules in which the type and
-    its bases are defined; None if it belongs to none. Loads the backend if necessary."""
+    """Returns the backend to which a type belongs, judged by the modules in which the type and
+    its bases are defined; None if it belongs to none. Loads the backend if necessary, and
+    raises `UnsupportedError` if the backend cannot work in this process."""
     owned = _look_up(cls)
     return owned.backend if owned is not None else None
 
 
 def kind_of(cls: type) -> Owned | None:
     """Returns the backend and the kind of a type of tensors, symbols or models; None for any
-    other type, even for a framework's."""
+    other type, even if a framework defines it. Raises what `owner_of` raises."""
     owned = _look_up(cls)
     return owned if owned is not None and owned.kind is not None else None
 
 
 def _from_native(native: object) -> devices.Device | None:
-    """Returns the device that a framework's own device object names; None for any other
-    object."""
+    """Returns the device for a framework's own device object; None for any other object."""
     owner = owner_of(type(native))
     return owner.from_native(native) if owner is not None else None
 
@@ -425,12 +428,13 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
-    """Decorates a function that takes a type, `learn`: its result is cached for as long as the
-    type lives. `functools.cache` would keep the types alive, and cannot take types whose
-    metaclass makes them unhashable."""
+    """Decorates `learn`, a function of a type: caches each result for as long as the type
+    lives. `functools.cache` would keep the types alive, and cannot take types whose metaclass
+    makes them unhashable."""
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
+        """Returns `learn(cls)`, computed at the first call for a type."""
         if id(cls) not in facts:
             remember(facts, cls, learn(cls))
         return facts[id(cls)]
@@ -440,8 +444,8 @@ def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
 
 
 def forget_types() -> None:
-    """Empties the caches of `_look_up`. Called after the devices have changed, because the
-    `probe` of a type may depend on them."""
+    """Empties the caches in which `_look_up` finds types. Called after the devices have
+    changed, because the `probe` of a type may depend on them."""
     probes.clear()
     movable.clear()
     _owners.clear()
@@ -478,15 +482,16 @@ for _function in (load, _look_up):
 
 
 def _learn(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type, and stores them in `_owners`."""
+    """Returns the backend and kind of a type, as `_classify` does, and stores them in
+    `_owners`."""
     owned = _classify(cls)
     remember(_owners, cls, owned)
     return owned
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Returns `function()`, called outside the compilers of all loaded backends, which could
-    not compile it: torch.compile fails when types are looked up, and when containers are
+    """Returns `function()`, called outside the compilers of all loaded backends. They could not
+    compile the call: torch.compile fails when types are looked up, and when containers are
     walked."""
     for is_compiling, backend in _compiling:
         # None: the backend cannot tell quickly, so its `eagerly` is used in any case
@@ -497,7 +502,7 @@ def eagerly(function: Callable[[], Any]) -> Any:
 
 def _classify(cls: type) -> Owned | None:
     """Returns the backend and the kind of a type; None if it belongs to no backend. If the
-    framework that defines the type has no kind for it, the framework of a base class
+    framework that defines the type assigns no kind to it, the framework of a base class
     decides."""
     from xdevice.contract.backend import Owned
 
@@ -541,8 +546,9 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """Returns the backend on which a guest, a library over several frameworks such as Keras, is
-    running. Raises `UnsupportedError` if that backend cannot move its models."""
+    """Returns the backend on which `guest`, a library over several frameworks such as Keras, is
+    running. Raises `UnsupportedError` if that backend cannot move the library's models, and the
+    errors of `load`."""
     from importlib import import_module
 
     module, function = GUESTS[guest]
@@ -560,13 +566,14 @@ def host_of(guest: str) -> Backend:
 
 _imported_before_fork: frozenset[str] = frozenset()
 """In a forked child, the modules that its parent had imported; otherwise empty. If the backend
-of one of them is loaded only in the child, its `after_fork` is called then."""
+of one of these modules is loaded only in the child, the backend's `after_fork` is called
+then."""
 
 
 @forks.in_child
 def _after_fork() -> None:
-    """Asks each backend whether it works in this forked child. Types of backends that do not
-    are removed from `probes` and `movable`, so `_look_up` refuses them."""
+    """Asks each loaded backend whether it works in this forked child. Types of a backend that
+    does not are removed from `probes` and `movable`, so `_look_up` refuses them."""
     global _imported_before_fork, _making
     # the thread of the parent that may hold the old one cannot release it here
     _making = _thread.RLock()

@@ -50,9 +50,9 @@ def set_default_device(device: object) -> None:
     Experimental: it may change in a minor version.
 
     Raises:
-        DeviceError: the argument is not a device that `xdevice.device` takes, nor None.
-        DeviceNotFoundError: the selected backend has no such device.
-        ScopeError: a `with device:` or `with stream:` of this thread is open. After an error nothing has changed.
+        DeviceError: if `device` is neither None nor a device that `xdevice.device` takes.
+        DeviceNotFoundError: if the selected backend lacks the device.
+        ScopeError: if a `with device:` or `with stream:` of this thread is open. After an error nothing has changed.
 
     Example:
         >>> xdevice.set_default_device("cpu")
@@ -83,8 +83,8 @@ def set_default_device(device: object) -> None:
 
 
 def enter(device: Device) -> None:
-    """Enters `with device:`: checks that the selected backend has the device, and makes it
-    current."""
+    """Enters `with device:`: makes the device current. Raises `DeviceNotFoundError` if the
+    selected backend lacks it."""
     backend = selection.current()
     place = backend.require(device)
     push(_entered, Block(place, lambda: backend.scope(place)))
@@ -101,7 +101,8 @@ devices.answers.enter, devices.answers.leave = enter, leave
 
 
 def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
-    """Begins a block, and puts it on the stack if that has succeeded."""
+    """Begins a block, and puts it on the stack if that has succeeded. Raises the errors of the
+    framework's context manager."""
     block.begin()
     stack.set((*stack.get(), block))
 
@@ -111,7 +112,7 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
     off the stack. `error` is the exception with which the block ends; None if there is none.
 
     Raises:
-        ScopeError: there is no such block, or its task has waited inside it.
+        ScopeError: if there is no such block, or if its task has waited inside it.
     """
     entered = stack.get()
     index = blocks.place_in(entered, key, f"`with {key}:`")
@@ -173,14 +174,14 @@ class Block:
             )
 
     def _put_on(self) -> None:
-        """Enters a new context manager of the framework, because one cannot be entered
-        twice."""
+        """Enters a new context manager of the framework; a new one each time, because a context
+        manager can be entered only once."""
         self._native = self._make()
         self._native.__enter__()
 
     def _undo(self) -> None:
-        """Leaves the framework's context manager of this block. Those that were entered after
-        it are left first, and entered again afterwards."""
+        """Leaves the framework's context manager of this block. Context managers that were
+        entered later in this thread are left first, and entered again afterwards."""
         # no exception is passed to `__exit__`: contextlib would set attributes of it, which
         # fails for an exception that is a frozen dataclass
         index = _threads.open.index(self)

@@ -81,9 +81,9 @@ def restore_default(before: Backend | None) -> None:
 
 
 def _resolve() -> Backend:
-    """Returns the backend that XDEVICE_BACKEND names, or else the one that `_prefer` names. If
-    a backend was chosen before, returns that one again, and warns that the variable has
-    changed."""
+    """Returns the backend that XDEVICE_BACKEND names; if it names none, the one that `_prefer`
+    names. If a backend was chosen before, returns that backend again, and warns that the
+    variable has changed. Raises the errors of `registry.load`."""
     global _resolved, _resolved_from
     # changing the backend in the middle of a program would mix the tensors of two frameworks
     if _resolved is not None:
@@ -118,9 +118,9 @@ def _from_variable() -> Backend | None:
 
 
 def hand_over(module: str, framework: Known) -> None:
-    """Loads the backend of a module that the program is importing. If environment variables
-    request virtual GPUs, blocking mode or float64, also loads the backends of the frameworks
-    that the module imports.
+    """Loads the backend of a module that the program is importing. `framework` is the `Known`
+    of the module's framework. If environment variables request virtual GPUs, blocking mode or
+    float64, also loads the backends of the frameworks that the module has imported.
 
     Raises:
         XDeviceError: as `registry.load` does.
@@ -154,7 +154,8 @@ def _prefer() -> str:
 
 
 def _to_native(device: devices.Device) -> Any:
-    """Returns the selected backend's own object for a device: the value of `Device.native`."""
+    """Returns the selected backend's own object for a device: the value of `Device.native`.
+    Raises `DeviceNotFoundError` if the backend lacks the device."""
     chosen = current()
     return chosen.to_native(chosen.require(device))
 
@@ -163,7 +164,7 @@ devices.answers.to_native = _to_native
 
 
 def backend(name: str | Backend | None = None) -> Backend:
-    """The backend of a name or alias, loaded on first use; without a name the selected one.
+    """Returns the backend with a name or alias, loaded on first use; without a name, the selected backend.
 
     Its `name`, `version`, `framework` (the module: `torch`, `tensorflow`, ...), `count("gpu")`, `devices()` and
     `virtual` (how many of its GPUs are virtual) are useful to programs. Loading imports the framework, so it takes
@@ -174,9 +175,9 @@ def backend(name: str | Backend | None = None) -> Backend:
             "tf", "paddlepaddle", "mx" and "np" are aliases.
 
     Raises:
-        BackendNotFoundError: the name is unknown, or its framework is not installed. There is no fallback.
-        BackendImportError: the framework is installed but cannot be imported, or is too old.
-        UnsupportedError: in a forked child, where the backend cannot work.
+        BackendNotFoundError: if the name is unknown, or its framework is not installed. There is no fallback.
+        BackendImportError: if the framework is installed but cannot be imported, or is too old.
+        UnsupportedError: if this is a forked child in which the backend cannot work.
 
     Example:
         >>> xdevice.backend("numpy").name
@@ -199,7 +200,7 @@ def backend(name: str | Backend | None = None) -> Backend:
 
 
 def backends() -> tuple[str, ...]:
-    """The names of the installed backends, in the order of preference. Imports none of them.
+    """Returns the names of the installed backends, in the order of preference. Imports none of their frameworks.
 
     Example:
         >>> "numpy" in xdevice.backends()
@@ -211,7 +212,7 @@ def backends() -> tuple[str, ...]:
 def set_backend(name: str | Backend | None) -> None:
     """Makes a backend the default of the process; None lets XDEVICE_BACKEND and the installed frameworks decide again.
 
-    `use_backend` takes precedence. Meant for notebooks, which lose context variables between cells.
+    An open `use_backend` takes precedence. Meant for notebooks, which lose context variables between cells.
 
     Raises:
         BackendNotFoundError, BackendImportError: as with `backend`; the default does not change.
@@ -227,13 +228,13 @@ def set_backend(name: str | Backend | None) -> None:
 class use_backend:
     """Selects a backend for the block: `with xdevice.use_backend("paddle"): ...`, for this thread or task only.
 
-    Blocks nest, and end after exceptions. One object may be entered again, and by several threads. The choice holds
-    across an `await`. The backend is loaded when the block is entered.
+    Blocks nest, and also end after an exception. One object may be entered several times, and by several threads. The
+    choice holds across an `await`. The backend is loaded when the block is entered, and is the value after `as`.
 
     Raises:
-        ScopeError: the block is left in a different thread or asyncio task than the one that
-            entered it. That one keeps the backend.
-        BackendNotFoundError, BackendImportError: as with `backend`, on entering.
+        ScopeError: if the block is left in a different thread or asyncio task than the one that
+            entered it; the thread or task that entered it then keeps the backend.
+        BackendNotFoundError, BackendImportError: on entering, as with `backend`.
 
     Example:
         >>> with xdevice.use_backend("numpy") as chosen:

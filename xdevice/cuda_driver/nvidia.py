@@ -30,9 +30,10 @@ def uuid(index: int) -> str | None:
 
 @functools.cache
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """Returns the unique ids of the GPUs that a program sees, out of those of the driver
-    (`uuids`), if CUDA_VISIBLE_DEVICES is `wanted`: the GPUs that it names, in that order, up to
-    the first wrong name. None means that it is not set."""
+    """Returns the unique ids of the GPUs that a program sees if CUDA_VISIBLE_DEVICES is
+    `wanted`: the GPUs that it names, in that order, up to the first wrong name. If `wanted` is
+    None, the variable is not set, and the program sees all GPUs. `uuids` are the ids of all
+    GPUs of the driver."""
     if wanted is None:
         return uuids
     chosen: list[str] = []
@@ -49,9 +50,9 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
 
 
 def _named(uuids: tuple[str, ...], name: str) -> str | None:
-    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means: an index
-    into `uuids`, the ids of the driver's GPUs, or the beginning of an id. Returns None for a
-    wrong name."""
+    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means; None for a
+    wrong name. The name is an index into `uuids`, the ids of the driver's GPUs, or the
+    beginning of an id."""
     # a MIG device, a part of a GPU, counts as a GPU
     if name.startswith("MIG-"):
         return name
@@ -90,8 +91,8 @@ def _uuids() -> tuple[str, ...] | None:
 
 
 def _uuid(nvml: ctypes.CDLL, index: int) -> str:
-    """Returns the unique id of the driver's GPU with this index; `nvml` is NVIDIA's library,
-    initialized."""
+    """Returns the unique id of the driver's GPU with this index. `nvml` is NVIDIA's library,
+    which has been initialized."""
     # 96 is NVML's NVML_DEVICE_UUID_V2_BUFFER_SIZE
     handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))

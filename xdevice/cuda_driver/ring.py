@@ -64,8 +64,8 @@ class DriverError(Exception):
 
 
 def is_measured() -> bool:
-    """Whether the ring can be used here, with Linux, enough cores, and a CUDA driver. Without
-    these it was not measured."""
+    """Whether the ring can be used here: on Linux, with enough cores and a CUDA driver.
+    Elsewhere it was not measured."""
     global _driver
     # cached, because the result cannot change in one process; False stands for "no driver"
     if _driver is None:
@@ -138,15 +138,15 @@ def _call(name: str, *arguments: Any) -> None:
 
 def _asked(name: str, kind: Any, *arguments: Any) -> Any:
     """Calls a function of the driver that writes its result to its first argument, and returns
-    that result, an object of the ctypes type `kind`."""
+    the result, an object of the ctypes type `kind`. Raises `DriverError` if the call fails."""
     result = kind()
     _call(name, ctypes.byref(result), *arguments)
     return result
 
 
 def _done(copy: _Copy) -> bool:
-    """Makes a copy through the ring. Returns False if it could not; the framework then makes
-    the copy, and raises the error if that fails too."""
+    """Makes a copy through the ring. Returns False if that has failed; the framework then makes
+    the copy, and raises its own error if it fails too."""
     global _ring
     if copy.stream == _PER_THREAD:
         return False
@@ -163,8 +163,8 @@ def _done(copy: _Copy) -> bool:
 
 
 def _few_to_host(address: int, target: int, nbytes: int) -> bool:
-    """Copies a few bytes from `address` on a GPU to `target` on the host, in the caller's
-    thread. Returns False if that has failed."""
+    """Copies `nbytes`, a small number, from `address` on a GPU to `target` on the host, in the
+    caller's thread. Returns True when the copy is complete, False if it has failed."""
     host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
     try:
         # a stream brings its context along; after Ctrl-C, a context that was made current here
@@ -197,8 +197,8 @@ def _place_of(address: int) -> _Place:
 
 class _Place:
     """A GPU: its primary CUDA context, which the CUDA runtimes of all frameworks share; a
-    stream for copies that name none (`stream`); and one for copies of a few bytes (`quick`),
-    which so do not wait for large ones."""
+    stream for copies whose caller names none (`stream`); and a stream for copies of a few bytes
+    (`quick`), so these do not wait for large copies."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
@@ -222,7 +222,7 @@ class _Current:
 
 
 class _Slot:
-    """One buffer of the ring, at this address."""
+    """One buffer of the ring, of `SLOT` bytes at `address`."""
 
     def __init__(self, address: int) -> None:
         self.address = address
@@ -253,8 +253,8 @@ class _Slot:
 
 class _Copy:
     """One copy, which several threads of the ring make chunk by chunk. `address` is on the GPU
-    and `host` in host memory; `owners` are the two objects whose memory that is, which are kept
-    alive meanwhile."""
+    and `host` in host memory. `owners` are the two objects that own the memory on both sides;
+    they are kept alive until the copy is done."""
 
     threads = SLOTS
     """How many threads make a copy at most."""
@@ -279,8 +279,9 @@ class _Copy:
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Copies chunks through free `slots` until none is left. Runs in each thread of the
-        ring that takes part. An error is stored, and raised by `wait`."""
+        """Copies chunks through free buffers of `slots` until no chunk is left. Runs in each
+        thread of the ring that takes part in the copy. An error is stored, and raised by
+        `wait`."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -295,8 +296,8 @@ class _Copy:
             self._ended.put(None)
 
     def _steps(self, slots: SimpleQueue[_Slot], stream: Any) -> None:
-        """Copies chunks, each through a free slot of `slots`, until none is left or another
-        thread has failed."""
+        """Copies chunks, each through a free buffer of `slots` and on `stream`, until no chunk
+        is left or another thread has failed."""
         while self.error is None:
             try:
                 start = self._starts.popleft()
@@ -339,8 +340,8 @@ class _ToHost(_Copy):
     """A copy from the GPU to the host."""
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
-        """Copies a chunk from the GPU to the slot, and when it is there from the slot to the
-        host."""
+        """Copies a chunk from the GPU to the slot, waits until it is there, and copies it from
+        the slot to the host."""
         # an earlier copy to the GPU may still read the slot
         slot.wait()
         _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
@@ -401,14 +402,15 @@ class _Ring:
             thread.start()
 
     def begin(self, copy: _Copy) -> None:
-        """Starts a copy. `copy.wait` waits for it."""
+        """Starts a copy, and returns at once; `copy.wait` waits for the copy."""
         # not more threads than there are chunks; `-(-a // b)` rounds up
         copy.parts = min(copy.threads, len(self._threads), -(-copy.nbytes // SLOT))
         for _ in range(copy.parts):
             self._copies.put(copy)
 
     def _work(self) -> None:
-        """The loop of each thread."""
+        """Runs in each thread of the ring: takes part in one copy after another, until `free`
+        ends the thread."""
         while True:
             copy = self._copies.get()
             if copy is None:
@@ -439,8 +441,9 @@ _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """Asks the system for huge pages in new memory, as NumPy does: the first write to each page
-    is slow, and there are 512 times fewer huge pages than ordinary ones."""
+    """Asks the system for huge pages in the `nbytes` of new memory at `target`, as NumPy does:
+    the first write to each page is slow, and there are 512 times fewer huge pages than ordinary
+    ones."""
     # the first multiple of the page size from `target` on
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     # only whole pages, because the memory around belongs to others

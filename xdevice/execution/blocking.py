@@ -37,9 +37,9 @@ class blocking:
     | numpy | computes synchronously: nothing to do |
 
     Raises:
-        ScopeError: the block is left in a different thread than the one that entered it (docs/reference/async.md).
-        SettingError: XDEVICE_BLOCKING holds something other than 1, 0 or nothing; when a backend is loaded.
-        UnsupportedError: JAX in a version whose private API differs: set XDEVICE_BLOCKING=1 before the program starts.
+        ScopeError: if the block is left in a different thread than the one that entered it (docs/reference/async.md).
+        SettingError: when a backend is loaded, if XDEVICE_BLOCKING is set to something other than 1 or 0.
+        UnsupportedError: if JAX's private API differs in this version: set XDEVICE_BLOCKING=1 before the start.
         BackendNotFoundError, BackendImportError: as `backend` does.
 
     Example:

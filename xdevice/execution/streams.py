@@ -35,24 +35,24 @@ class Stream:
     """A queue of work on one device, which runs in order, and next to the device's other
     streams.
 
-    `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: work
-    that reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
-    given to `keep` before you drop your last reference to it. Costs about 10 us on a GPU that is in use.
+    `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you.
+    Before a stream reads a tensor that another stream writes, call `wait`. Before you drop your last reference to a
+    tensor that a stream still uses, call `keep`. Costs about 10 us on a GPU that is in use.
 
     | backend | a stream is | the block `with stream:` holds for |
     |---|---|---|
     | torch | `torch.cuda.Stream`, `torch.xpu.Stream` | this thread |
     | paddle | `paddle.device.Stream` | all threads: Paddle keeps one stream per GPU |
-    | tensorflow, mxnet, jax | none: it schedules by itself | |
-    | numpy | none: it computes synchronously | |
+    | tensorflow, mxnet, jax | none: the framework orders its work itself | |
+    | numpy | none: NumPy computes synchronously | |
 
     Args:
         device: any spelling that `xdevice.device` takes; by default that of `with device:`,
             else the first GPU.
 
     Raises:
-        UnsupportedError: the backend has no streams, or none on that device; the error names what to use instead.
-        DeviceNotFoundError, DeviceError: no such device.
+        UnsupportedError: if the backend has no streams, or none on that device; the error names what to use instead.
+        DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
     Example:
         >>> try:
@@ -71,15 +71,15 @@ class Stream:
 
     @classmethod
     def current(cls, device: object = None) -> Stream:
-        """The stream to which this thread's work on a device goes now. Arguments and errors are
-        those of `Stream`."""
+        """Returns the stream to which this thread's work on a device goes now. Arguments and
+        errors are those of `Stream`."""
         backend = selection.current()
         return cls._current(backend, here(backend) if device is None else devices.parse(device))
 
     @classmethod
     def _current(cls, backend: Backend, device: Device) -> Stream:
-        """Returns a `Stream` for the framework's stream to which this thread's work on a device
-        goes."""
+        """Returns a `Stream` for the framework's stream to which this thread's work on `device`
+        goes now."""
         place = backend.require(device)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
@@ -92,12 +92,12 @@ class Stream:
         self.native = native
 
     def __enter__(self) -> Stream:
-        """Sends this thread's work on the stream's device to the stream. Blocks nest, and end after exceptions.
+        """Sends this thread's work on the stream's device to the stream. Blocks nest, and also end after an exception.
 
         Raises:
-            ScopeError: on leaving, in another thread or task, or after an `await` inside.
-            UnsupportedError: another backend is selected, whose work cannot go to this stream.
-            DeviceMismatchError: the `with device:` around the block names another device.
+            ScopeError: if the block is left in another thread or task, or if its task has waited inside it.
+            UnsupportedError: if another backend is selected, whose work cannot go to this stream.
+            DeviceMismatchError: if the `with device:` around the block names another device.
         """
         # the block has an effect only on work of the stream's own backend
         chosen = selection.current()
@@ -133,8 +133,8 @@ class Stream:
         The host does not wait. `other` may be of another device.
 
         Raises:
-            TimingError: `other` is an event that was not recorded. DeviceError: it is neither a stream nor an event.
-            UnsupportedError: a stream or an event of another backend.
+            TimingError: if `other` is an event that was not recorded.
+            DeviceError: if `other` is neither a stream nor an event. UnsupportedError: if it is of another backend.
         """
         if not isinstance(other, Stream | Event):
             raise DeviceError(
@@ -169,8 +169,8 @@ class Stream:
             x: a tensor, or a container of tensors.
 
         Raises:
-            DeviceMismatchError: a tensor that is not on the stream's device.
-            UnsupportedError: a tensor of another backend. NotATensorError: `x` holds no tensor.
+            DeviceMismatchError: if a tensor is not on the stream's device.
+            UnsupportedError: if a tensor is of another backend. NotATensorError: if `x` holds no tensor.
         """
         if registry.kind_of(type(x)) is None:
             trees.searched(x).refuse_strangers()
@@ -186,9 +186,9 @@ class Stream:
             self.backend.keep_for(leaf.value, self.native)
 
     def _check(self, x: Any, name: str) -> None:
-        """Raises `UnsupportedError` if a tensor is not one of this stream's backend, and
-        `DeviceMismatchError` if it is not on this stream's device. `name` is what the error
-        calls it."""
+        """Raises `UnsupportedError` if the tensor `x` belongs to another backend than this
+        stream, and `DeviceMismatchError` if it is on another device. `name` is what the error
+        calls the tensor."""
         owner = registry.owner_of(type(x))
         assert owner is not None
         if owner is not self.backend:
@@ -221,8 +221,8 @@ class Event:
             which it is recorded.
 
     Raises:
-        UnsupportedError: the backend has no events, or none on that device, such as a virtual GPU; the error names what
-        to use instead. Raised at once, even if no device is given.
+        UnsupportedError: if the backend has no events, or none on that device, such as a virtual GPU; the error names
+            an alternative. Raised when the event is made, even if no device is given.
 
     Costs about 2 us to record.
 
@@ -263,9 +263,9 @@ class Event:
                 of `with device:`, else on the only GPU.
 
         Raises:
-            DeviceMismatchError: the event belongs to a different device than the stream.
-            DeviceError: not a `Stream`; or none is given, and there are several GPUs that could be meant.
-            UnsupportedError: a stream of another backend.
+            DeviceMismatchError: if the event belongs to a different device than the stream.
+            DeviceError: if `stream` is not a `Stream`, or is None while several GPUs could be meant.
+            UnsupportedError: if the stream is of another backend.
         """
         # the stream to which the next operation of this thread would go
         if stream is None:
@@ -292,7 +292,7 @@ class Event:
         """Makes the host wait until the event has happened. `xdevice.sync(event)` is the same.
 
         Raises:
-            TimingError: the event was not recorded.
+            TimingError: if the event was not recorded.
         """
         self.backend.wait_event(self._happening("wait for"))
 
@@ -301,8 +301,9 @@ class Event:
         have happened.
 
         Raises:
-            TimingError: an event was not recorded. DeviceMismatchError: the events are on two devices, whose clocks
-                differ. UnsupportedError: the events are of two backends. DeviceError: not an `Event`.
+            TimingError, DeviceError: if an event was not recorded; if `other` is not an `Event`.
+            DeviceMismatchError: if the events are on two devices, whose clocks differ.
+            UnsupportedError: if the events are of two backends.
         """
         if not isinstance(other, Event):
             raise DeviceError(
@@ -321,8 +322,8 @@ class Event:
         return self.backend.elapsed(start, end)
 
     def _happening(self, verb: str) -> Any:
-        """Returns the framework's own event. Raises `TimingError` if it was not recorded;
-        `verb` says in the error what was to be done with it."""
+        """Returns the framework's own event. Raises `TimingError` if the event was not
+        recorded; `verb` names the attempted call in the error."""
         if not self._recorded:
             raise TimingError(
                 f"cannot {verb} {self}, because it has not been recorded; call its record() first"
@@ -341,7 +342,7 @@ def _is_tensor(x: object) -> bool:
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
-    """Raises `UnsupportedError` if `one` and `other`, which are streams or events, belong to
+    """Raises `UnsupportedError` if `one` and `other`, each a stream or an event, belong to
     different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
@@ -351,15 +352,15 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
 
 
 def _default(backend: Backend) -> Device:
-    """Returns the device of a new stream if none is named: that of `with device:`, else the
-    first GPU, else the CPU."""
+    """Returns the device of a new stream if the program names none: that of the innermost `with
+    device:`, else the first GPU, else the CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
 def here(backend: Backend) -> Device:
-    """Returns the device to which this thread's work goes: that of the innermost
+    """Returns the device to which this thread's work on the backend goes: that of the innermost
     `with stream:`, else of `with device:`, else the only GPU, else the CPU. Raises
-    `DeviceError` if there are several GPUs and no block names one."""
+    `DeviceError` if there are several GPUs and no block names one of them."""
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]

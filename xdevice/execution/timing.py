@@ -34,8 +34,8 @@ class Timer:
             backend that is selected at the reading.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
-            work has failed.
+        DeviceNotFoundError, DeviceError: if a device does not exist; if a string names no device.
+            Also the framework's own error if the work has failed.
 
     A reading costs the wait and 1 us.
 
@@ -62,7 +62,7 @@ class Timer:
         """Waits for the devices, records the seconds since `start`, and returns them.
 
         Raises:
-            TimingError: the timer is not running: it was stopped before.
+            TimingError: if the timer is not running, because it was stopped before.
         """
         if self._started is None:
             raise TimingError(
@@ -78,7 +78,7 @@ class Timer:
         """Returns the mean of the recorded times, in seconds.
 
         Raises:
-            TimingError: there are no times yet.
+            TimingError: if there are no times yet.
         """
         if not self.times:
             raise TimingError("this timer has no times to average yet; call stop() first")
@@ -97,16 +97,16 @@ class Timer:
 class Benchmark:
     """Prints how long a block takes, asynchronous work included: `Run on GPU1: 0.2001 sec`.
 
-    Afterwards the attribute `seconds` has the time. Blocks nest, and a benchmark may be entered again. A block that
-    raises prints nothing.
+    Afterwards the attribute `seconds` has the time. Blocks nest, and a benchmark may be entered again. If the block
+    raises an error, nothing is printed.
 
     Args:
         description: the text before the time.
         devices: what to wait for, as in `Timer`.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
-            work has failed.
+        DeviceNotFoundError, DeviceError: if a device does not exist; if a string names no device.
+            Also the framework's own error if the work has failed.
 
     Example:
         >>> with xdevice.Benchmark("Run on CPU"):
@@ -139,7 +139,7 @@ class Benchmark:
 
 
 class Measurement(NamedTuple):
-    """The result of `measure`: times in seconds."""
+    """The result of `measure`, with all times in seconds."""
 
     median: float
     spread: float
@@ -178,7 +178,7 @@ def measure(
     repeats: int = 10,
     devices: object = None,
 ) -> Measurement:
-    """How long `fn(*args)` takes with all its asynchronous work: the median of several repeats, and their spread.
+    """Returns how long `fn(*args)` takes with all its asynchronous work: the median of repeats, and their spread.
 
     Experimental: it may change in a minor version.
 
@@ -189,14 +189,14 @@ def measure(
     everything is measured again with the host's clock.
 
     Args:
-        fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
+        fn: called with `args`: `warmup` times, then `repeats` times. Its result is kept until the reading is taken.
         warmup: calls that are not measured. The first ones load kernels and fill caches.
         repeats: calls that are measured.
         devices: what to wait for, as in `Timer`.
 
     Raises:
-        ArgumentError: `fn` cannot be called; `warmup` is not an int of 0 or more, or `repeats` of 1 or more.
-        DeviceNotFoundError, DeviceError: no such device. Also what `fn` and its work raise.
+        ArgumentError: if `fn` cannot be called, `warmup` is not an int of 0 or more, or `repeats` is not one of 1 or
+            more. Also `DeviceNotFoundError` and `DeviceError` as in `sync`, and the errors of `fn` and its work.
 
     Example:
         >>> found = xdevice.measure(lambda: xdevice.ones(2, 3), repeats=5)
@@ -223,8 +223,9 @@ def measure(
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """Returns how many seconds one call of `fn` and its asynchronous work take; `targets` are
-    the arguments of `sync` that wait for that work. The device must be idle before the call."""
+    """Returns how many seconds one call of `fn` and its asynchronous work take, by the host's
+    clock. `targets` are the arguments with which `sync` waits for that work. The device must be
+    idle before the call."""
     started = perf_counter()
     # kept until the wait is over, because JAX cannot wait for an array to which nothing refers
     result = fn(*args)
@@ -242,9 +243,10 @@ def _by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """Returns the times of `repeats` calls of `fn`, measured with events of `gpu`; `targets`
-    are the arguments of `sync` that wait for their work. Returns None if events cannot measure
-    them, because the backend has no events, or because `fn` uses other streams too."""
+    """Returns the times of `repeats` calls of `fn`, measured with events of `gpu`. `targets`
+    are the arguments with which `sync` waits for the calls' work. Returns None if events cannot
+    measure the calls, because the backend has no events, or because `fn` uses other streams
+    too."""
     from .streams import Event
 
     try:
@@ -278,8 +280,8 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """Returns the GPU that `targets` name, if they name only that; without targets, the only
-    GPU of the selected backend. Returns None otherwise."""
+    """Returns the GPU that `targets` name, if they name nothing else; the only GPU of the
+    selected backend, if `targets` is empty. Returns None in all other cases."""
     backend = selection.current()
     if not targets:
         return (
@@ -300,9 +302,9 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """Returns the argument `devices` of `Timer` as arguments for `sync`; an empty tuple, for
-    all devices of the selected backend, if it is None. Raises `DeviceError` for an empty
-    list."""
+    """Returns the arguments for `sync` that `devices`, the argument of `Timer`, means. They are
+    empty, for all devices of the selected backend, if `devices` is None. Raises `DeviceError`
+    for an empty list."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):
@@ -315,8 +317,8 @@ def _targets(devices: object) -> tuple[object, ...]:
 
 
 def _check_count(name: str, count: object, least: int) -> None:
-    """Raises `ArgumentError` unless `count`, the argument of `measure` called `name`, is an int
-    of `least` or more."""
+    """Raises `ArgumentError` unless `count` is an int of `least` or more. `name` is the name of
+    this argument of `measure`."""
     # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(

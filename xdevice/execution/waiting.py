@@ -32,10 +32,10 @@ def sync(*targets: object) -> None:
     | numpy | computes synchronously: returns at once |
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
-        TimingError: an event that was not recorded. UnsupportedError: a tensor on a device that the backend does not
-            know, whose work it could not wait for.
-        Also the framework's own error, if the work has failed.
+        DeviceNotFoundError, DeviceError: if a device does not exist; if a string does not name a device.
+        NotATensorError, TimingError: if a target cannot be waited for; if it is an event that was not recorded.
+        UnsupportedError: if a tensor is on a device that the backend does not know. Also the framework's own error, if
+            the work has failed.
 
     Example:
         >>> xdevice.sync()
@@ -47,7 +47,7 @@ def sync(*targets: object) -> None:
 
 
 def _sync_one(target: object) -> None:
-    """Waits for one argument of `sync`."""
+    """Waits for `target`, one argument of `sync`. Raises the errors of `sync`."""
     # loaded by name, because that raises the error of a backend that cannot work in a forked
     # child
     if isinstance(target, Backend):
@@ -78,7 +78,8 @@ def _sync_one(target: object) -> None:
 
 
 def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
-    """Waits for a tensor or a model. Raises `UnsupportedError` for a symbol."""
+    """Waits for `x`, a tensor or a model, to be computed, and raises the error of its
+    computation. Raises `UnsupportedError` for a symbol."""
     if kind == "symbol":
         raise traced(backend, type(x).__qualname__)
     if kind == "tensor":

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Operand(NamedTuple):
-    """A tensor or model inside an argument of a verb: its name in an error, its value, and its backend and kind."""
+    """A tensor, symbol or model inside an argument of a verb: its name in errors, its value,
+    and its backend and kind."""
 
     name: str
     value: Any
@@ -36,9 +37,9 @@ class Operand(NamedTuple):
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     """Returns the tensors, symbols and models in `x`, as operands. `name` is what errors call
-    `x`, and `verb` the word for the function that was called. Raises `ContainerError` for an
-    object of an unknown type that holds tensors, and `UnsupportedError` for one whose tensors
-    have a meaning only together, such as a sparse array."""
+    `x`, and `verb` names the function that was called. Raises `ContainerError` for an object of
+    an unknown type that holds tensors, and `UnsupportedError` for an object whose tensors have
+    a meaning only together, such as a sparse array."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
@@ -61,8 +62,8 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     """Returns the tensors and symbols in `x`, as operands; `name` and `verb` are as in
-    `leaves_in`. Raises `NotATensorError` if there are none, or if there is a model,
-    `UnsupportedError` for a tensor that is not dense, and the errors of `leaves_in`."""
+    `leaves_in`. Raises `NotATensorError` if `x` contains no tensor, or a model;
+    `UnsupportedError` for a tensor that is not dense; and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -80,7 +81,8 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
     """Returns the tensors and variables in `x`, as operands of a sum. `name` is what errors
     call `x`, and `who` what they call its owner. Raises `NotATensorError` if anything else is
-    in `x`, such as None or a number."""
+    in `x`, such as None or a number, and `UnsupportedError` for a symbol and for a tensor that
+    is not dense or is spread over devices."""
     rows = []
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
@@ -105,9 +107,9 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Returns every leaf of `x` with its path; `x` itself if it is a tensor or model. Raises
-    `UnsupportedError` for a container that is a sparse array. `name` and `verb` are as in
-    `leaves_in`."""
+    """Returns every leaf of `x`, tensor or not, with its path; `x` itself, with an empty path,
+    if it is a leaf. Raises `UnsupportedError` if `x` is or contains a sparse array. `name` and
+    `verb` are as in `leaves_in`."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -131,23 +133,24 @@ def refuse_sparse(operand: Operand, verb: str) -> None:
 
 
 def require_built(operands: Iterable[Operand]) -> None:
-    """Raises `NotBuiltError` if one of the operands is a model that has a variable without
-    values."""
+    """Raises `NotBuiltError` if one of the operands is a model with a variable that has no
+    values yet. Operands that are tensors are ignored."""
     for operand in operands:
         if operand.kind == "model":
             operand.backend.require_built(operand.value)
 
 
 def read(operand: Operand) -> Any:
-    """Returns the tensor of an operand; for a variable, its tensor for reading."""
+    """Returns the tensor of an operand; if the operand is a variable, the tensor from which its
+    values can be read."""
     return (
         operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value
     )
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
-    """Returns `x` with its operands `row` replaced by the values `new`; `x` itself if these are
-    the same objects."""
+    """Returns `x` with the values `new` in place of the operands `row`, which were found in it;
+    `x` itself if all values are the same objects as before."""
     # by `id`, because `x` may contain a tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
     # `x` itself is the tensor or model
@@ -157,9 +160,9 @@ def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
 
 
 def length_of(operands: list[Operand]) -> int:
-    """Returns the length of all operands along their first axis. Raises `ShapeError` if the
-    lengths differ, if an operand has no axis, or if a length is not known while a function is
-    traced."""
+    """Returns the length that all operands have along their first axis. Raises `ShapeError` if
+    the lengths differ, if an operand has no axis, or if a length is not known because a
+    function is being traced."""
     first = operands[0]
     for operand in operands:
         shape = tuple(operand.value.shape)
@@ -182,8 +185,8 @@ def length_of(operands: list[Operand]) -> int:
 
 def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
     """Returns the sizes of `count` parts of an axis of this length, which differ by at most
-    one; the larger ones come first. Raises `ShapeError` if they differ and `even` is True.
-    `what` is what the error calls the receivers."""
+    one; the larger parts come first. Raises `ShapeError` if `even` is True and the length
+    cannot be divided evenly. `what` is what the error calls the receivers of the parts."""
     size, rest = divmod(length, count)
     sizes = [size + (i < rest) for i in range(count)]
     if even and rest:
@@ -210,13 +213,13 @@ def dtype_of(operand: Operand) -> str:
 
 
 def bytes_of(operand: Operand) -> int:
-    """Returns how many bytes the elements of an operand have."""
+    """Returns the size of an operand's elements together, in bytes."""
     return prod(shape_of(operand)) * host_dtype(dtype_of(operand)).itemsize
 
 
 def check_sum(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` if tensors of the operand's dtype cannot be summed or averaged. `op`
-    is "sum" or "mean"."""
+    """Raises `DTypeError` if tensors of the operand's dtype cannot be summed (`op` is "sum") or
+    averaged (`op` is "mean")."""
     dtype = dtype_of(operand)
     if dtype == "bool":
         raise DTypeError(
@@ -233,8 +236,8 @@ def check_sum(operand: Operand, op: str) -> None:
 
 
 def refuse_overlaps(operands: list[Operand]) -> None:
-    """Raises `ContainerError` if two tensors among the operands share memory, so that writing
-    one would change the other."""
+    """Raises `ContainerError` if two of the operands share memory, because writing one of them
+    would change the other."""
     twins = first_overlap(operands)
     if twins is not None:
         raise ContainerError(
@@ -244,8 +247,8 @@ def refuse_overlaps(operands: list[Operand]) -> None:
 
 
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
-    """Returns the names of two of the operands that share memory; None if no two do. Only
-    memory that can be written into counts, and two operands with the same tensor do not."""
+    """Returns the names of two of the operands that share memory; None if no two do. Memory
+    that cannot be written into is ignored, and so are two operands that are the same tensor."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)
@@ -263,8 +266,8 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
 
 
 def _block(operand: Operand, tensor: Any) -> overlaps.Block | None:
-    """Returns the memory of an operand's tensor; None if it has no elements, or if no tensors
-    of its framework can share memory."""
+    """Returns the memory of `tensor`, the tensor of an operand; None if it has no elements, or
+    if two tensors of its framework never share memory."""
     shape = shape_of(operand)
     # a tensor without elements shares no byte with any other
     memory = operand.backend.memory_of(tensor) if 0 not in shape else None

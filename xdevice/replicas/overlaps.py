@@ -34,13 +34,13 @@ class Block(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The lowest address of its bytes."""
+        """The lowest address of the bytes."""
         # a negative stride goes to lower addresses
         return self.address + sum(step for step in self._steps() if step < 0)
 
     @property
     def last(self) -> int:
-        """The highest address of its bytes."""
+        """The highest address of the bytes."""
         return self.address + sum(step for step in self._steps() if step > 0) + self.width - 1
 
     def _steps(self) -> list[int]:
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
 
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
-    """Returns two of these blocks that share a byte; None if no two do."""
+    """Returns the first pair of blocks found that share a byte; None if no two blocks do."""
     # sorted, so that each block is compared only with those that begin before it ends
     row = sorted(blocks, key=lambda block: block.first)
     for i, one in enumerate(row):
@@ -63,7 +63,7 @@ def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
 
 
 def _overlap(one: Block, other: Block) -> bool:
-    """Whether the blocks `one` and `other` share a byte. Two columns of a matrix do not,
+    """Whether the blocks `one` and `other` share a byte. Two columns of a matrix share none,
     although their bytes alternate. Also True if NumPy would take too long to decide."""
     import numpy
 

@@ -62,12 +62,11 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             first. 5 over 2 devices gives 3 and 2; 3 over 4 gives 1, 1, 1 and 0; 0 over 2 gives 0 and 0.
 
     Raises:
-        ShapeError: a length that does not divide evenly, without `even=False`; a tensor without a first axis, or of
-            a different length than the others, which is named.
-        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: a tensor's backend
-            does not have the device; make tensors of NumPy arrays first, which are on cpu:0 only.
-        NotATensorError: a model, or `x` holds no tensor. UnsupportedError: a sparse, ragged or masked tensor, or one
-            made of other tensors (DTensor).
+        ShapeError: if the length does not divide evenly and `even` is True; if a tensor has no first axis, or another
+            length than the first tensor. ArgumentError, DeviceError: if `devices` is empty; if it is not a list.
+        DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays are on cpu:0 only: make tensors of them.
+        NotATensorError: if `x` holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
+            or a tensor made of other tensors (DTensor).
 
     Costs a copy of each part that goes to another device. A part that stays on the device of `x` may be a view, which
     costs nothing and changes `x` when it is written: on PyTorch, NumPy, MXNet, and Paddle from version 3 on.
@@ -106,11 +105,10 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         device: any spelling.
 
     Raises:
-        ShapeError, DTypeError, ContainerError: parts differ in more than their length; the error names the first such
-            part.
-        ArgumentError: no parts, or of several backends. DeviceNotFoundError: as `to_device`.
-        NotATensorError: a model, or a part holds no tensor. UnsupportedError: a sparse, ragged or masked tensor, or one
-            made of other tensors (DTensor).
+        ShapeError, DTypeError, ContainerError: if parts differ in more than their length; the error names the part.
+        ArgumentError: if there are no parts, or they are of several backends. DeviceNotFoundError: as in `to_device`.
+        NotATensorError: if a part holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
+            or a tensor made of other tensors (DTensor).
 
     Costs a copy of each part to the device, if it is not there yet, and one copy into the result, which is new storage.
 
@@ -162,11 +160,10 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     | numpy | an array |
 
     Raises:
-        ArgumentError, DeviceError, DeviceNotFoundError: the list of devices is empty, or is no list, or a backend lacks
-            one of them.
-        NotATensorError: there is nothing to copy. NotBuiltError: a model has a variable without values yet.
-        UnsupportedError: an optimizer: make one for each copy. Two models in one container that share a variable: put
-            them into one model. A sparse or masked tensor, or one made of other tensors (DTensor).
+        ArgumentError, DeviceError, DeviceNotFoundError: if `devices` is empty, or not a list; if a backend lacks one.
+        NotATensorError: if there is nothing to copy. NotBuiltError: if a model has a variable without values yet.
+        UnsupportedError: for an optimizer (make one for each copy), for two models in one container that share a
+            variable (put them into one model), and for a sparse or masked tensor, or one made of others (DTensor).
 
     Example:
         >>> first, second = xdevice.parallel.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
@@ -198,8 +195,9 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         devices: a list of devices in any spelling.
 
     Raises:
-        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: one of the devices
-            does not exist; nothing has been copied. NotBuiltError: as with `replicate`. Others: as with `copy_to`.
+        ArgumentError, DeviceError: if `devices` is empty; if it is not a list.
+        DeviceNotFoundError: if one of the devices does not exist; nothing has been copied.
+        NotBuiltError: as with `replicate`. Also the other errors of `copy_to`.
 
     Costs a copy for each device.
 
@@ -236,13 +234,11 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         op: "sum" or "mean".
 
     Raises:
-        NotATensorError: a gradient is None (the error names the replica); a model, or anything else that is not a
-            tensor.
-        ArgumentError, ShapeError, DTypeError, ContainerError: replicas of different structures.
-        DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends,
-            another `op`.
-        ContainerError, UnsupportedError: two tensors that share memory and are not one object;
-            a sparse or masked tensor. Nothing is written.
+        NotATensorError: if a gradient is None (the error names the replica), a model, or anything else but a tensor.
+        ArgumentError, ShapeError, DTypeError, ContainerError: if the replicas differ in structure, dtype or shape.
+        DTypeError: if the tensors are bools, or `op` is "mean" and they are ints.
+        ArgumentError: if the list is empty, the tensors are of several backends, or `op` is another word.
+        ContainerError, UnsupportedError: if two different tensors share memory; if a tensor is sparse or masked.
 
     Costs NCCL's own time, or without NCCL one copy to the first device and one back: docs/reference/devices.md.
 
@@ -279,9 +275,9 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that a list, or another iterable, of spellings names. Raises
-    `DeviceError` for one device, an object of a framework, or anything that cannot be iterated
-    over, and `ArgumentError` for an empty list."""
+    """Returns the devices that an iterable of spellings names. Raises `DeviceError` for one
+    device, for an object of a framework, and for anything else that is not an iterable of
+    spellings, and `ArgumentError` for an empty iterable."""
     # a string can be iterated over too, and so can a framework's tensors
     if (
         isinstance(devices, str | Device)
@@ -302,9 +298,9 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     """Returns `things`, an iterable with one item for each device, as a list. Raises
-    `NotATensorError` for a string, a dict, an object of a framework, such as one tensor, which
-    would be taken apart along its first axis, and anything that cannot be iterated over. Raises
-    `ArgumentError` for an empty list. `name` is what errors call the items."""
+    `NotATensorError` for a string, a dict, an object of a framework (one tensor would be taken
+    apart along its first axis), and anything that cannot be iterated over. Raises
+    `ArgumentError` if there are no items. `name` is what errors call the items."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -321,9 +317,9 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
 
 
 def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
-    """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises an
-    error if a backend of the operands lacks one of the devices, or if a device lacks the dtype
-    of an operand."""
+    """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises
+    `DeviceNotFoundError` if a backend of the operands lacks one of the devices, and
+    `DTypeError` if a device lacks the dtype of an operand."""
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
@@ -336,8 +332,8 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
 
 
 def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """Returns `x`, a part of `operand`, on a device. A tensor that cannot leave the host stays
-    there if the argument of the verb (`whole`) is a container, as it does in `to_device`."""
+    """Returns `x`, a part of `operand`, on a device. As in `to_device`, a tensor that cannot
+    leave the host stays there if `whole`, the argument of the verb, is a container."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(operand.backend, operand.kind, x, place)
@@ -353,9 +349,9 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` if the paths of the tensors in one of several containers
-    (`listed`) differ from those in the first one. `rows` has the operands of each container,
-    and `name` is what errors call the list."""
+    """Raises `ContainerError` if the paths of the tensors in one of the containers in `listed`
+    differ from those in the first container. `rows` has the operands of each container, and
+    `name` is what errors call the list."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
@@ -378,7 +374,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 
 def _check_others(parts: list[Any]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
-    because the result can have only one value there."""
+    because the joined result can have only one value there."""
     # `_check_structures` has ensured that either all parts are tensors, which have no other
     # values, or none is: so `i` below is the index in `parts`
     others = [
@@ -404,8 +400,9 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
-    """Raises an error unless all tensors of a column (see `_ids`) have the same backend and
-    dtype, as many axes, and equal sizes from axis `start` on."""
+    """Raises an error unless all tensors of a column (see `_ids`) have the same backend
+    (`ArgumentError`), the same dtype (`DTypeError`), and as many axes with equal sizes from
+    axis `start` on (`ShapeError`)."""
     first = column[0]
     # dtypes as the framework has them, because some have no name here: JAX's random keys and
     # 4-bit ints
@@ -428,9 +425,9 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if one tensor is at two paths of a replica, but at these paths
-    another replica has two tensors: the sums there would have to be equal. Each of `columns`
-    has the operands at one path."""
+    """Raises `ContainerError` if one tensor is at two paths of a replica, but another replica
+    has two tensors at these paths: the sums at both paths would have to be equal. Each of
+    `columns` has the operands at one path."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -450,8 +447,9 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 def _models(operands: list[Operand]) -> list[Operand]:
     """Returns the models among the operands that have to be copied, each once. A model that is
-    part of another one is left out, because it is copied with that one. Raises
-    `UnsupportedError` if two other models share a variable."""
+    part of another model is left out, because it is copied together with that model. Raises
+    `UnsupportedError` if two models, neither of which is part of the other, share a
+    variable."""
     # the model to which each variable belongs, by the variable's `id`
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
@@ -493,9 +491,10 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
-    """Returns a copy of `x` on a device. `models` are the operands to copy as models. They are
-    copied first; if one of their parameters is also in `x` outside the model, the copy of `x`
-    has the parameter of the copied model there."""
+    """Returns a copy of `x` on the device `place`. `operands` are the tensors and models in
+    `x`, and `models` those that are copied as models. These come first: if a parameter of such
+    a model is also in `x` outside the model, the copy of `x` has the parameter of the copied
+    model there."""
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:
@@ -515,8 +514,8 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean (`op`) of a column of operands, once for each operand: a variable
-    into which it was written, or a tensor."""
+    """Returns the sum or mean (`op`) of a column of operands, once for each operand: as the
+    operand itself, if the result was written into it, or as a new tensor."""
     tensors = [read(operand) for operand in column]
     # `_check_alike` has checked that all have the same backend
     results = column[0].backend.all_reduce(tensors, op == "mean")

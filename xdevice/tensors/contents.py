@@ -57,8 +57,9 @@ _movable = registry.movable
 
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
-    """Returns what `to_device` or `copy_to` returns for `x`. `one` is the function of `leaves` that moves or copies one
-    tensor or model, and `verb` the word for it in errors ("move")."""
+    """Returns what `to_device` or `copy_to` returns for `x`. `one` is the function of `leaves`
+    that moves or copies one tensor or model, and `verb` names the attempted call in errors
+    ("move")."""
     # the most frequent cases come first: one tensor, a batch, one model, any other container
     owner = _movable.get(type(x))
     if owner is not None:
@@ -108,9 +109,9 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 
 
 def where(x: Any) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in a container. Returns None if `places`
-    has to find them or to raise the error: `x` is no container, or holds a model, a symbol, an
-    array that can only be on the host, an object of an unknown type, or a tensor that is on
+    """Returns the set of the devices of all tensors in a container. Returns None if only
+    `places` can tell, or has to raise an error: if `x` is not a container, or holds a model, a
+    symbol, an array that can only be on the host, an object of an unknown type, or a tensor on
     several devices."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
     if batch is None:
@@ -161,8 +162,8 @@ def places(x: Any, name: str) -> Iterator[Location]:
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
-    """Returns what errors call the tensor at the path `inner` in leaf `i` of the container
-    `name`: "batch['x'][1]"."""
+    """Returns what errors call the tensor at the path `inner` in leaf `i` of `tree`, a
+    container that they call `name`: "batch['x'][1]"."""
     return name + tree.path(i) + inner
 
 
@@ -180,7 +181,7 @@ def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
 
 def _only_tensors(walk: Walked) -> Batch | None:
     """Returns the tensors in a container that was walked, if its other leaves are only numbers,
-    strings and None. Returns None if there are other leaves, or if the walk was not one of a
+    strings and None. Returns None if there are other leaves, or if the walked object was not a
     container."""
     root, leaves, kinds = walk
     if root is None:
@@ -239,9 +240,9 @@ class _Sorted:
 
     def transfer(self, target: Device, place: Device, one: One, verb: str) -> Any:
         """Returns the container with its leaves moved or copied: models first, then tensors,
-        then objects that move themselves. If one of them raises an error, models that have
-        moved in place are moved back. `place` is `target` under its plain name, `gpu:1` for
-        `cuda:1`."""
+        then objects that move themselves. If a leaf raises an error, models that have moved in
+        place are moved back. `place` is `target` under its plain name, `gpu:1` for `cuda:1`;
+        `one` and `verb` are as in the function `transfer`."""
         self._require_container(verb)
         is_copy = one is leaves.copy
         away = self.check(target, place, is_copy)
@@ -259,7 +260,8 @@ class _Sorted:
             raise
 
     def _set_objects_apart(self) -> None:
-        """Moves arrays of Python objects that hold tensors from `owned` to `strangers`."""
+        """Moves each array of Python objects from `owned` to `strangers` if the array holds
+        tensors that can be moved."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
             if not backend.is_host_only or backend.container_way(value) is None:
@@ -272,7 +274,7 @@ class _Sorted:
 
     def _require_container(self, verb: str) -> None:
         """Raises `NotATensorError` if the object is not a container and cannot move itself.
-        `verb` is the word for the call in the error."""
+        `verb` names the attempted call in the error, such as "move"."""
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves
@@ -297,9 +299,10 @@ class _Sorted:
         return models
 
     def check(self, target: Device, place: Device, is_copy: bool) -> _Away:
-        """Returns the tensors that have to move to `target`; all of them if `is_copy`. Raises
-        an error for a leaf that cannot be on the device, or whose tensors would stay behind.
-        `place` is `target` under its plain name."""
+        """Returns the tensors that have to move to `target`; all of them if `is_copy`. `place`
+        is `target` under its plain name. Raises an error if a leaf cannot be on the device, if
+        tensors in an object of an unknown type would stay behind, or if the container cannot be
+        rebuilt or copied."""
         tree = self.tree
         tensors = [
             leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data
@@ -363,8 +366,8 @@ class _Sorted:
 
     def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
         """Moves or copies, by the function `one`, all leaves in `owned` that must come before
-        the tensors, and returns the results by the `id`s of the old leaves: models, then
-        symbolic tensors, and data, which goes to the host. With models first, a parameter that
+        the tensors: models, then symbolic tensors, and data, which goes to the host. Returns
+        the results, by the `id`s of the old leaves. Because models come first, a parameter that
         is also in the container outside its model stays the parameter of the new model. Adds to
         `undo` a function for each model that has moved."""
         done: dict[int, Any] = {}
@@ -436,11 +439,11 @@ def _locate(
     is_copy: bool,
     may_be_bound: bool = True,
 ) -> _Away | None:
-    """Returns a dict of the tensors that have to move, by their backends: those of `batch`, the
-    tensors in `x`, that are not on `place`; if `is_copy`, all of them. `place` is `target`
-    under its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of
-    these tensors cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor
-    lacks `target`."""
+    """Returns the tensors of `batch` that have to move, in a dict by backend: those that are
+    not on `place`, or all of them if `is_copy`. `batch` has the tensors in the container `x`,
+    which only errors need. `place` is `target` under its plain name, `gpu:1` for `cuda:1`. With
+    `may_be_bound`, returns None if one of these tensors cannot leave the host. Raises
+    `DeviceNotFoundError` if the backend of a tensor lacks `target`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
@@ -478,8 +481,8 @@ def _locate(
 
 
 def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> None:
-    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the leaf's owner lacks
-    the device."""
+    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the device is missing in
+    the leaf's backend, or for a `Stranger` in the backend of one of its tensors."""
     try:
         owner.require(target)
     except DeviceNotFoundError as error:
@@ -525,9 +528,9 @@ def _move(
 
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
     """Puts the parts of `twin`, the moved or copied model, into `done`, so they replace the
-    parts of the original (`own`) wherever these are in the container. If a part has a
-    replacement already, because another model shares the part, the new model gets that
-    replacement instead of its own part."""
+    parts of the original model (`own`) wherever those are in the container. If a part has a
+    replacement already, because another model shares the part, `twin` gets that replacement
+    instead of its own part. Does nothing if `twin` has another number of parts."""
     new = WholeModel(backend, twin).parts()
     # the new model has another form, so its parts cannot be paired with the old ones
     if len(own) != len(new):

@@ -69,11 +69,11 @@ def convert(
     | numpy | any layout; gives an array that is not writable | |
 
     Raises:
-        SharingError: with `copy=False`, if the memory cannot be shared; it is a `BufferError`.
-        DTypeError, DeviceNotFoundError: the target lacks the dtype or device, or would narrow the dtype.
-        NotATensorError, ContainerError: not a tensor; a container of an unknown type.
-        UnsupportedError: a sparse tensor, a masked array, or a symbolic tensor in a traced function.
-        BackendNotFoundError, BackendImportError: no such backend. ArgumentError: another `copy`; no target, or two.
+        SharingError: if `copy` is False and the memory cannot be shared; it is a `BufferError`.
+        DTypeError, DeviceNotFoundError: if the target lacks the dtype or device, or would narrow the dtype.
+        NotATensorError, ContainerError: if `x` is not a tensor; if it is a container of an unknown type.
+        UnsupportedError: for a sparse tensor, a masked array, or a symbolic tensor in a traced function.
+        BackendNotFoundError, BackendImportError, DeviceError, ArgumentError: if an argument is wrong or contradictory.
 
     Costs 7 to 120 us if memory is shared, whatever the size; else one copy on the device, or copies through the host.
 
@@ -117,9 +117,10 @@ def convert(
 def _target(
     backend: str | Backend | None, device: object, like: Any
 ) -> tuple[Backend, Device | None]:
-    """Returns the target backend and device of `convert` with these arguments. The device is
-    None if each tensor is to stay on its own. Raises `ArgumentError` unless there is either a
-    backend or a `like`."""
+    """Returns the backend and the device to which `convert` converts; None as the device if
+    each tensor keeps its own. Raises `ArgumentError` unless exactly one of `backend` and `like`
+    is given, or if both `like` and `device` are; `NotATensorError` if `like` is not a tensor;
+    and the errors of `registry.load`, `devices.parse` and `Backend.require`."""
     if (backend is None) == (like is None) or (like is not None and device is not None):
         raise ArgumentError(
             'convert takes a backend and optionally a device, as in convert(x, "torch", device="gpu:1"), or a tensor '
@@ -138,9 +139,9 @@ def _target(
 
 
 def _require_all(values: list[Any], target: Backend, place: Device, copy: bool | None) -> None:
-    """Raises an error, before anything is converted, if one of the tensors among these values
-    cannot be a tensor of the target on the device `place`, or if `copy` is False and its memory
-    cannot be shared there."""
+    """Checks the leaves `values` before any of them is converted. Raises `NotATensorError` for
+    a model, `UnsupportedError` for a symbol, and the errors of `_require_there` for a tensor.
+    Leaves of other types are ignored."""
     for value in values:
         array = registry.as_array(value)
         owned = registry.kind_of(type(array))
@@ -152,8 +153,9 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
 def _require_there(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> None:
-    """Raises `DTypeError` if the target cannot hold `x`, a tensor of `source`, on the device
-    `place`, and `SharingError` if `copy` is False and the tensor is on another device."""
+    """Raises `DTypeError` if the target cannot hold the dtype of `x`, a tensor of `source`, on
+    the device `place`, and `SharingError` if `copy` is False and `x` is on another device than
+    `place`."""
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
@@ -170,11 +172,12 @@ def _convert_one(
     place: Device | None,
     copy: bool | None,
 ) -> Any:
-    """Converts one leaf `x`, of the backend `source` and of this kind, to the target and the
-    device `place` (None: the tensor's own). `array` is `x` itself, or the array that was made
-    from a NumPy scalar `x`. A scalar is returned as it is if NumPy is the target, because
-    nobody can write into it, and is copied otherwise. Raises `SharingError` if `copy` is False
-    and the memory cannot be shared."""
+    """Returns the leaf `x`, of the backend `source` and of this kind, as a tensor of the target
+    on the device `place`; if that is None, on the device of `x`. `array` is `x` itself or, if
+    `x` is a NumPy scalar, an array with its value. If NumPy is the target, a scalar is returned
+    unchanged, because nobody can write into it; other targets get a copy. Raises the errors of
+    `_convert` and `_require_there`; also `SharingError` for a scalar and another target than
+    NumPy if `copy` is False."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
             f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; pass copy=None to make a copy"
@@ -191,8 +194,9 @@ def _elsewhere(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
     """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`.
-    It is converted on its own device, if the target has that too, or else on the host, and then
-    moved by the target. Raises the errors of `_require_there`."""
+    The tensor is converted on its present device if the target has that device too, otherwise
+    on the host; then the target moves the result to `place`. Raises the errors of
+    `_require_there` and `_convert`."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)
@@ -206,12 +210,12 @@ def _elsewhere(
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
     """Returns `x` as a tensor of the target, on the same device: in the same memory if `copy`
-    is not True and sharing is possible, else as a copy. With copy=False it never copies.
+    is not True and sharing is possible, else as a copy. Never makes a copy if `copy` is False.
 
     Raises:
-        SharingError: copy=False, and the memory cannot be shared.
-        NotATensorError, UnsupportedError: `x` is a model or a symbol.
-        DeviceNotFoundError, DTypeError: the target lacks the device or the dtype.
+        SharingError: if `copy` is False and the memory cannot be shared.
+        NotATensorError, UnsupportedError: if `x` is a model or a symbol.
+        DeviceNotFoundError, DTypeError: if the target lacks the device or the dtype.
     """
     _refuse_non_tensor(source, kind, x)
     device = source.device_of(x)
@@ -272,8 +276,9 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether it is clear without an attempt that the target cannot use the memory of `x`: it
-    uses no memory of other frameworks, or the address or the strides do not fit."""
+    """Whether it is clear without an attempt that the target cannot use the memory of `x`, a
+    tensor of `source`: because the target uses no memory of other frameworks, or because the
+    address or the strides do not fit. False if only an attempt can tell."""
     takes = target.takes()
     if takes is None:
         return True
@@ -319,8 +324,9 @@ def _taken_over(
     dtype: str,
 ) -> Any:
     """Returns a tensor of the target in memory that `source` has lent. `takes` describes the
-    memory in which the target can compute. Raises `BufferError` if it could not compute in this
-    memory, or regards it as memory of another device."""
+    memory in which the target can compute; `device` and `dtype` are those of the lent tensor.
+    Raises `BufferError` if the target could not compute in this memory, or regards it as memory
+    of another device."""
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
         raise BufferError(f"{hindrance}, and {target.name} cannot compute in such memory")
@@ -341,8 +347,9 @@ def _taken_over(
 
 
 def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """Returns why a framework that computes in the memory that `takes` describes cannot compute
-    in the lent memory as it is, for an error; None if it can."""
+    """Returns a text for an error that says why a framework cannot compute in the lent memory
+    as it is; None if it can. `takes` describes the memory in which the framework can compute,
+    and the lent tensor has this dtype and should be on `device`."""
     if not _is_on(lent, device):
         return f"its memory is on the DLPack device {lent.device}, not on {device}"
     # numbers at an address that is not a multiple of their size crash some kernels, although
@@ -367,8 +374,8 @@ def _is_on(lent: dlpack.Lent, device: Device) -> bool:
 
 
 def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
-    """Returns the error for copy=False if sharing the memory of `source` with the target has
-    failed with `error`."""
+    """Returns the error that `convert` raises, if `copy` is False, after an attempt to share
+    the memory of `source` with the target has failed with `error`."""
     return SharingError(
         f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; pass copy=None to make a "
         f"copy"
@@ -379,8 +386,9 @@ def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingEr
 
 
 def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """Returns a copy of `x` as a tensor of the target. The source makes the copy on the device,
-    if the target can use the memory of that copy; otherwise it goes through the host."""
+    """Returns a copy of `x`, a tensor of `source`, as a tensor of the target on `device`, where
+    `x` is. The source makes the copy on that device if the target can use the memory of the
+    copy; otherwise the values go through the host."""
     if target.takes() is not None and source.shares(device) and target.shares(device):
         if device is devices.CPU:
             return _copied_on_host(source, x, target, dtype)
@@ -399,16 +407,16 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
 
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
-    """Returns a copy of `x` on the host as a tensor of the target. NumPy allocates its memory,
-    because it requests huge pages from 4 MB on: with ordinary pages, their first use takes
-    longer than the copy."""
+    """Returns a copy of `x`, a tensor of `source` on the host, as a tensor of the target. NumPy
+    allocates the memory of the copy, because NumPy requests huge pages from 4 MB on: with
+    ordinary pages, the first use of the memory takes longer than the copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 
 
 def _host_view(source: Backend, x: Any, host: Backend, dtype: str) -> Any:
-    """Returns the values of a tensor on the host as a NumPy array, in the tensor's own memory
-    if that is the faster way. `host` is NumPy's backend."""
+    """Returns the values of `x`, a tensor of `source` on the host, as a NumPy array, in the
+    memory of `x` if that is the faster way. `host` is NumPy's backend."""
     # `x` is a NumPy array
     if source is host:
         return x

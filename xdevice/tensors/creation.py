@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _KEPT = frozenset(DTYPES) - {"float64"}
 """The dtypes that an array keeps if no dtype is named. (Float64 becomes float32.)"""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
-"""The dtypes of ml_dtypes, for some of which NumPy's `dtype.kind` is "V" and not "f"."""
+"""The float dtypes that the package ml_dtypes adds to NumPy. For some of them NumPy's
+`dtype.kind` is "V" and not "f"."""
 # the limit of the 64-bit sizes in frameworks
 _MOST_BYTES = 2**63 - 1
 # from here on, not every whole number is a float64
@@ -34,7 +35,7 @@ _EXACT_IN_FLOAT64 = 2.0**53
 def tensor(
     data: Any, *, device: object = None, dtype: object = None, **spelling: NoReturn
 ) -> Any:
-    """A new tensor of the selected backend, never an alias of `data`.
+    """Returns a new tensor of the selected backend, which never shares memory with `data`.
 
     Args:
         data: numbers, a NumPy array, a tensor of any backend (through the host), or nested lists of these, which are
@@ -48,9 +49,9 @@ def tensor(
     docs/reference/api/creation.md says what `dtype` makes of a number, and which numbers do not fit.
 
     Raises:
-        DTypeError: a dtype that the backend or the device lacks, data that is not numbers, or a value that does not
-            fit.
-        DeviceNotFoundError: as with `to_device`. UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
+        DTypeError: if the backend or the device lacks the dtype, `data` is not numbers, or a value does not fit.
+        DeviceNotFoundError, DeviceError: as with `to_device`.
+        UnsupportedError: if `data` is a masked array, or a tensor that `to_numpy` refuses.
 
     Costs one copy on the host and one to the device.
 
@@ -86,9 +87,9 @@ def ones(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
+    """Returns a tensor of ones, made on the device: `ones(2, 3)` or `ones((2, 3))`; float32 if no `dtype` is given.
 
-    Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than can be addressed.
+    Arguments and errors are those of `tensor`; also `ShapeError` if `shape` is not a shape, or takes 2**63 bytes.
 
     Example:
         >>> tuple(xdevice.ones(2, 3).shape)
@@ -105,7 +106,7 @@ def zeros(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """A tensor of zeros, `zeros(2, 3)` or `zeros((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
+    """Returns a tensor of zeros, made on the device: `zeros(2, 3)` or `zeros((2, 3))`; float32 if no `dtype` is given.
 
     Arguments and errors are those of `ones`.
 
@@ -121,11 +122,12 @@ def zeros(
 def is_dtype_supported(dtype: object, device: object = None) -> bool:
     """Whether a device of the selected backend can now hold tensors of a dtype: MPS, for example, cannot hold float64.
 
-    Experimental: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is
-    True if it can be moved. The answer does not say which operations support the dtype.
+    Experimental: it may change in a minor version. Arguments are those of `tensor`. The result is True for an 8-bit
+    float whose tensors can only be moved. It does not say which operations support the dtype.
 
     Raises:
-        DTypeError: not a dtype. DeviceError, DeviceNotFoundError: not a device; the backend does not have it.
+        DTypeError: if `dtype` is not a dtype.
+        DeviceError, DeviceNotFoundError: if `device` is not a device, or the backend does not have it.
 
     Costs 1 us. It starts the device only on JAX, which cannot answer before that.
 
@@ -143,20 +145,21 @@ def is_dtype_supported(dtype: object, device: object = None) -> bool:
 
 
 def to_numpy(x: Any) -> Any:
-    """A NumPy array with the values and dtype of a tensor or variable, on the host, detached; it never shares memory.
+    """Returns a new NumPy array with the values and dtype of a tensor or variable; it never shares memory.
 
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
-    comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle as a dense array. A container comes
-    back with arrays in place of its tensors. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`.
+    becomes `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle a dense array. A container is returned
+    with arrays in place of its tensors. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`.
     A NumPy scalar, such as the result of `x.sum()`, becomes an array without dimensions. A TensorDict, which cannot
     hold arrays, becomes a dict.
 
     Raises:
-        NotATensorError: neither a tensor nor a container. ContainerError: an unknown object that holds tensors.
-        UnsupportedError: a tensor for which NumPy has no array; the error says what to read instead. On PyTorch nested,
-            quantized and masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and
+        NotATensorError: if `x` is neither a tensor nor a container.
+        ContainerError: if an object of an unknown type holds tensors.
+        UnsupportedError: for a tensor that no array can represent; the error says what to read instead. On PyTorch
+            nested, quantized and masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and
             resources; keys of JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
-        NotBuiltError: a parameter that has no shape yet.
+        NotBuiltError: for a parameter that has no shape yet.
 
     Costs one copy, and a second copy on the host if the framework keeps the memory that it returns
     (`Backend.gives_away`).
@@ -192,12 +195,13 @@ def to_numpy(x: Any) -> Any:
 
 
 def item(x: Any) -> Any:
-    """The value of a tensor with one element, in any number of dimensions, as a Python bool, int, float or complex.
+    """Returns the value of a tensor with one element, of any number of axes, as a Python bool, int, float or complex.
 
     Waits for the tensor, like `to_numpy`.
 
     Raises:
-        NotATensorError: not a tensor. ShapeError: more or fewer than one element. DTypeError: not a number.
+        NotATensorError: if `x` is not a tensor. ShapeError: if it has more or fewer than one element.
+        DTypeError: if its element is not a number.
         UnsupportedError, NotBuiltError: as with `to_numpy`.
 
     Example:
@@ -229,9 +233,9 @@ def item(x: Any) -> Any:
 def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
-    """Returns a NumPy array, cast to the dtype that `tensor` would give it; None if it does not
-    hold numbers, or holds 8-bit floats. Raises `DTypeError` if tensors on the device `place`
-    cannot have that dtype, or if a value does not fit into it."""
+    """Returns a NumPy array, cast to the dtype that `tensor` would give it on the device
+    `place`; None if the array does not hold numbers, or holds 8-bit floats. Raises `DTypeError`
+    if tensors on `place` cannot have that dtype, or if a value does not fit into it."""
     # strings, dates and objects are not numbers, and with 8-bit floats xdevice does not compute
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
@@ -279,8 +283,8 @@ def _tensor_of(x: Any) -> Any | None:
 def _full(
     shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object
 ) -> Any:
-    """Returns a tensor filled with one value: what `ones` and `zeros` do with their
-    arguments."""
+    """Returns a tensor filled with one value, and raises the errors of `ones`, which describes
+    the other arguments."""
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else usual(backend, place)
@@ -291,15 +295,17 @@ def _full(
 def place_for(backend: Backend, device: object) -> Device:
     """Returns the device on which a creation function makes a tensor: the one that the spelling
     `device` names; if that is None, the device of the `with device:` block or of
-    `set_default_device`, else `cpu:0`. Raises `DeviceNotFoundError` if the backend lacks it."""
+    `set_default_device`, else `cpu:0`. Raises `DeviceNotFoundError` if the backend lacks the
+    device, and `DeviceError` if `device` is not a spelling of a device."""
     place = scopes.current() or CPU if device is None else devices.parse(device)
     return backend.require(place)
 
 
 def usual(backend: Backend, place: Device, name: str = "float32") -> str:
-    """Returns the dtype to use on a device in place of the default dtype `name`: under
-    XDEVICE_FLOATS=float64 a wider one (except on devices whose floats are always float32),
-    otherwise `name` itself; in place of either a narrower one if the device lacks it."""
+    """Returns the dtype that tensors on the device `place` get if the default dtype is `name`
+    and the program names no other. XDEVICE_FLOATS=float64 makes it wider, except on devices
+    whose floats are always float32. If the device lacks the dtype, returns the next narrower
+    one."""
     # the host lacks no dtype, and its floats are those that XDEVICE_FLOATS asks for
     if place is CPU:
         return floats.usual(name)
@@ -336,8 +342,8 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """Returns a shape, or axes, as a tuple. `value` is one int, or several ints in any type
-    that frameworks use for shapes."""
+    """Returns a shape, or axes, as a tuple. `value` is an int, or an iterable of ints, such as
+    a shape object of a framework or a tensor."""
     if not hasattr(value, "__iter__"):
         return (value,)
     try:
@@ -348,10 +354,10 @@ def listed(value: Any) -> tuple[Any, ...]:
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Returns `data` with arrays in place of the tensors in nested lists, down to this many
-    levels: no array of NumPy has more than 64 axes. NumPy itself would read some tensors number
-    by number, or not at all: MXNet tensors, and tensors that are on a GPU, require a gradient,
-    or are bfloat16."""
+    """Returns `data` with NumPy arrays in place of the tensors in nested lists and tuples, down
+    to this many levels: no NumPy array has more than 64 axes. NumPy itself would read MXNet
+    tensors number by number, and cannot read tensors that are on a GPU, require a gradient, or
+    are bfloat16. Raises `UnsupportedError` for a symbol."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     # finds that a long list has only numbers, without a loop in Python
@@ -367,8 +373,8 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
 
 
 def _taken_as_it_is(data: Any) -> str | None:
-    """Returns the name of the dtype of `data`, if it is a NumPy array that can become a tensor
-    without a change; None otherwise."""
+    """Returns the name of the dtype of `data` if `data` is a NumPy array that can become a
+    tensor without a cast; None otherwise."""
     import numpy
 
     # a subclass may be a masked array, and the bytes of another byte order must be swapped
@@ -379,8 +385,9 @@ def _taken_as_it_is(data: Any) -> str | None:
 
 
 def _is_read(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type of tensors that NumPy cannot read; None for any
-    other type, also for NumPy's own arrays. Raises `UnsupportedError` for a type of symbols."""
+    """Returns the backend and kind of a type of tensors whose values its backend has to read,
+    because NumPy cannot; None for any other type, including NumPy's own arrays. Raises
+    `UnsupportedError` for a type of symbols."""
     owned = registry.kind_of(cls)
     if owned is None:
         return None
@@ -389,15 +396,17 @@ def _is_read(cls: type) -> Owned | None:
 
 
 def _refuse_symbol(owned: Owned, cls: type) -> None:
-    """Raises `UnsupportedError` for a type of symbols, which have no values."""
+    """Raises `UnsupportedError` if `cls`, whose backend and kind are `owned`, is a type of
+    symbols: symbols have no values."""
     if owned.kind == "symbol":
         raise traced(owned.backend, f"this {cls.__qualname__}")
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
-    """Returns `data` (numbers, a tensor, or nested lists) as a NumPy array of numbers, in the
-    byte order of the host; as an array of Python ints and floats if no dtype of NumPy can hold
-    the ints. Raises `DTypeError` if it is not numbers."""
+    """Returns `data` (numbers, a tensor, or nested lists of these) as a NumPy array of numbers,
+    in the byte order of the host. If no NumPy dtype can hold the ints, the elements are Python
+    ints and floats. Raises `DTypeError` if `data` is not numbers, or would lose a mask, and
+    `UnsupportedError` for a symbol."""
     import numpy
 
     owned = registry.kind_of(type(data))
@@ -437,16 +446,18 @@ def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any, Any]) -> str:
-    """Returns the dtype of a tensor of this data on a device if no dtype is named. `array` is
-    `data` as `_host_array` returns it."""
+    """Returns the dtype that a tensor of this data gets on the device `place` if the program
+    names none. `array` is what `_host_array(data)` returns. Raises `DTypeError` as
+    `_default_dtype` does."""
     name = _default_dtype(data, array)
     # the dtype of an array is not narrowed for a device that lacks it, which refuses it instead
     return floats.usual(name) if hasattr(data, "dtype") else usual(backend, place, name)
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
-    """Returns the dtype of a tensor of this data if none is named and every dtype is available.
-    Raises `DTypeError` for Python ints that do not fit int64."""
+    """Returns the dtype that a tensor of `data` gets if the program names none and every dtype
+    is available. `array` is what `_host_array(data)` returns. Raises `DTypeError` for Python
+    ints that do not fit in int64."""
     name = name_of(array.dtype)
     # NumPy makes floats of ints if neither int64 nor uint64 can hold all of them
     is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
@@ -471,7 +482,8 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
 
 
 def _flat(data: Any) -> Iterator[Any]:
-    """Yields the innermost items of nested lists; `data` itself if it is not a list."""
+    """Yields the innermost items of nested lists and tuples; `data` itself if it is neither a
+    list nor a tuple."""
     if isinstance(data, list | tuple):
         for x in data:
             yield from _flat(x)
@@ -480,13 +492,14 @@ def _flat(data: Any) -> Iterator[Any]:
 
 
 def _holds_arrays(data: Any) -> bool:
-    """Whether nested lists contain arrays or tensors."""
+    """Whether nested lists and tuples contain arrays or tensors, or `data` itself is one."""
     return any(hasattr(x, "dtype") for x in _flat(data))
 
 
 def _depth(data: Any) -> int:
-    """Returns how many levels of lists `data` has, along its first items. If NumPy's array of
-    it has more dimensions, the lists contain arrays."""
+    """Returns how many levels of lists and tuples `data` has along its first items; 0 for any
+    other object. If the NumPy array that is made of `data` has more dimensions, the lists
+    contain arrays."""
     return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
@@ -506,9 +519,9 @@ def _require(backend: Backend, dtype: str, place: Device) -> None:
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Returns `array`, which NumPy has made of `data`, for a cast to the dtype `name`. If that
-    is a dtype of ints, and NumPy may have rounded large ints to float64, because there is a
-    float among them, returns an array of the Python objects in `data` instead."""
+    """Returns `array`, which NumPy has made of `data`, for a cast to the dtype `name`. Returns
+    an array of the Python objects in `data` instead if `name` is an integer dtype and NumPy may
+    have rounded large ints: NumPy makes float64 of ints if there is a float among them."""
     if not (
         isinstance(data, list | tuple)
         and array.dtype.name == "float64"
@@ -522,8 +535,8 @@ def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any,
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """Returns an array in the dtype of this name. Raises `DTypeError` if a value would become
-    infinite, lose its imaginary part, or exceed the range of an integer dtype, and for NaN in
-    an integer dtype."""
+    infinite, lose its imaginary part, or exceed the range of an integer dtype, and if NaN would
+    be cast to an integer dtype."""
     import numpy
 
     if name_of(array.dtype) == name:
@@ -564,8 +577,8 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns the numbers as ints of the dtype `target`, without their fractions. Raises
-    `DTypeError` if one is NaN or out of range."""
+    """Returns the numbers as ints of the dtype `target`; fractions are cut off, toward 0.
+    Raises `DTypeError` if a number is NaN or out of range."""
     import numpy
 
     if array.dtype.kind == "f":

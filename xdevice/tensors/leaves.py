@@ -1,5 +1,5 @@
-"""The verbs for one tensor or one model, which is moved, copied or located. The module
-`contents` does this for containers."""
+"""Moves, copies and locates one tensor or one model. The module `contents` does this for
+containers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:
-    """Returns a copy of a tensor on a device, with respect to which gradients can be taken."""
+    """Returns a copy of a tensor on a device. Gradients can be taken with respect to the
+    copy."""
     return _separate(x, backend.leaf(x, target))
 
 
@@ -92,16 +93,16 @@ def _may_carry(cls: type) -> bool:
 
 def _separate(x: Any, new: Any) -> Any:
     """Returns `new`, a copy of the tensor `x`. If the class of `x` is not the framework's own,
-    `new` gets its own copies of the attributes of `x`."""
+    first replaces the attributes that `new` shares with `x` by copies."""
     if _may_carry(type(x)):
         strangers.separate(x, new)
     return new
 
 
 def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
-    """Returns `new`, which was made by moving or copying `x` (`verb`). Raises
-    `UnsupportedError` if it is the same object: a method of a user's class may return the
-    object itself."""
+    """Returns `new`, which was made by moving or copying `x`. Raises `UnsupportedError` if
+    `new` is `x`, because a method of a user's class may return the object itself. `verb`, such
+    as "moving", begins the error."""
     if new is x:
         raise backend.unsupported(
             f"{verb} an object of type {type(x).__qualname__}, because its class returns the same object",

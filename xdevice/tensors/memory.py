@@ -27,8 +27,8 @@ def devices() -> list[Device]:
 
 
 def memory(device: object = None) -> Memory:
-    """The name of a device of the selected backend, and the bytes of its memory: total, free, allocated, peak and
-    pinned.
+    """Returns the name of a device of the selected backend, and the bytes of its memory: total, free, allocated, peak
+    and pinned.
 
     `total` and `free` are of the whole device, for all processes. `allocated` is the memory of this process's live
     tensors, as the framework reports it; `peak` is its maximum. A number that the framework does not report is None.
@@ -53,7 +53,7 @@ def memory(device: object = None) -> Memory:
         device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device.
+        DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
     Costs about 10 us; on JAX's CPU about 2 us for each live array.
 
@@ -85,7 +85,8 @@ def empty_cache(device: object = None) -> None:
         device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
 
     Raises:
-        UnsupportedError: as in the table. DeviceNotFoundError, DeviceError: no such device.
+        UnsupportedError: as in the table.
+        DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
     Example:
         >>> xdevice.accelerator.empty_cache("cpu")
@@ -121,9 +122,9 @@ def reset_peak_memory_stats(device: object = None) -> None:
         device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
 
     Raises:
-        UnsupportedError: the device's peak is not known or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's CPU,
-            and on Paddle before 3.0.
-        DeviceNotFoundError, DeviceError: no such device.
+        UnsupportedError: if the device's peak is not known or cannot be reset: on NumPy, MXNet and JAX, on PyTorch's
+            CPU, and on Paddle before 3.0.
+        DeviceNotFoundError, DeviceError: if the backend lacks the device; if `device` is not a device.
 
     Example:
         >>> try:
@@ -138,5 +139,6 @@ def reset_peak_memory_stats(device: object = None) -> None:
 
 def _required(backend: Backend, device: object) -> Device:
     """Returns the device that a spelling names; for None, the default device. Raises
-    `DeviceNotFoundError` if the backend lacks it."""
+    `DeviceNotFoundError` if the backend lacks the device, and `DeviceError` if `device` is not
+    a spelling."""
     return backend.require(scopes.current_device() if device is None else parse(device))

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def refuse_non_container(x: object, verb: str) -> None:
     """Raises `NotATensorError` if `x`, which is neither a tensor nor a model, is not a
-    container and holds no tensors. `verb` is the word for the call in the error."""
+    container and holds no tensors. `verb` names the attempted call in the error, such as
+    "compare"."""
     from xdevice.containers import trees
 
     if not trees.is_container(x) and trees.stranger(x) is None:
@@ -34,7 +35,7 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
     """Returns the error for a symbol, which takes a tensor's place while a function is traced.
-    Only `to_device` and `copy_to` accept one. `name` is what the error calls it."""
+    Only `to_device` and `copy_to` accept symbols. `name` is what the error calls the symbol."""
     return UnsupportedError(
         f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
         "outside the traced function. Inside it, only to_device and copy_to accept symbols"
@@ -128,9 +129,9 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
 
 
 def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
-    """Returns the tensors and models in the leaf with the index `i`, each with its path within
-    the leaf, its backend and kind: the leaf itself, or those that an object of an unknown type
-    holds."""
+    """Returns the tensors, symbols and models in the leaf with the index `i`: the leaf itself,
+    or those that an object of an unknown type holds; none for any other leaf. Each comes with
+    its path within the leaf, its backend and its kind."""
     leaf = tree.leaves[i]
     owned = registry.kind_of(type(leaf))
     if owned is not None:
@@ -140,8 +141,8 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and value of each variable of a model, and then each of its parts, under
-    the name ""."""
+    """Yields the name and value of each variable of a model, and then each part of the model,
+    with "" as its name. Variables that cannot be listed are left out."""
     # a model whose variables cannot be listed may still be moved
     with suppress(NotBuiltError, UnsupportedError):
         yield from backend.variables(model)
@@ -150,8 +151,8 @@ def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _dtype_in(x: Any) -> str | None:
-    """Returns the name of the dtype of a part of a model; None if it has none that xdevice
-    knows."""
+    """Returns the name of the dtype of a part of a model; None if the part has no dtype, or one
+    that xdevice does not know."""
     try:
         return dtype_name(x.dtype)
     # submodels have no dtype; random keys, strings and quantized numbers have others
@@ -160,8 +161,9 @@ def _dtype_in(x: Any) -> str | None:
 
 
 def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
-    """Returns the error for a dtype that a device cannot hold. `what` is the subject, such as
-    "the tensor"; `write` says how to get a narrower dtype, for which it has a `{}`."""
+    """Returns the error for a dtype that a device cannot hold. `what` is the subject of the
+    error, such as "the tensor". `write` is advice on how to get a narrower dtype, whose name
+    replaces the `{}` in it."""
     # so that the reader learns which kind of GPU it is
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
@@ -175,8 +177,8 @@ def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) ->
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """Returns why values cannot be written into a variable (it is on the device meta), for an
-    error; None if they can."""
+    """Returns the reason, for an error, why values cannot be written into a variable: it is on
+    the meta device. Returns None if they can be written."""
     if backend.device_of(variable).kind != "meta":
         return None
     return 'is on the meta device and has no memory; allocate it first with model.to_empty(device="cpu")'

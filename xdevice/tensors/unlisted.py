@@ -8,8 +8,8 @@ holds for all frameworks: everything that a model holds moves with it, is copied
 counts when the model's device is determined.
 
 Objects of unknown types, such as a trainer to which a model refers, are not searched. If an
-attribute of a model is another model that contains the first one, such as its parent, that one
-does not count as held.
+attribute of a model is another model that contains the first one, such as its parent, the first
+model does not hold that other model.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _ITERATED = (dict, list, tuple, set, frozenset, deque)
-"""The containers, besides objects that are walked by their attributes, that are searched.
-Reading others may have effects: a mapping may read from a file."""
+"""The types of containers that are searched, besides objects that are walked by their
+attributes. Reading other containers may have side effects: a mapping may read from a file."""
 
 
 class _Attribute(NamedTuple):
     """An attribute of a model or of one of its submodels."""
 
     name: str
-    """The path to it from the model: "encoder.rest"."""
+    """The path from the model to the attribute: "encoder.rest"."""
     owner: dict[str, Any]
-    """The `__dict__` that has it, under `key`."""
+    """The `__dict__` in which the attribute is stored under `key`."""
     key: str
     value: Any
 
 
 class _Holding(NamedTuple):
-    """The attributes of one model, and of its submodels, that hold tensors or models; and the
-    list of their values, as a container that was walked."""
+    """The attributes of one model, and of its submodels, that hold tensors or models. `tree` is
+    the list of their values, walked as a container."""
 
     attributes: list[_Attribute]
     tree: Tree
 
     def named(self) -> Iterator[tuple[str, Any]]:
-        """Yields the name and value of each leaf."""
+        """Yields the name (the path from the model) and the value of each leaf in the
+        attributes."""
         for keys, value in zip(self.tree.paths(), self.tree.leaves, strict=True):
             # the first key is the index of the attribute in the list
             yield self.attributes[keys[0]].name + trees.written(keys[1:]), value
@@ -87,18 +88,20 @@ class WholeModel:
 
     @cached_property
     def _listed(self) -> list[Any]:
-        """The parts of all models that their frameworks list. Computed only if there is
-        something else, which is rare: for a model of 200 layers it takes as long as finding its
-        devices."""
+        """The parts of all models that their frameworks list. Computed only if a model holds
+        something that is not listed, which is rare: for a model of 200 layers, listing the
+        parts takes as long as finding the devices."""
         return list(self._backend.model_parts(self._model))
 
     @cached_property
     def _known(self) -> set[int]:
-        """The `id`s of all models, and of their listed parts."""
+        """The `id`s of the model, of the models found in its attributes, and of the listed
+        parts of all of these."""
         return {id(self._model), *map(id, self._listed)}
 
     def _add(self, name: str, backend: Backend, model: Any) -> None:
-        """Adds a model that was found in an attribute, with its listed parts."""
+        """Adds a model that was found in an attribute, and its listed parts. `name` is the path
+        to it."""
         self.models.append((name, backend, model))
         parts = list(backend.model_parts(model))
         self._listed.extend(parts)
@@ -135,8 +138,8 @@ class WholeModel:
                 self._add(inner, owned.backend, value)
 
     def _is_owner(self, backend: Backend, model: Any) -> bool:
-        """Whether `model`, which was found in an attribute, contains the model of this object,
-        as a parent does to which a layer refers."""
+        """Whether `model`, which was found in an attribute, contains the model of this object.
+        A layer may refer to its parent, for example."""
         return any(part is self._model for part in backend.model_parts(model))
 
     def tensors(self) -> list[tuple[str, Any, Backend]]:
@@ -162,9 +165,10 @@ class WholeModel:
         yield from self.unlisted_places()
 
     def unlisted_places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of each tensor in the model that its framework does not
-        list, of the parameters that it updates if it is an optimizer, and of the variables of
-        models that its framework does not list."""
+        """Yields the name and device of each tensor that the model's framework does not list:
+        of tensors in attributes, of the parameters that the model updates if it is an
+        optimizer, of tensors in objects that move themselves, and of the variables of models in
+        attributes."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
         for number, parameter in enumerate(self._backend.parameters_of(self._model)):
@@ -185,7 +189,8 @@ class WholeModel:
                 )
 
     def is_all_on(self, target: Device) -> bool:
-        """Whether everything that the model holds is on a device."""
+        """Whether everything that the model holds is on the device `target`. False if a tensor
+        is on several devices."""
         if not self._backend.is_all_on(self._model, target):
             return False
         try:
@@ -215,9 +220,9 @@ class WholeModel:
         return twin
 
     def _check(self, target: Device) -> None:
-        """Raises an error if a framework lacks the device, if a container with tensors to be
-        moved cannot be rebuilt, or if the model is an optimizer whose parameters are on another
-        device."""
+        """Raises `DeviceNotFoundError` if a framework lacks the device, `ContainerError` if a
+        container with tensors to be moved cannot be rebuilt, and `UnsupportedError` if the
+        model is an optimizer and one of its parameters is on another device."""
         backend, model = self._backend, self._model
         parameters = backend.parameters_of(model)
         left = next((x for x in parameters if backend.device_of(x) is not target), None)
@@ -240,8 +245,9 @@ class WholeModel:
             holding.tree.check_rebuilding(away)
 
     def _follow(self, moved: Any, target: Device, is_copy: bool) -> None:
-        """Moves everything that the framework does not list. `moved` is the model that the
-        framework has moved in place, or the new model that it has made, by a move or a copy."""
+        """Moves everything that the framework does not list to `target`, after the framework
+        itself has moved or copied the model. `moved` is the result: the model itself, if it was
+        moved in place, or a new model."""
         if not self._holdings:
             return
         backend = self._backend
@@ -328,7 +334,7 @@ def refuse(
 ) -> None:
     """Raises `UnsupportedError` for a model that holds layers or parameters which the framework
     does not list, because `verb`, such as "saving", would miss them. With `only_trained`, a
-    layer counts only if it has gradients."""
+    layer counts only if it has trainable variables."""
     whole = WholeModel(backend, model)
     instead = "" if only_trained else "; or use the model's own state dict, which leaves it out"
     layers = [
@@ -358,9 +364,9 @@ def _is_flat(value: Any) -> bool:
 
 
 def _readable(part: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of `part`, a model or a submodel. Raises `ContainerError` if one
-    of its slots holds tensors, because frameworks read only the `__dict__`: a copy by PyTorch
-    or Paddle would lack these tensors."""
+    """Returns the `__dict__` of `part`, a model or a submodel. Raises `ContainerError` if a
+    slot of `part` holds tensors: frameworks read only the `__dict__`, so a copy by PyTorch or
+    Paddle would lack these tensors."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
         if _holds(_Attribute(key, {}, key, value)):
@@ -374,9 +380,9 @@ def _readable(part: Any) -> dict[str, Any]:
 
 
 def _holds(attribute: _Attribute) -> bool:
-    """Whether an attribute is a tensor or model, or a container with one in it. Raises
-    `ContainerError` if tensors are in a container that cannot be walked, such as a list that
-    contains itself."""
+    """Whether an attribute is a tensor, a model, an object that moves itself, or a container
+    with one of these. Raises `ContainerError` if tensors are in a container that cannot be
+    walked, such as a list that contains itself."""
     value = attribute.value
     if registry.kind_of(type(value)) is not None:
         return True
@@ -404,8 +410,8 @@ def _holds(attribute: _Attribute) -> bool:
 
 
 def _moves(owned: Owned, value: Any) -> bool:
-    """Whether a value, whose type belongs to a backend as `owned` says, is a tensor that can
-    leave the host."""
+    """Whether a value is a tensor that can leave the host. `owned` is the backend and kind of
+    its type."""
     return (
         owned.kind == "tensor"
         and not owned.backend.is_host_only
@@ -428,9 +434,9 @@ def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
 
 
 def _put_back(old: Any, new: Any) -> Any:
-    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, puts the
-    contents of `new` into `old`, to which other objects may refer, and returns that, at all
-    levels."""
+    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, instead puts the
+    contents of `new` into `old`, to which other objects may refer, and returns `old`; so at
+    every level of nesting."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):

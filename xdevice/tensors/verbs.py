@@ -61,10 +61,10 @@ def device(spec: object = _DEFAULT) -> Device:
             PyTorch's current device.
 
     Raises:
-        DeviceError: a string that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an
-            object that does not name one: a bare int, a bool, None.
+        DeviceError: if `spec` is a string that does not name a device ("", "gpu:-1", "gpu:1:2",
+            "gqu"), or another object that does not: a bare int, a bool, None.
 
-    Whether the device exists is checked when it is used. Costs 0.1 us for a string that was
+    The device need not exist: that is checked when it is used. Costs 0.1 us for a string that was
     used before.
 
     Example:
@@ -77,11 +77,11 @@ def device(spec: object = _DEFAULT) -> Device:
 def cpu(index: int = 0) -> Device:
     """The host: `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`, `jax.devices("cpu")[0]`.
 
-    Only TensorFlow (logical CPUs), JAX (`--xla_force_host_platform_device_count`) and MXNet (`mx.cpu(1)`) have more
-    than one.
+    Only TensorFlow (logical CPUs), JAX (`--xla_force_host_platform_device_count`) and MXNet (`mx.cpu(1)`) have CPUs
+    with an `index` above 0. The device need not exist.
 
     Raises:
-        DeviceError: a negative index, or not an int.
+        DeviceError: if `index` is negative or not an int.
 
     Example:
         >>> xdevice.cpu()
@@ -91,12 +91,12 @@ def cpu(index: int = 0) -> Device:
 
 
 def gpu(index: int = 0) -> Device:
-    """The accelerator with this index, whether it exists or not; `try_gpu` falls back.
+    """The accelerator with this index, whether it exists or not; `try_gpu` returns the CPU if it does not.
 
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
 
     Raises:
-        DeviceError: a negative index, or not an int.
+        DeviceError: if `index` is negative or not an int.
 
     Example:
         >>> xdevice.gpu(1)
@@ -106,10 +106,11 @@ def gpu(index: int = 0) -> Device:
 
 
 def num_gpus() -> int:
-    """How many GPUs the selected backend sees, or TPUs if it has no GPU. Starts no CUDA context. NumPy has 0.
+    """Returns how many GPUs the selected backend sees, or TPUs if it has no GPU; 0 on NumPy. Starts no CUDA context.
 
     Raises:
-        SettingError: XDEVICE_VIRTUAL_GPUS was set after the backend was loaded, also in `try_gpu` and `try_all_gpus`.
+        SettingError: if XDEVICE_VIRTUAL_GPUS was set after the backend was loaded. `try_gpu` and `try_all_gpus` raise
+            it too.
 
     Example:
         >>> xdevice.num_gpus() >= 0
@@ -123,8 +124,8 @@ def try_gpu(i: int = 0) -> Device:
     """`gpu:i` if the selected backend has it, else `cpu:0`; `tpu:i` if it has TPUs and no GPU. Costs under 1 us.
 
     Raises:
-        DeviceError: `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` gives a device that does not
-            exist.)
+        DeviceError: if `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` returns a device that does
+            not exist.)
 
     Example:
         >>> xdevice.try_gpu() in (xdevice.gpu(), xdevice.cpu())
@@ -201,10 +202,10 @@ def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoRe
             Do not write into the source before `xdevice.sync()`.
 
     Raises:
-        DeviceNotFoundError: a tensor's backend lacks the device. DeviceError: not a device. Nothing has moved then.
-        DTypeError: a tensor of a dtype that the device lacks, such as float64 on Apple's GPUs. Nothing has moved then.
-        NotATensorError, NotBuiltError: `x` holds nothing that could move; a model has no variables yet.
-        ContainerError: a container that cannot be rebuilt, or an object whose tensors would stay behind.
+        DeviceNotFoundError, DeviceError: if a tensor's backend lacks the device; if `device` is not a device.
+        DTypeError: if the device lacks the dtype of a tensor, such as float64 on Apple's GPUs. Nothing has moved then.
+        NotATensorError, NotBuiltError: if `x` holds nothing that could move; if a model has no variables yet.
+        ContainerError: if a container cannot be rebuilt, or tensors in an unknown object would stay behind.
 
     Costs less than the framework's own call if `x` is there already, else one copy of each tensor.
 
@@ -266,9 +267,9 @@ def copy_to(x: T, device: object) -> T:
 
 
 def device_of(x: object) -> Device:
-    """The device of a tensor, of a model, or of all the tensors in a container. Costs under 1 us for a tensor.
+    """Returns the device of a tensor, of a model, or of all tensors in a container. Costs under 1 us for a tensor.
 
-    On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
+    On TensorFlow this is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
 
     In a container, NumPy arrays do not count if there are tensors of another backend; tensors in objects of unknown
     types count. A model's tensors in plain attributes, lists and dicts count too, and so do an optimizer's parameters.
@@ -276,10 +277,10 @@ def device_of(x: object) -> Device:
     a model refers: docs/reference/devices.md has the list.
 
     Raises:
-        DeviceMismatchError: a model or container is spread over two devices; the error names one tensor on each.
-        NotBuiltError: a model has no variables yet. NotATensorError: `x` holds nothing that has a device.
-        UnsupportedError: a symbolic tensor (inside `jax.jit` or `tf.function`), a tensor spread over devices, or one on
-            a device that xdevice does not know (PyTorch's "lazy", another vendor's).
+        DeviceMismatchError: if a model or container is spread over devices; the error names a tensor on each of two.
+        NotBuiltError, NotATensorError: if a model has no variables yet; if `x` holds nothing that has a device.
+        UnsupportedError: for a symbolic tensor (inside `jax.jit` or `tf.function`), a tensor spread over devices, or a
+            tensor on a device that xdevice does not know (PyTorch's "lazy", another vendor's).
 
     Example:
         >>> xdevice.device_of(xdevice.ones(2, device="cpu"))
@@ -320,10 +321,10 @@ def same_device(*xs: object) -> bool:
     """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
     `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same
-    device. It finds the same tensors as `device_of`. Costs 0.1 us a tensor.
+    device. The same tensors count as in `device_of`. Costs 0.1 us a tensor.
 
     Raises:
-        NotATensorError: an argument that is not a tensor, a model or a container.
+        NotATensorError: if an argument is not a tensor, a model or a container.
 
     Example:
         >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
@@ -359,7 +360,7 @@ def same_device(*xs: object) -> bool:
 
 def _same_device(xs: tuple[object, ...]) -> bool:
     """Does what `same_device` does if some of the arguments `xs` are not tensors of known
-    types."""
+    types. Raises `NotATensorError` for an argument that cannot have a device."""
     places = _where(xs)
     # the second way leaves out string tensors, which `_where` counts
     if places is None or len(places) > 1:
@@ -370,15 +371,15 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 def check_same_device(*xs: object, **named: object) -> Device | None:
     """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
 
-    It finds the same tensors as `device_of`.
+    The same tensors count as in `device_of`.
 
     Args:
-        xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...
-        named: the same, named in the error by their keywords: `batch['x'][1] is on gpu:1, expected gpu:0`.
+        xs: tensors, models, containers. The error calls them `argument 0`, `argument 1`, ...
+        named: further ones, which the error calls by their keywords: `batch['x'][1]` for the argument `batch`.
 
     Raises:
-        DeviceMismatchError: names the first tensor that is not on the device of the first one.
-        NotATensorError: an argument that is not a tensor, a model or a container.
+        DeviceMismatchError: if two devices differ; names the first tensor that is not on the first tensor's device.
+        NotATensorError: if an argument is not a tensor, a model or a container.
 
     Example:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
@@ -391,8 +392,9 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
 
 def _where(xs: tuple[object, ...]) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in the arguments of a verb, if these are
-    tensors, or containers of tensors, numbers and strings; None otherwise."""
+    """Returns the set of the devices of all tensors in the arguments `xs` of a verb. Returns
+    None if an argument is neither a tensor of a known type nor a container, or if a container
+    needs the slower search by `_argument_places`."""
     for x in xs:
         if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
@@ -402,9 +404,8 @@ def _where(xs: tuple[object, ...]) -> set[Device] | None:
 
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
-    """Yields a `Location` for each tensor in the arguments `xs` and `named` of a verb, with the
-    name that an error calls it. Raises `NotATensorError` for an argument that cannot have a
-    device."""
+    """Yields a `Location` for each tensor in the arguments `xs` and `named` of a verb, with its
+    name in errors. Raises `NotATensorError` for an argument that cannot have a device."""
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))
@@ -416,8 +417,8 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
 
 
 def _common(places: Iterable[Location]) -> Device | None:
-    """Returns the device that the tensors at these places share (a `Location` for each); None
-    if there are none. Raises `DeviceMismatchError` if two differ."""
+    """Returns the device on which all of `places` are (each is the `Location` of a tensor);
+    None if there are none. Raises `DeviceMismatchError` if two devices differ."""
     first: Location | None = None
     for location in places:
         if first is None:
@@ -428,8 +429,8 @@ def _common(places: Iterable[Location]) -> Device | None:
 
 
 def _mismatch(location: Location, first: Location) -> DeviceMismatchError:
-    """Returns the error for a tensor at `location` that is not on the device of the first
-    one."""
+    """Returns the error for a tensor at `location`, which is not on the same device as the
+    tensor at `first`."""
     hint = location[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(
         f"{location[0]()} is on {location[1]}, but {first[0]()} is on {first[1]}; {hint}"
