@@ -130,8 +130,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return len(natives[kind])
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes if
-        JAX does not report them."""
+        """Returns the name of a device and its memory in bytes. The memory is None if JAX does
+        not report it."""
         if self.virtual and device.kind == "gpu":
             return VIRTUAL_GPU
         native = self.to_native(device)
@@ -187,7 +187,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns `x` on another device, through page-locked memory if that is faster."""
+        """Returns a copy of `x` on another device, made through page-locked memory if that is
+        faster."""
         require_values(x)
         native = self.to_native(device)
         # `_read` makes arrays on cpu:0, and `moved` on GPUs; None means that JAX has to copy
@@ -195,7 +196,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns `x` on another device, and may return before the values have arrived."""
+        """Returns a copy of `x` on another device, possibly before the values have arrived
+        there."""
         require_values(x)
         # `device_put` does not wait, while a copy through page-locked memory does
         return jax.device_put(x, self.to_native(device), may_alias=False)
@@ -215,8 +217,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device, or for None on all devices of all platforms. Raises
-        the error of work that has failed."""
+        """Waits for all work on a device, or, if `device` is None, on all devices of all
+        platforms. Raises the error of work that has failed."""
         # before JAX is started there is no work
         if not unstarted.is_started():
             return

@@ -92,7 +92,8 @@ class JaxConversion(Conversion):
         return x.__dlpack__()
 
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
-        """Returns an array in the memory of another framework that `lent` describes."""
+        """Returns an array in the memory of another framework's tensor, which `lent` describes.
+        `dtype` is ignored, because DLPack names it."""
         return jax.dlpack.from_dlpack(lent)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:

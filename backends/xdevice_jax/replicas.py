@@ -35,7 +35,8 @@ class JaxReplicas(Replicas):
     """Arrays on several devices of this process."""
 
     def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
-        """Returns parts of `x` with these sizes along its first axis."""
+        """Returns consecutive parts of `x` along its first axis, whose lengths there are
+        `sizes`."""
         require_values(x)
         return super().split(x, sizes)
 
@@ -48,14 +49,15 @@ class JaxReplicas(Replicas):
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` on a device with respect to which gradients can be taken."""
+        """Returns a copy of `x` on a device. JAX can take gradients with respect to any
+        array."""
         # JAX takes gradients with respect to any array, and marks none
         copied: jax.Array = self.copy(x, device)
         return copied
 
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
         """Returns the sum of arrays on one device, added in their order, or their mean if
-        `mean` is True."""
+        `mean` is True, in the dtype of the first array."""
         rest = iter(tensors)
         first = next(rest)
         # 16-bit floats would be rounded after each addition

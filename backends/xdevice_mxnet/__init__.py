@@ -168,8 +168,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        """Returns the `Context` of a device that does not exist here: MXNet makes one without
-        checking. Raises `UnsupportedError` with virtual GPUs."""
+        """Returns the `Context` of a device that this machine lacks. MXNet does not check
+        whether the device exists. Raises `UnsupportedError` if the GPUs are virtual."""
         # a virtual GPU beyond those that exist would be a CPU that is no device of xdevice's
         return super().describe_missing(device) if self.virtual else self.to_native(device)
 
@@ -210,22 +210,24 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return place
 
     def move(self, x: Any, device: Device) -> Any:
-        """Returns `x` on another device, through page-locked memory if that is faster.
-        Gradients flow."""
+        """Returns a copy of `x` on another device, made through page-locked memory if that is
+        faster. Gradients flow through the copy."""
         return self._copied(x, device, staging.moved)
 
     def start_move(self, x: Any, device: Device) -> Any:
-        """Returns `x` on another device, and may return before the values have arrived."""
+        """Returns a copy of `x` on another device, possibly before the values have arrived
+        there."""
         # without the ring, which waits: MXNet's own copy returns at once
         return self._copied(x, device, lambda *_: None)
 
     def copy(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
-        flow."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Gradients flow through the copy."""
         return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on all devices. Raises the error of failed work."""
+        """Waits for all work on all devices, whatever `device` is, because MXNet cannot wait
+        for one device. Raises the error of failed work."""
         # MXNet cannot wait for one device
         mx.nd.waitall()
 

@@ -406,9 +406,9 @@ class MxnetModels(Models):
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
-        """Yields the name, the array and the gradient of each parameter of a block that is
-        trained. Before the first backward pass the gradients are zeros. Raises
-        `UnsupportedError` for a model that is no block."""
+        """Yields the name, the array and the gradient of each trained parameter of a block.
+        Before the first backward pass the gradients are zeros. Raises `UnsupportedError` for a
+        model that is no block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
                 f"mxnet keeps no gradients in an object of type {type(model).__qualname__}; pass the block"

@@ -29,7 +29,8 @@ class MxnetReplicas(Replicas):
     """The capability of using several devices in one process, for MXNet."""
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        """Returns parts of `x` with these sizes along its first axis."""
+        """Returns consecutive parts of `x` along its first axis, whose lengths there are
+        `sizes`."""
         # with NumPy's shapes, because a part may have no elements
         with mx.util.np_shape(True):
             return super().split(x, sizes)
@@ -74,7 +75,7 @@ class MxnetReplicas(Replicas):
         return address.value or 0, tuple(strides)
 
     def write(self, x: Any, value: Any) -> None:
-        """Writes the values of an array into the memory of `x`, an array or a Parameter."""
+        """Writes the values of `value` into the memory of `x`, an array or a Parameter."""
         array = models.array_of(x)
         with mx.util.np_shape(True), mx.autograd.pause():
             # copyto does not take a legacy array and one of mx.np together

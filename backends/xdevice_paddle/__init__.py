@@ -130,8 +130,8 @@ class PaddleBackend(
         return self._gpus if kind == "gpu" else int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes for
-        the CPU and for devices other than CUDA's and ROCm's."""
+        """Returns the name of a device and its memory in bytes. The memory is None for the CPU,
+        for virtual GPUs, and for devices of plugins and XPUs."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -147,7 +147,8 @@ class PaddleBackend(
         return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used a GPU of CUDA; True for other devices."""
+        """Whether this process has a context on a CUDA GPU. True for other devices, and if the
+        driver cannot be asked."""
         return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
@@ -193,14 +194,14 @@ class PaddleBackend(
         return {_CPU}
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x` on another device. Gradients flow."""
+        """Returns a copy of `x` on another device. Gradients flow through the copy."""
         # to another device, a copy is all that a move can be
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
-        flow. Raises `UnsupportedError` for a sparse or distributed tensor, and for a symbol
-        that is to leave the device of its program."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Gradients flow through the copy. Raises `UnsupportedError` for a sparse or distributed
+        tensor, and for a symbol that is to leave the device of its program."""
         # not `isinstance`, which Paddle's class of symbols answers with True for any tensor
         if issubclass(type(x), tracing.SYMBOLS):
             return tracing.copied(x, device, self)
@@ -211,7 +212,8 @@ class PaddleBackend(
         return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device; for None on all GPUs that this process has used."""
+        """Waits for all work on a device, or, if `device` is None, on all GPUs that this
+        process has used."""
         if self.virtual:
             return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:

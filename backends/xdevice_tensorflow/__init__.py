@@ -179,8 +179,8 @@ class TensorflowBackend(
         return native
 
     def describe_missing(self, device: Device) -> str:
-        """Returns TensorFlow's name of a device that does not exist here; it is only a
-        string."""
+        """Returns TensorFlow's name of a device that this machine lacks. The name is a string,
+        so TensorFlow does not check it."""
         return f"/{device.kind.upper()}:{device.index}"
 
     def from_native(self, native: Any) -> Device | None:

@@ -75,7 +75,8 @@ class TensorflowReplicas(Replicas):
         def _settled(self, x: Any, device: Device) -> Any: ...
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        """Returns parts of `x` with these sizes along its first axis, on the device of `x`."""
+        """Returns consecutive parts of `x` along its first axis, whose lengths there are
+        `sizes`, on the device of `x`."""
         # a symbolic tensor inside tf.function is on no device
         if not hasattr(x, "backing_device"):
             return list(tf.split(x, sizes))
@@ -95,8 +96,8 @@ class TensorflowReplicas(Replicas):
             return self._settled(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on `device`: a `tf.Variable`, which tapes record without being
-        told, or a tensor if the dtype has no gradients."""
+        """Returns a copy of `x` on `device`: a `tf.Variable`, which gradient tapes watch
+        automatically, or a tensor if the dtype has no gradients."""
         copied = self.copy(x, device)
         if not (x.dtype.is_floating or x.dtype.is_complex):
             return copied

@@ -147,13 +147,13 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # devices
 
     def count(self, kind: str) -> int:
-        """Returns how many devices of a kind there are: one each of "cpu" and "meta", and none
-        of a kind that PyTorch lacks."""
+        """Returns how many devices of a kind there are: the number of accelerators for "gpu", 1
+        for "cpu" and "meta", and 0 for a kind that PyTorch lacks."""
         return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes for
-        the CPU, meta and virtual GPUs, and if the vendor's module does not report them."""
+        """Returns the name of a device and its memory in bytes. The memory is None for the CPU,
+        for meta and for virtual GPUs, and if the vendor's module does not report it."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -182,8 +182,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return accelerators.lacks(self._gpu, device.index)
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used a GPU, so that asking for more about it does not start
-        it; True for other devices."""
+        """Whether this process has already started a GPU, so that reading more about the GPU
+        creates no context; True for other devices."""
         return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
@@ -200,8 +200,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return native
 
     def describe_missing(self, device: Device) -> torch.device:
-        """Returns the `torch.device` of a device that does not exist here: PyTorch makes one
-        without checking."""
+        """Returns the `torch.device` of a device that this machine lacks. PyTorch does not
+        check whether the device exists."""
         return self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
@@ -296,8 +296,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return {self._places[native] for native in {*map(_device, tensors)}}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x` on another device, through page-locked memory if that is faster.
-        Gradients flow."""
+        """Returns a copy of `x` on another device, made through page-locked memory if that is
+        faster. Gradients flow through the copy."""
         native = self.to_native(device)
         try:
             staged = staging.moved(x, native)
@@ -327,7 +327,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x` on another device, and may return before the values have arrived."""
+        """Returns a copy of `x` on another device, possibly before the values have arrived
+        there."""
         # only builds for CUDA copy in the background
         started = (
             staging.started(x, self.to_native(device))
@@ -337,8 +338,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self.move(x, device) if started is None else started
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
-        flow."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Gradients flow through the copy."""
         conversion.require_shape(x)
         native = self.to_native(device)
         try:
@@ -349,9 +350,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._owned(x, new)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device; for None on all GPUs that this process has used.
-        Raises `UnsupportedError` if PyTorch has no function that waits, and for None if a lazy
-        device has been started."""
+        """Waits for all work on a device, or, if `device` is None, on all GPUs that this
+        process has used. Raises `UnsupportedError` if PyTorch has no function that waits for
+        the GPU, and for None also if a lazy device has been started."""
         if device is not None and device.kind != "gpu":
             return  # cpu and meta compute synchronously, and there are no other kinds
         # xdevice never names a lazy device, so only a wait for all work concerns it
@@ -469,7 +470,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Returns `function()`, called outside torch.compile if that is tracing."""
+        """Calls `function`, outside torch.compile if torch.compile is tracing, and returns its
+        result."""
         # `disable` imports torch._dynamo, which takes long, so it is called only where
         # torch.compile traces
         return torch.compiler.disable(function)() if _is_dynamo_active() else function()
@@ -487,8 +489,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes of a GPU's memory that PyTorch reports; for the host, meta and
-        virtual GPUs a `Memory` in which all numbers are None."""
+        """Returns what PyTorch reports about a GPU's memory, in bytes. A number that PyTorch
+        does not report is None; for the host, meta and virtual GPUs all numbers are None."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
@@ -507,8 +509,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return Memory(total, free, allocated, peak)
 
     def empty_cache(self, device: Device) -> None:
-        """Makes PyTorch give the GPU memory that it keeps for later tensors back to the
-        driver."""
+        """Makes PyTorch give unused GPU memory, which it keeps for later tensors, back to the
+        driver. `device` is ignored."""
         self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
@@ -538,7 +540,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # the process
 
     def after_fork(self) -> None:
-        """Called in a forked child, before it uses PyTorch."""
+        """Limits PyTorch to one CPU thread. Called in a forked child before the child uses
+        PyTorch."""
         # OpenMP's threads do not survive a fork, and the first parallel loop in the child would
         # wait for them for ever (pytorch/pytorch#41197)
         torch.set_num_threads(1)
@@ -555,15 +558,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
         """Returns the error for a tensor that PyTorch has refused to copy to another device.
-        Raises another error if the reason is that `x` has no values."""
+        Raises the error of `_require_values` instead if `x` has no values."""
         self._require_values(x)
         return self.unsupported(
             f"copying this {_described(x)} to the device", "move its parts, or make it dense"
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
-        """Raises an error if `x` has no values to read: on meta, in a traced function, or
-        before it has a shape."""
+        """Raises `UnsupportedError` if `x` is on meta or is a symbol of a traced function, and
+        `NotBuiltError` if `x` is a parameter without a shape: such tensors have no values."""
         if x.is_meta:
             raise self.unsupported(
                 "reading a tensor on the meta device",

@@ -77,8 +77,8 @@ def words(name: str) -> frozenset[str]:
 
 
 def waiter(name: str) -> Callable[[int], None] | None:
-    """Returns a function that waits for all work on the device with a given index, for the
-    device type `name`; None if PyTorch has no such function."""
+    """Returns a function that takes the index of a device of the type `name` and waits for all
+    work on that device; None if PyTorch has no function for this."""
     vendor = getattr(getattr(torch, name, None), "synchronize", None)
     # MPS has one device, and its function takes no index
     if name == "mps" and vendor is not None:

@@ -131,7 +131,8 @@ class TorchConversion(Conversion):
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
-        """Returns in what memory of other frameworks PyTorch can compute."""
+        """Returns the requirement on memory of other frameworks in which PyTorch is to compute:
+        no stride may be negative."""
         return TAKES
 
     def shares(self, device: Device) -> bool:
@@ -164,19 +165,20 @@ class TorchConversion(Conversion):
         return x.detach() if x.requires_grad else x
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
-        """Returns a context manager that is entered while the memory of `x` is given to another
-        framework: in it, the GPU of `x` is the current one."""
+        """Returns a context manager for giving the memory of `x` to another framework. Inside
+        it the GPU of `x` is PyTorch's current GPU; for a tensor that is not on a CUDA GPU it
+        does nothing."""
         # JAX fails if PyTorch's current GPU is another one
         return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
-        """Returns the address of `x`, whether it is in C order, and whether none of its strides
-        is negative."""
+        """Returns the address of `x`, whether `x` is in C order, and True, because PyTorch has
+        no negative strides."""
         return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
-        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if the values
-        of `x` are not in its memory as they are."""
+        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError for a lazy
+        conjugate or negative, whose values are not in its memory."""
         # the values may still be on their way to the host
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
@@ -192,11 +194,13 @@ class TorchConversion(Conversion):
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
-        """Returns a tensor in the memory of another framework that `lent` describes."""
+        """Returns a tensor in the memory of another framework's tensor, which `lent` describes.
+        `dtype` is ignored, because DLPack names it."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        """Returns a tensor in the memory of an array on the host."""
+        """Returns a tensor on the CPU that shares the memory of a NumPy array and keeps it
+        alive."""
         # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2
         # has NumPy's "f"
         if array.dtype.isbuiltin != 2:

@@ -75,8 +75,8 @@ _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the name and the tensor of everything that moves with a module or an optimizer.
-    For a module that has no tensors but a property `device`, yields an empty tensor on that
-    device, named "device"."""
+    For a module without tensors whose class has a property `device`, yields an empty tensor on
+    that device, named "device"."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
@@ -106,8 +106,8 @@ def _own_device(model: Module) -> Any:
 
 
 def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each attribute of a submodule that moves more than its
-    parameters and buffers, because its class has an `_apply` other than PyTorch's."""
+    """Yields the names and the tensors in the attributes of those submodules whose classes
+    override PyTorch's `_apply`, and so move more than parameters and buffers."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
@@ -119,11 +119,10 @@ def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in nested dicts (also a `_MovingState`),
-    lists and tuples, and `value` itself if it is a tensor. `name` is the name of `value`, to
-    which keys and positions are added: as ".key" and "[0]" if `dot` is ".", otherwise as
-    "['key']", and without "[0]" for the first item of a list or tuple. A `dot` counts for the
-    outermost container only."""
+    """Yields the name and the tensor of each tensor in `value`: a tensor, or nested dicts (or
+    `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys are appended to it
+    as "['key']" and positions as "[1]", but the first position is left out. If `dot` is ".",
+    the keys of `value` itself are appended as ".key", and its first position as "[0]"."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -171,8 +170,8 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """A block outside inference mode, in which no gradients are recorded either: tensors that
-    are made in inference mode could not be trained later."""
+    """A block in which inference mode is off, because tensors made in inference mode could not
+    be trained later. If the mode was on, no gradients are recorded in the block."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -210,7 +209,7 @@ def copied(model: Module, native: torch.device) -> Any:
 
 def _computed(module: Module) -> Iterator[str]:
     """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
-    compute again before each call."""
+    recompute before each call of `module`."""
     for hook in _pre_hooks(module).values():
         # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`;
         # other hooks have neither
@@ -256,8 +255,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` if a module on meta, where it has no values, is to move to
-    another device."""
+    """Raises `UnsupportedError` if a module with tensors on meta, which have no values, is to
+    move to another device. A module with an attribute `to` of its own is not checked."""
     # accelerate sets a `to` of its own on the model, whose error says where the values are
     if native.type == "meta" or "to" in vars(model):
         return
@@ -491,9 +490,9 @@ class TorchModels(Models):
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns, for a model and each submodule: its path, the module, and the names of its
-        attributes in which xdevice need not search for tensors that PyTorch does not list. An
-        empty list for an optimizer."""
+        """Returns a tuple for a model and for each submodule: its path, the module, and the
+        names of those attributes in which xdevice need not search for tensors. Returns an empty
+        list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
         # attributes that a hook computes again before each call need not move
         return [
@@ -550,8 +549,9 @@ class TorchModels(Models):
         )
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces buffers by those that `new` gives for their `id`s. Parameters are never
-        replaced, because a move in PyTorch keeps them the same objects."""
+        """Replaces each buffer of a model whose `id` is a key in `new` with the tensor under
+        that key. Parameters are never replaced, because they stay the same objects when PyTorch
+        moves them."""
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
@@ -560,8 +560,9 @@ class TorchModels(Models):
     def gradients(
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
-        """Returns the name, the tensor and the gradient, or None, of each parameter of a module
-        that is trained. Raises `UnsupportedError` for an optimizer."""
+        """Returns the name, the tensor and the gradient of each trained parameter of a module.
+        The gradient is None before the first backward pass. Raises `UnsupportedError` for an
+        optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
                 f"gradients of {type(model).__qualname__} objects", "pass the model"

@@ -39,8 +39,8 @@ class Mode(_DispatchMode):  # type: ignore[misc]
 
 
 def put_on(mode: Mode) -> Callable[[], None]:
-    """Enters a dispatch mode in this thread, and returns a function that ends the mode, in the
-    same thread."""
+    """Enters a dispatch mode in this thread. Returns a function that ends the mode, and that
+    must be called in the same thread."""
     mode.__enter__()
     return partial(_take_off, mode)
 

@@ -54,7 +54,8 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         return _locked_as(x, x.to(native))
 
     def copy(x: Any, device: Device) -> Any:
-        """Returns a copy of the collection `x` on a device, and raises what `move` raises."""
+        """Returns a copy of the collection `x` on a device. Raises `ContainerError` in the same
+        case as `move`."""
         native = backend.to_native(device)
         _refuse_left(library, x, native)
         return _locked_as(x, x.clone().to(native))

@@ -23,7 +23,7 @@ class TorchReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
-        """Seeds PyTorch's default generators of all devices."""
+        """Seeds PyTorch's default generators on all devices."""
         torch.manual_seed(n)
 
     @contextmanager
