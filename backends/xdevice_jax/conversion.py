@@ -93,7 +93,7 @@ class JaxConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
         """Returns an array in the memory of another framework's tensor, which `lent` describes.
-        `dtype` is ignored, because DLPack names it."""
+        `dtype` is ignored, because the DLPack capsule names the dtype."""
         return jax.dlpack.from_dlpack(lent)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:

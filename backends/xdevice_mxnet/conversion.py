@@ -59,7 +59,7 @@ class MxnetConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         """Returns an `mx.np` array in the memory of another framework's tensor, which `lent`
-        describes. `dtype` is ignored, because DLPack names it."""
+        describes. `dtype` is ignored, because the DLPack capsule names the dtype."""
         semantics.creating()
         with mx.util.np_shape(True):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()

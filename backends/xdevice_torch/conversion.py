@@ -195,7 +195,7 @@ class TorchConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
         """Returns a tensor in the memory of another framework's tensor, which `lent` describes.
-        `dtype` is ignored, because DLPack names it."""
+        `dtype` is ignored, because the DLPack capsule names the dtype."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:

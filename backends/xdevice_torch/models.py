@@ -561,7 +561,7 @@ class TorchModels(Models):
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
         """Returns the name, the tensor and the gradient of each trained parameter of a module.
-        The gradient is None before the first backward pass. Raises `UnsupportedError` for an
+        The gradient is None if none has been computed. Raises `UnsupportedError` for an
         optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(

@@ -42,7 +42,8 @@ class JaxCompiling(Compiling):
         )
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
-            """Runs the program, which JAX compiles at the first call for such tensors."""
+            """Returns the note and the results for these tensors, computed by a program that
+            JAX compiles at the first call with tensors of these shapes and dtypes."""
             try:
                 # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
                 return program(tensors).popitem()

@@ -197,13 +197,13 @@ copy = _kernel(operator("np", "copy", own=lambda x: x.copy()))
 
 @_kernel
 def full_like(x: Any, value: complex, name: str) -> Any:
-    """Returns an array of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns an array with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     return constant(np.full(x.shape, value, host_dtype(name)), x)
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns a number as an array without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
     `like`."""
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)
@@ -343,7 +343,8 @@ any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the mean over some axes of an array that has elements."""
+    """Returns the mean over `axis`, which may be several axes, of an array that has
+    elements."""
     # the sum, divided by the number of elements that were added for each of its values
     total = sum(x, axis, keepdims)
     return total / (x.size // total.size)
@@ -357,7 +358,7 @@ prod = _reducing(operator("np", "prod"), 1)
 
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum over some axes; over all axes if `axes` is None."""
+    """Returns the sum over `axes`; over all axes if `axes` is None."""
     shape = x.shape  # read once: MXNet builds the tuple each time
     # without elements the sum is 0; while MXNet records, the result has to be linked with `x`
     if 0 in shape:
@@ -394,14 +395,14 @@ sliced = _kernel(tables.sliced)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     # NumPy finds the order on the host, and MXNet takes the elements, so that a gradient flows
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
 @_kernel
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the elements of `x` at the indices along an axis."""
+    """Returns the slices of `x` at `indices`, a vector, along an axis."""
     if not x.size or not indices.size:
         return _nothing((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
     # no index is out of range, because the core has checked them all

@@ -124,7 +124,7 @@ class MxnetGradients(Gradients):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         """Returns `rule(*row)` for each row of arrays, recorded only inside an outer gradient
-        (`nested`). A rule that writes into its arguments gets copies."""
+        (`nested`). If `writes` is True, `rule` writes into its arguments, so it gets copies."""
         arithmetic.enter()
         # inside `pause`, MXNet does not record the step; inside an outer gradient (`nested`) it
         # goes on recording

@@ -81,8 +81,8 @@ copy = paddle.assign
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
-    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     # `full_like` would round a larger int to a float64, so it is added to zeros; `abs` itself
     # is a kernel here
     if isinstance(value, int) and builtins.abs(value) > 2**53:
@@ -91,7 +91,7 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
     `like`."""
     place = _where(like)
     # `_C_ops.full` needs a place and takes no complex number
@@ -188,7 +188,8 @@ argmin = paddle.argmin
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
+    """Returns the indices that sort `x` along an axis, in descending order if `descending` is
+    True. Equal elements keep their order."""
     return paddle.argsort(x, axis, descending, stable=True)
 
 
@@ -218,7 +219,7 @@ def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     return paddle.sort(x, axis, descending, stable=True)
 
 

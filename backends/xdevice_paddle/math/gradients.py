@@ -63,8 +63,9 @@ def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
 
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
     """Returns the gradient of the loss for each input; None for those that the loss does not
-    depend on. The gradients are recorded themselves if `goes_on`. Raises `UnsupportedError`,
-    made by `backend`, if one of the operations has no gradient of its gradient."""
+    depend on. If `goes_on` is True, the computation of the gradients is recorded too. Raises
+    `UnsupportedError`, made by `backend`, if one of the operations has no gradient of its
+    gradient."""
     try:
         with _one_at_a_time:
             if not _HAS_KERNEL:
@@ -125,7 +126,8 @@ class PaddleGradients(Gradients):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         """Returns `rule(*row)` for each row of tensors, recorded for gradients only inside an
-        outer gradient (`nested`). A rule that writes into its arguments gets copies."""
+        outer gradient (`nested`). If `writes` is True, `rule` writes into its arguments, so it
+        gets copies."""
         # not recorded, because the new parameters would otherwise keep the graphs of all steps
         # before them
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):

@@ -38,7 +38,8 @@ class TensorflowCompiling(Compiling):
         programs: dict[Any, tuple[Any, Any]] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
-            """Runs the program for such tensors, which is traced at the first call."""
+            """Returns the note and the results for these tensors, computed by a program that is
+            traced at the first call with tensors of these shapes and dtypes."""
             key = tuple([(x.shape, x.dtype) for x in tensors])
             entry = programs.get(key)
             if entry is None:
