@@ -406,8 +406,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """Calls `make`, which makes an array, so that the array is made on `device`, and
-        returns it committed to that device."""
+        """Calls `make`, which returns an array, so that the array is made on `device`. Returns
+        the array, committed to `device`."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)

@@ -83,7 +83,8 @@ class JaxConversion(Conversion):
         )
 
     def takes(self) -> Takes:
-        """Returns in what memory of other frameworks JAX can compute."""
+        """Returns the requirements on memory of other frameworks in which JAX is to compute:
+        aligned, and in C order."""
         return _TAKES
 
     def export(self, x: jax.Array) -> Any:

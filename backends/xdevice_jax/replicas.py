@@ -109,12 +109,13 @@ def _reduction(
     natives: tuple[Any, ...], mean: bool
 ) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
     """Returns the compiled function that sums a spread array over these devices, or takes its
-    mean, and the sharding that says how the array is spread. Kept for 32 sets of devices,
-    because compiling takes long."""
+    mean, and the sharding that says how the array is spread. The results for the last 32 sets
+    of devices are cached, because compiling takes long."""
     mesh = Mesh(np.array(natives), ("replica",))
 
     def one(x: jax.Array) -> jax.Array:
-        """Runs on each device, with the device's part of the array."""
+        """Returns one device's part of the result, from the device's part `x` of the array. JAX
+        runs this on each device."""
         total: jax.Array = jax.lax.psum(x, "replica")
         # the mean of integers is a float, and goes back into their dtype
         return (total / len(natives)).astype(x.dtype) if mean else total

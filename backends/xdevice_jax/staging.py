@@ -100,9 +100,9 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     """Returns a new array on a GPU into which the ring can copy the values. Returns None if
-    this shape occurs for the first time, so that JAX would have to compile a program for it,
-    and the values are too few for that to be worth it; also if a traced function is running, or
-    JAX stores the array in another order."""
+    this shape occurs for the first time, and the array is too small for compiling a program for
+    its shape to be worth it. Also returns None if a traced function is running, or if JAX does
+    not store the array in C order."""
 
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:

@@ -192,7 +192,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # tensors
 
     def device_of(self, x: Any) -> Device:
-        """Returns the device of an array. Raises MXNetError if MXNet does not tell it."""
+        """Returns the device of an array. Raises MXNetError if MXNet does not report the
+        device."""
         kind, index, number = _buffers.arguments
         # the C function itself, because `x.ctx` takes 4 times as long. It returns 0 if it
         # succeeds
@@ -239,7 +240,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         """Returns a new `mx.np` array on a device with the dtype and values of a NumPy array.
-        Raises `ShapeError` if it is too large for this build of MXNet."""
+        Raises `ShapeError` if the array is too large for this build of MXNet."""
         _refuse_long(array.shape)
         semantics.creating()
         native = self.to_native(device)
@@ -250,7 +251,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             )
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """Returns the values of an array as a NumPy array of its own."""
+        """Returns the values of `x` as a new NumPy array, which shares no memory with `x`."""
         with mx.util.np_shape(True):
             staged = staging.read(x, self)
             host = x.asnumpy() if staged is None else staged
@@ -263,7 +264,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         """Returns an `mx.np` array of this shape and dtype on a device, filled with one number.
-        Raises `ShapeError` if it is too large for this build of MXNet."""
+        Raises `ShapeError` if the array is too large for this build of MXNet."""
         _refuse_long(shape)
         # mx.np.full converts the number to float64, which has no integers of more than 53 bits
         if abs(value) > 2**53:
@@ -317,8 +318,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def _copied(
         self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]
     ) -> Any:
-        """Returns a copy of `x` on a device, with a copy of its gradient if it has one. `stage`
-        is a function that makes the copy, or returns None if MXNet has to make it. Raises
+        """Returns a copy of `x` on a device, with a copy of its gradient if it has one.
+        `stage(x, native, self)` makes the copy, or returns None if MXNet has to make it. Raises
         `UnsupportedError` for a symbol."""
         if isinstance(x, mx.sym.Symbol):
             raise self.unsupported(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def _waiting(call: Any) -> Any:
     """Returns a function that calls `call`, a function of the library, and then waits for all
-    work. It returns the first status that is not 0 (an error), or 0."""
+    work. The function returns the status of `call`, or, if that is 0 (success), the status of
+    the wait."""
     wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
@@ -38,7 +39,8 @@ class MxnetBlocking(Blocking):
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """A block in which each operation of any thread returns when it is computed."""
+        """A block in which each operation, in any thread, returns only when its result is
+        computed."""
         private.require("blocking")
         with Patches() as patches:
             # MXNet looks the functions up in its library at each call

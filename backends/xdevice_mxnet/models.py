@@ -291,8 +291,8 @@ def _follow(trainer: Any) -> None:
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    """Moves a Trainer's state for each parameter to the context of the same index in `targets`.
-    If `contexts` is not None, it becomes the Trainer's list of contexts."""
+    """Moves a Trainer's state for the parameter with index i to the context `targets[i]`, for
+    each i. If `contexts` is not None, it becomes the Trainer's list of contexts."""
     updater = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in updater.states.items():

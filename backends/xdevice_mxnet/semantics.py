@@ -146,7 +146,7 @@ _logged: set[str] = set()
 
 def enter() -> None:
     """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first
-    time in each thread; after that, each kernel calls `require` if the semantics are off.
+    time in each thread. Later, each kernel calls `require` itself if the semantics are off.
     Raises what `require` raises."""
     if not _here.thread.has_entered:
         require()

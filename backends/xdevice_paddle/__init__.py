@@ -163,7 +163,9 @@ class PaddleBackend(
 
     def from_native(self, native: Any) -> Device | None:
         """Returns the `Device` of a place, of any of Paddle's classes; None if `native` is not
-        a place. Raises `UnsupportedError` for a place that is neither `gpu:i` nor the host."""
+        a place. Raises `NotBuiltError` for the place of a parameter without memory, and
+        `UnsupportedError` for a place that is neither the host nor a device that `gpu:i`
+        means."""
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):
@@ -180,13 +182,15 @@ class PaddleBackend(
     # tensors
 
     def device_of(self, x: paddle.Tensor) -> Device:
-        """Returns the device of a tensor's memory. Raises `NotBuiltError` if it has none
-        yet."""
+        """Returns the device of a tensor's memory; page-locked memory counts as the CPU. Raises
+        `NotBuiltError` for a parameter without memory, and `UnsupportedError` for a place that
+        is neither the host nor a device that `gpu:i` means."""
         place = x.place
         return _CPU if _is_cpu_place(place) else self._device_at(place)
 
     def devices_of(self, cls: type, tensors: Sequence[paddle.Tensor]) -> set[Device]:
-        """Returns the set of devices on which the tensors are."""
+        """Returns the set of devices on which the tensors are. Raises what `device_of`
+        raises."""
         # usually all are on the host: then this loop is faster than making a set
         for x in tensors:
             if not _is_cpu_place(x.place):
@@ -303,8 +307,8 @@ class PaddleBackend(
 
     def _device_at(self, place: Any) -> Device:
         """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place
-        of a parameter without memory, and `UnsupportedError` for a place that is neither
-        `gpu:i` nor the host."""
+        of a parameter without memory, and `UnsupportedError` for a place that is neither the
+        host nor a device that `gpu:i` means."""
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():

@@ -36,7 +36,8 @@ class PaddleBlocking(Blocking):
     """The number of devices of the kind `gpu`."""
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each operation returns when it is computed."""
+        """Returns a context manager in which each operation returns only when its result is
+        computed."""
         # without real GPUs Paddle computes synchronously anyway, and with the flag it would
         # print a line at each matrix product
         if not self._gpus or self.virtual:

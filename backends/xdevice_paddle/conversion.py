@@ -49,7 +49,8 @@ def takes(is_virtual: bool) -> Takes | None:
 
 
 def described(x: paddle.Tensor) -> str:
-    """Returns what an error message calls a tensor that is not dense."""
+    """Returns the words for `x`, a tensor that is not dense, in an error message: "a sparse
+    tensor" or "a tensor that is spread over processes"."""
     return "a tensor that is spread over processes" if x.is_dist() else "a sparse tensor"
 
 

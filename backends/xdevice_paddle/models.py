@@ -233,20 +233,22 @@ class PaddleModels(Models):
             return None
 
         def moved(x: Any, device: Device) -> Any:
-            """Moves the network and the optimizer in place, and returns the model."""
+            """Moves the network and the optimizer of `x`, a `paddle.Model`, in place, and
+            returns `x`."""
             for part in _owned(x).values():
                 move(part, device, self)
             return x
 
         def no_copy(x: Any, device: Device) -> Any:
-            """Raises `UnsupportedError`."""
+            """Raises `UnsupportedError`, because a `paddle.Model` cannot be copied."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
                 "make paddle.Model(xdevice.copy_to(model.network, device)), and prepare() the new model",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:
-            """Yields the path and the tensor of everything that moves."""
+            """Yields the path and the tensor of everything that moves with `x`, a
+            `paddle.Model`."""
             for name, part in _owned(x).items():
                 yield from (
                     (f".{name}.{inner}", variable) for inner, variable in named_tensors(part)

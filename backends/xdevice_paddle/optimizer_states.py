@@ -41,7 +41,7 @@ def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:
 
 
 def rates(optimizer: Any) -> Iterable[Any]:
-    """Returns the tensors in which an optimizer has kept its learning rate since its first
+    """Returns the tensors in which an optimizer keeps its learning rate; none before its first
     step."""
     return list(learning_rate_map(optimizer).values())
 

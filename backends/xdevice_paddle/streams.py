@@ -185,8 +185,8 @@ class PaddleStreams(Streams):
 
     def _require_gpu(self, device: Device, what: str) -> None:
         """Raises `UnsupportedError` for a device without streams, on which Paddle would crash
-        with a segmentation fault (3.3.1, built for the CPU). `what` says in the error what was
-        asked for: "streams" or "events"."""
+        with a segmentation fault (3.3.1, built for the CPU). `what` is "streams" or "events",
+        for the message."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
             raise self.unsupported(f"{what} on {device}", how)

@@ -212,9 +212,9 @@ class TensorflowBackend(
             return self._device_of_composite(x)
 
     def move(self, x: Any, device: Device) -> Any:
-        """Returns `x` on another device. Composite tensors are moved component by component,
-        and tensors in a graph by an operation of the graph. Raises `UnsupportedError` for
-        strings on a GPU and for a `KerasTensor`."""
+        """Returns a copy of `x` on another device. Composite tensors are moved component by
+        component, and tensors in a graph by an operation of the graph. Raises
+        `UnsupportedError` for strings on a GPU and for a `KerasTensor`."""
         if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported(
@@ -253,7 +253,7 @@ class TensorflowBackend(
 
     def synchronize(self, device: Device | None) -> None:
         """Waits for all devices, because TensorFlow cannot wait for one. Raises the error of
-        failed work, once: later work is not affected by it."""
+        failed work once; that error does not affect later work."""
         if not is_started():
             return  # nothing has run, and sync_devices would start the GPUs
         try:
@@ -331,8 +331,9 @@ class TensorflowBackend(
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes that TensorFlow has allocated on a device, and their peak; neither
-        on a CPU whose allocator does not count."""
+        """Returns a `Memory` with the bytes that TensorFlow has allocated on a device now and
+        at the peak. All other numbers are None, and all are None on a CPU whose allocator does
+        not count bytes."""
         try:
             usage = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
         except ValueError:
@@ -341,8 +342,8 @@ class TensorflowBackend(
         return Memory(None, None, usage["current"], usage["peak"])
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` if its
-        allocator does not count."""
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` for a
+        device whose allocator does not count bytes."""
         try:
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
@@ -401,7 +402,8 @@ class TensorflowBackend(
 
     def _device_of_composite(self, x: Any) -> Device:
         """Returns the device on which all components of a composite tensor are. Raises
-        `UnsupportedError` if they are on several, or have none because they are symbolic."""
+        `UnsupportedError` if the components are on several devices, or have no device because
+        they are symbolic."""
         parts = tf.nest.flatten(x, expand_composites=True)
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(

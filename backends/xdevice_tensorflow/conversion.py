@@ -91,6 +91,6 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy(x)` returns an array of its own: only if it is read through the
-        ring."""
+        """Whether `to_numpy(x)` returns an array whose memory nobody else uses: only if `x` is
+        read through the ring."""
         return staging.is_read(x, self)

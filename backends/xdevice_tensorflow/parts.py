@@ -103,8 +103,8 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
     """Returns the tuples that a model holds as attributes or in lists and dicts, but not those
     inside other tuples. Each comes with the dict or list that holds it, and its key there:
-    (holder, key, tuple). A move replaces a tuple if a tensor in it moves, because it cannot be
-    changed."""
+    (holder, key, tuple). If a tensor in a tuple moves, the tuple has to be replaced, because
+    tuples cannot be changed."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -149,8 +149,8 @@ def traced(model: Any) -> list[Any]:
 
 def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yields (holder, key, value) for each attribute of the parts of a model, and for each item
-    of the dicts, lists and tuples among them, at any depth. Dicts and lists themselves are not
-    yielded, tuples are."""
+    of the dicts, lists and tuples among them, at any depth. Tuples are yielded; dicts and lists
+    are not, only their items."""
     visited: set[int] = set()
     holders = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
     while holders:

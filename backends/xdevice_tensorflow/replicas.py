@@ -27,8 +27,9 @@ _NCCL = (tf.float16, tf.float32, tf.float64)
 
 
 def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
-    """Whether NCCL can add tensors like `x` on the devices `places`: real GPUs, one for each
-    tensor."""
+    """Whether NCCL can add tensors with the dtype and shape of `x`, one on each of the devices
+    `places`. The devices must be different real GPUs, and `x` must have elements and a dtype in
+    `_NCCL`."""
     return (
         not backend.virtual
         and hasattr(tf.raw_ops, "NcclAllReduce")
@@ -126,7 +127,7 @@ class TensorflowReplicas(Replicas):
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
         """Returns the sum or mean of tensors on several devices, as a new tensor on the device
-        of each: by NCCL if it can, otherwise added on the device of the first."""
+        of each: computed by NCCL if possible, otherwise on the device of the first tensor."""
         places = [self.device_of(x) for x in tensors]
         if not is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)

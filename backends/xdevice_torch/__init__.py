@@ -363,15 +363,16 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 self._wait(index)
 
     def wait(self, x: torch.Tensor) -> None:
-        """Waits until `x` is computed, and, if it is on its way to the host, until it has
-        arrived."""
+        """Waits until `x` is computed. If `x` is being copied to the host, waits until its
+        values have arrived."""
         # a tensor on the host may still be waiting for its values, which no device's queue
         # shows
         staging.arrive(x)
         self.synchronize(self.device_of(x))
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each operation returns when it is computed."""
+        """Returns a context manager in which each operation returns only when its result is
+        computed."""
         self._refuse_lazy()
         # if there are no real GPUs (`virtual` is the number of virtual ones), or CUDA obeys
         # CUDA_LAUNCH_BLOCKING, PyTorch computes synchronously anyway
@@ -452,7 +453,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> torch.Tensor:
-        """Returns a tensor filled with one value."""
+        """Returns a tensor of this shape and dtype on a device, filled with `value`."""
         return torch.full(
             shape, value, dtype=getattr(torch, dtype), device=self.to_native(device)
         )

@@ -66,9 +66,9 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words by which a user may name the hardware of a device type, such as "cuda".
-    ROCm's builds of PyTorch call their devices "cuda", so there a user may write "rocm" and
-    "hip" too."""
+    """Returns the words with which a user may name the hardware of the device type `name`, such
+    as "cuda". ROCm's builds of PyTorch call their devices "cuda", so there a user may write
+    "rocm" and "hip" too."""
     return (
         frozenset(("cuda", "rocm", "hip"))
         if name == "cuda" and torch.version.hip

@@ -48,7 +48,8 @@ _CACHES: Final = "transformers.cache_utils"
 object in the output of a model."""
 
 _GRAPHS: Final = "torch_geometric.data."
-"""The prefix of the Python modules that define PyG's graphs and their batches."""
+"""The prefix of the Python modules that define the graphs of PyG (PyTorch Geometric) and their
+batches."""
 _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
 """The attributes that a PyG batch keeps on the host, wherever its graphs are."""
 
@@ -418,8 +419,8 @@ def _packed(backend: Primitives) -> Way:
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
-        """Returns the tensors that decide on which device a packed sequence is, with their
-        paths."""
+        """Returns the path and the tensor of each part that decides on which device a packed
+        sequence is. The batch sizes are left out."""
         return [
             (f".{name}", part)
             for name, part in x._asdict().items()
@@ -508,8 +509,9 @@ class TorchModels(Models):
         return [p for group in groups for p in group["params"]]
 
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x`, a tensor in an attribute of a module, on a device: as the same object if
-        it is trained, because an optimizer may refer to it, otherwise as a new tensor."""
+        """Returns `x`, a tensor in an attribute of a module, on a device. If `x` is trained,
+        the result is the same object, because an optimizer may refer to `x`; otherwise it is a
+        new tensor."""
         if not (x.requires_grad and x.is_leaf):
             return x if self._places[x.device] is device else self.move(x, device)
         # PyTorch refuses a gradient on another device than its tensor, so it is taken off for
@@ -521,12 +523,13 @@ class TorchModels(Models):
         return x
 
     def is_parameter(self, x: torch.Tensor) -> bool:
-        """Whether `x` is of the type that modules list among their parameters."""
+        """Whether `x` is a `torch.nn.Parameter`, the type that modules list among their
+        parameters."""
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
-        """Moves a module or an optimizer in place. Returns it, or the object that a `to` of its
-        own returns."""
+        """Moves a module or an optimizer in place. Returns `model`, or another object if the
+        module's own `to` returns one."""
         with _trainable():
             return move(model, self.to_native(device))
 

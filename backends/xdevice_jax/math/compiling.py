@@ -34,9 +34,9 @@ class JaxCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that computes the note and the tensors that `call` returns for a
-        list of tensors. The note is a hashable object of the core. The function raises
-        `DeviceMismatchError` for tensors on several devices."""
+        """Returns a function that takes a list of tensors, and returns the note and the tensors
+        that `call` returns for them. The note is a hashable object of the core. That function
+        raises `DeviceMismatchError` for committed tensors on several devices."""
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])
         )

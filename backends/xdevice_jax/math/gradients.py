@@ -33,8 +33,8 @@ class JaxGradients(Gradients):
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         """Returns the loss that `call` returns for inputs with the values of `leaves`, its
-        gradient (or None) for each leaf, and the list that `call` also returns. `nested` is not
-        needed, because JAX notices an outer gradient itself."""
+        gradient (or None) for each leaf, and the list that `call` also returns. `nested` is
+        ignored, because JAX notices an outer gradient itself."""
         depends = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:

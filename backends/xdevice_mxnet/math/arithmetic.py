@@ -92,9 +92,9 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
 
 
 def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from `function`, which has no right gradient: MXNet would use zeros for
-    it. The kernel raises `UnsupportedError` for tensors that are part of a recorded graph;
-    `name` is its name in the error."""
+    """Makes a kernel from `function`, which has no correct gradient: MXNet would use zeros as
+    its gradient. The kernel raises `UnsupportedError` for tensors that are part of a recorded
+    graph; `name` is its name in the error."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:

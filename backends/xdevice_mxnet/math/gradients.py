@@ -77,7 +77,7 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
 def _unreachable(error: mx.MXNetError) -> int:
     """Returns the index of the input that the loss does not depend on. MXNet names it only in
     `error`, one input at a time, and has no function that finds it earlier (no upstream issue
-    known). If it is another error, raises it."""
+    known). Raises `error` itself if it is another error."""
     match = _UNREACHABLE.search(str(error))
     if match is None:
         raise error

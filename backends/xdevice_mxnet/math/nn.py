@@ -112,8 +112,8 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 
 def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that also takes empty batches: it adds an image of zeros, and removes the
-    result for it."""
+    """Makes a kernel that also takes empty batches: it adds an image of zeros to an empty
+    batch, and removes the result for this image."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
@@ -160,7 +160,7 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 @lru_cache(4)
 def _before(queries: int, keys: int, device: Any) -> Any:
     """Returns a bool matrix that is True where the key is not after the query. The last four
-    are kept: a model uses the same one in all of its layers."""
+    matrices are cached, because all layers of a model use the same matrix."""
     return _np.tril(_np.ones((queries, keys), ctx=device)).astype("bool")
 
 

@@ -165,7 +165,7 @@ class MxnetSamples(Samples):
 
     def long_work(self, device: Device) -> Work | None:
         """Starts long-running work on a device. Returns the result of the work, and a function
-        that tells whether the work is done. None on a GPU."""
+        that tells whether the work is done. Returns None for a GPU."""
         native = self.backend.to_native(device)
         if native.device_type == "gpu":
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020

@@ -130,9 +130,9 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """Returns the quotient or the remainder of x1 by x2, as `function` computes it. Integers
-    divided by 0 give 0. On the CPU, Paddle would crash the process for a division of integers
-    by 0, and for the least integer divided by -1."""
+    """Returns the quotient or the remainder of `x1` divided by `x2`, whichever `function`
+    computes. Integers divided by 0 give 0. On the CPU, Paddle would crash the process for a
+    division of integers by 0, and for the least integer divided by -1."""
     if paddle.is_floating_point(x1):
         return function(x1, x2)
     # both divisors are replaced by 1; for -1 the numerator changes its sign instead
@@ -150,9 +150,9 @@ def pow(x1: Any, x2: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """Returns the int64 power of `x`, computed by repeated squaring. An even exponent above 63
-    is replaced by 62, an odd one by 63. With such exponents only the powers of 0, 1 and -1 do
-    not overflow, and the replacement does not change these."""
+    """Returns `x` to the power of `exponent`, both int64, computed by repeated squaring. An
+    even exponent above 63 is replaced by 62, an odd one by 63. With such exponents only the
+    powers of 0, 1 and -1 do not overflow, and the replacement does not change these."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     result = paddle.ones_like(x)
@@ -286,7 +286,7 @@ view = reshape
 
 
 def solve(x1: Any, x2: Any) -> Any:
-    """Returns the solutions y of `x1 @ y = x2`."""
+    """Returns the solution y of `x1 @ y = x2`, for one matrix `x1` or a stack of matrices."""
     # Paddle's own gradient ends the process with SIGSEGV unless both operands need a gradient
     # (3.3.1), so `_Solve` replaces it
     if (

@@ -76,8 +76,8 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def _losses(logits: Any, column: Any) -> Any:
-    """Returns the loss of each row as a column, cut off at 64 on the CPU. `column` has the
-    labels, in the shape (N, 1)."""
+    """Returns the losses of the N rows of logits in the shape (N, 1). On the CPU, losses above
+    64 are cut off there. `column` has the labels, in the shape (N, 1)."""
     if _losses_and_softmax is None:
         # bounded at 64: https://github.com/PaddlePaddle/Paddle/issues/20994
         return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
@@ -176,13 +176,13 @@ def adam(
 
 def _may_be_at_the_bound(losses: Any) -> bool:
     """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so,
-    they have to be computed in another way, which is exact and takes three times as long."""
+    the losses have to be computed by exact operations, which take three times as long."""
     return not _value(paddle.max(losses.detach())) < 63
 
 
 def _value(x: Any) -> Any:
-    """Returns the number in a tensor without dimensions. To compute a maximum with Paddle and
-    read it here takes half the time of copying all numbers to NumPy for its `max`."""
+    """Returns the number in a tensor without dimensions. Computing a maximum with Paddle and
+    reading it here takes half as long as copying all numbers to NumPy for `numpy.max`."""
     # this read is not reported as a transfer of the program: does the same as `patching.unseen`
     # in a tenth of its time
     token = listening.set(False)

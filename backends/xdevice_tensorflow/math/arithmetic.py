@@ -145,9 +145,9 @@ def copysign(x1: Any, x2: Any) -> Any:
 
 
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a test of floats that does not take complex numbers. The kernel tests
-    the real and the imaginary part of these, and `together` joins the two results: with "and"
-    or with "or"."""
+    """Makes a kernel from a test of floats that does not take complex numbers. For complex
+    numbers the kernel tests the real and the imaginary parts, and combines the two results with
+    `together`, a logical "and" or "or"."""
 
     @_placed
     def kernel(x: Any) -> Any:
@@ -173,8 +173,8 @@ def signbit(x: Any) -> Any:
 
 @_placed
 def floor_divide(x1: Any, x2: Any) -> Any:
-    """Returns the quotient rounded down; of floats, without the error of TensorFlow's own
-    function that the top of this file describes."""
+    """Returns the quotient rounded down; for floats, without the rounding error of TensorFlow's
+    `floordiv`."""
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
@@ -324,7 +324,8 @@ view = _placed(tf.reshape)
 
 @_placed
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
-    """Returns U, the singular values and the adjoint of V."""
+    """Returns the factors U, S and Vh of the singular value decomposition of `x`: Vh is the
+    adjoint of V."""
     # TensorFlow returns V, and the standard requires its adjoint
     values, u, v = tf.linalg.svd(x, full_matrices=full_matrices)
     return u, values, tf.linalg.adjoint(v)

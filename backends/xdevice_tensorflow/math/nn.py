@@ -117,7 +117,8 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     pairs (rows, columns)."""
 
     def pool(images: Any, data_format: str = "NHWC") -> Any:
-        """TensorFlow's pool, with the padding for this order of the axes."""
+        """Returns the images after TensorFlow's pool, for images with their axes in the order
+        `data_format`."""
         return tf.nn.max_pool2d(
             images, size, stride, _around(padding, data_format), data_format
         )

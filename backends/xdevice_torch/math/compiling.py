@@ -316,7 +316,7 @@ class Recorder(Mode):
 
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has called `backward()`, which writes
-        gradients into tensors; the program would not write them."""
+        gradients into tensors: the program would not do this."""
         wrote = any(x.grad is not None for x in self.arguments)
         for x in self.outside:
             # a symbol must not stay in a tensor of the user's
@@ -537,8 +537,8 @@ class TorchCompiling(Compiling):
     def compile(self, call: Traced, device: Device) -> Compiled:
         """Returns a function that takes a list of tensors, and returns the note and the tensors
         that `call` returns for them. It returns None if the core has to call the user's
-        function itself. The note is an object of the core, the same for all calls with tensors
-        of the same shapes and dtypes."""
+        function itself. The note is an object of the core; all calls that run the same program
+        return the same note."""
         private.require("compile")
         # a virtual GPU counts as measured: its kernels are those of the CPU
         is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
