@@ -25,8 +25,7 @@ _WORDS: Final = {
     "oneapi": ("xpu", "oneapi"),
     "METAL": ("mps", "metal"),
 }
-"""For each platform of GPUs that xdevice knows: the words by which a user may name the
-hardware."""
+"""The words with which a user may name the hardware, by the platform of GPUs."""
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
 """The platforms that `gpu:i` never means."""
 _LACKS: Final = {
@@ -86,7 +85,7 @@ def detect() -> list[Any]:
 
 
 def words(natives: Iterable[Any]) -> frozenset[str]:
-    """Returns the words by which a user may name the hardware of JAX's devices, such as
+    """Returns the words with which a user may name the hardware of JAX's devices, such as
     "cuda"."""
     # a plugin that is not listed is named by its platform
     names = {name_of(native) for native in natives}

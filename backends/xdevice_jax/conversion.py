@@ -117,6 +117,6 @@ class JaxConversion(Conversion):
         return staging.is_read(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Returns why JAX would narrow a dtype, and what to do about that; None if it would
-        not."""
+        """Returns why JAX would narrow a dtype, and what to do about that; None if JAX would
+        not narrow it."""
         return _64_BIT if dtype in WIDE and not jax.config.jax_enable_x64 else None

@@ -66,8 +66,8 @@ class JaxReplicas(Replicas):
         return total.astype(first.dtype)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
-        """Returns the sum or mean of arrays on several devices, as a new array on the device of
-        each."""
+        """Returns the sum of arrays on several devices, or their mean if `mean` is True, as a
+        new array on the device of each."""
         for x in tensors:
             require_values(x)
         natives = tuple(self.to_native(self.device_of(x)) for x in tensors)

@@ -60,14 +60,15 @@ def is_read(x: jax.Array) -> bool:
 
 
 def is_moved(x: jax.Array) -> bool:
-    """Whether an array is moved to JAX's CPU device through `read`, which waits for the array,
-    rather than by JAX's own call, which does not."""
+    """Whether an array should be moved to JAX's CPU device with `read`, which waits for the
+    array, and not with JAX's own call, which does not wait."""
     return ring.is_measured() and x.nbytes >= TO_HOST and is_read(x)
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """Returns the values of an array on a GPU, for which the caller has waited, as a NumPy
-    array, read with the driver or the ring; None if the caller has to read them with JAX."""
+    """Returns the values of an array on a GPU as a NumPy array, read with the driver or the
+    ring; None if the caller has to read the array with JAX. The caller must have waited for the
+    array."""
     # the module `xdevice.contract.staging`, not this one
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 

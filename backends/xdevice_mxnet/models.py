@@ -68,9 +68,9 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the context (device) of each variable of a model; for a parameter on
-    several devices, once for each device. For a Trainer, yields its own contexts, and those of
-    the arrays of its state."""
+    """Yields the name and the context (device) of each variable of a model. A parameter on
+    several devices is yielded once for each device. For a Trainer, yields its own contexts, and
+    those of the arrays of its state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -152,8 +152,9 @@ def move(model: Any, native: Any) -> None:
 
 
 def copied(model: Any, native: Any) -> Any:
-    """Returns a copy of a model on a context, with its values and gradients, but not attached
-    to a Trainer. Parameters that are shared in the model are shared in the copy."""
+    """Returns a copy of a model on the context `native`, with values and gradients, but not
+    attached to a Trainer. Parameters that are shared in the model are shared in the copy.
+    Raises `NotBuiltError` for a parameter that is not initialized."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
         # raises `NotBuiltError` for a parameter that is not initialized
@@ -311,7 +312,8 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
 
 
 def _state_on(state: Any, native: Any) -> Any:
-    """Returns the state for one parameter with its arrays on a context."""
+    """Returns `state`, the optimizer's state for one parameter, with its arrays on the context
+    `native`."""
     if isinstance(state, mx.nd.NDArray):
         return state if state.ctx == native else state.copyto(native)
     if isinstance(state, list | tuple):

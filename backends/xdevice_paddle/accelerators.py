@@ -48,8 +48,8 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words that mean the hardware of a Paddle device type, such as "cuda" for
-    "gpu"."""
+    """Returns the words with which a user may name the hardware of a Paddle device type, such
+    as "cuda" for "gpu"."""
     if name != "gpu":
         return frozenset((name,))
     return frozenset(("rocm", "hip") if paddle.is_compiled_with_rocm() else ("cuda",))

@@ -118,5 +118,5 @@ class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:
-        """Returns the gradient on the place of `x`."""
+        """Returns `gradient`, the gradient of the copy, on the place of `x`."""
         return copied(gradient, ctx.source)

@@ -35,8 +35,8 @@ def is_started(index: int) -> bool:
 
 
 class DriverError(RuntimeError):
-    """The error `code`, in words `text`, that the driver's function `name` has reported. Its
-    cause may be earlier asynchronous work."""
+    """An error that the CUDA driver's function `name` has reported. `code` is the number of the
+    error, and `text` describes it. The cause may be earlier asynchronous work."""
 
     def __init__(self, name: str, text: str, code: int) -> None:
         super().__init__(f"{name} of the CUDA driver failed: {text}")

@@ -99,15 +99,16 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn.Layer:
-    """Returns a copy of a layer on a device."""
+    """Returns a deep copy of a layer on a device. Raises `UnsupportedError` if the layer cannot
+    be copied or moved."""
     twin = _duplicate(model, backend)
     move(twin, device, backend)
     return twin
 
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
-    """Returns a deep copy of a layer, on the device of the layer. Raises `UnsupportedError` if
-    the layer holds something that Python cannot copy."""
+    """Returns a deep copy of a layer, on the same device as the layer. Raises
+    `UnsupportedError` if the layer holds something that Python cannot copy."""
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
     strategies = [

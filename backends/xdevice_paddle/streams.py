@@ -170,7 +170,7 @@ class PaddleStreams(Streams):
         event.wait()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds between two events that have happened."""
+        """Returns the seconds from `start` to `end`, two events that have happened."""
         milliseconds = ctypes.c_float()
         with driver.on(start.index):
             driver.call(

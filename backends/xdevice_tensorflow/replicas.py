@@ -41,8 +41,9 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """Returns the sum or mean of the tensors, as a new tensor on the device of each. `natives`
-    are TensorFlow's names of these devices, in the order of the tensors."""
+    """Returns the sum of the tensors, or their mean if `mean` is True, as a new tensor on the
+    device of each. `natives` are TensorFlow's names of these devices, in the order of the
+    tensors."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 
@@ -114,7 +115,8 @@ class TensorflowReplicas(Replicas):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum or mean of tensors on one device, added there in their order."""
+        """Returns the sum of tensors on one device, added there in their order, or their mean
+        if `mean` is True."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype
@@ -126,8 +128,9 @@ class TensorflowReplicas(Replicas):
         return result if self.device_of(result) is place else self.move(result, place)
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Returns the sum or mean of tensors on several devices, as a new tensor on the device
-        of each: computed by NCCL if possible, otherwise on the device of the first tensor."""
+        """Returns the sum of tensors on several devices, or their mean if `mean` is True, as a
+        new tensor on the device of each: computed by NCCL if possible, otherwise on the device
+        of the first tensor."""
         places = [self.device_of(x) for x in tensors]
         if not is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)

@@ -172,7 +172,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def hardware(self) -> frozenset[str]:
         """Returns the words that users may write for `gpu:i` here, such as "cuda"; without a
-        GPU they are those for CUDA."""
+        GPU, the words for CUDA."""
         return accelerators.words(self._gpu)
 
     def lacks(self, device: Device) -> frozenset[str]:

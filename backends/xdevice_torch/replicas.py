@@ -134,8 +134,9 @@ class TorchReplicas(Replicas):
         return _seen_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        """Writes the sum or mean of tensors on several devices into each of them, and returns
-        them."""
+        """Returns the sum of tensors on several devices, or their mean if `mean` is True, once
+        on the device of each tensor. The result is written into each tensor that can be written
+        into."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

@@ -58,7 +58,7 @@ class TorchStreams(Streams):
         event.synchronize()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds between two events that have happened."""
+        """Returns the seconds from `start` to `end`, two events that have happened."""
         return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:

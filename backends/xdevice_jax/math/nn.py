@@ -36,7 +36,7 @@ def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callabl
 
 def guards(indices: Array, place: str) -> bool:
     """Whether the core may call the kernels below without reading `indices`, which are on a
-    device of the kind `place`. For an index out of range they return NaN."""
+    device of the kind `place`. For an index out of range these kernels return NaN."""
     # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
     # raise at once
     return place != "cpu" and not is_blocking()

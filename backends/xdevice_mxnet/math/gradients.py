@@ -89,10 +89,10 @@ class MxnetGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
-        gradient (or None) for each leaf, and the list that `call` also returns. Raises
-        `UnsupportedError` if the caller computes a gradient of this gradient (`nested`), or
-        records."""
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
+        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
+        None if the loss does not depend on the leaf. Raises `UnsupportedError` if the caller
+        computes a gradient of this gradient (`nested`), or records."""
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
                 "computing gradients while it records, because most of its operations have no second gradient",
@@ -123,8 +123,9 @@ class MxnetGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns `rule(*row)` for each row of arrays, recorded only inside an outer gradient
-        (`nested`). If `writes` is True, `rule` writes into its arguments, so it gets copies."""
+        """Returns a list of `rule(*row)` for each row of arrays. Records operations for
+        gradients only if `nested` is True, inside an outer gradient. If `writes` is True,
+        `rule` writes into its arguments, so it gets copies."""
         arithmetic.enter()
         # inside `pause`, MXNet does not record the step; inside an outer gradient (`nested`) it
         # goes on recording

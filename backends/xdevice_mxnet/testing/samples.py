@@ -137,7 +137,7 @@ class MxnetSamples(Samples):
         return _built(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> Any:
-        """Returns a model with one part on cpu:0 and one on `device`."""
+        """Returns a model with one part on cpu:0 and another part on `device`."""
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
         # only one of the two layers
         net[1].collect_params().reset_ctx(self.backend.to_native(device))

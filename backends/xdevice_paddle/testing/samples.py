@@ -104,7 +104,7 @@ class PaddleSamples(Samples):
         return paddle.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> paddle.nn.Layer:
-        """Returns a model with one part on cpu:0 and one on `device`."""
+        """Returns a model with one part on cpu:0 and another part on `device`."""
         first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
         # only one of the two layers
         second.to(device=virtual_devices.name_of(device))

@@ -174,7 +174,7 @@ class TensorflowSamples(Samples):
         return both, is_tied
 
     def spread(self, device: Device) -> Any:
-        """Returns a model with one part on cpu:0 and one on `device`."""
+        """Returns a model with one part on cpu:0 and another part on `device`."""
         with tf.device("/CPU:0"):
             first = _built(keras.layers.Dense(2), (None, 2))
         with tf.device(self.backend.to_native(device)):

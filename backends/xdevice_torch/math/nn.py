@@ -62,8 +62,8 @@ def ends(indices: Tensor) -> list[int]:
 
 def guards(indices: Tensor, place: str) -> bool:
     """Whether the kernels themselves refuse indices out of range on a device of the kind
-    `place`, so that the core need not read them first: always on the CPU, on others if their
-    kernels raise, and never while something traces or transforms the call."""
+    `place`, so that the core need not read `indices` first. True on the CPU and on devices in
+    `_raising()`, but False while something traces or transforms the call."""
     if type(indices) is not torch.Tensor:  # such as the symbols of torch.export
         return False
     if place != "cpu" and indices.device.type not in _raising():
@@ -72,9 +72,10 @@ def guards(indices: Tensor, place: str) -> bool:
 
 
 def _raising() -> tuple[str, ...]:
-    """Returns the types of the devices whose kernels raise. A virtual GPU raises at once. CUDA
-    has an assertion, which the host notices when it next waits; that is too late in blocking
-    mode. ROCm's builds leave assertions out unless ROCM_KERNEL_ASSERT is set."""
+    """Returns the types of the devices, other than the CPU, whose kernels raise for indices out
+    of range. A virtual GPU raises at once. CUDA has an assertion, which the host notices when
+    it next waits; that is too late in blocking mode. ROCm's builds leave assertions out unless
+    ROCM_KERNEL_ASSERT is set."""
     return ("vgpu", "cuda") if _ASSERTS and not is_blocking() else ("vgpu",)
 
 

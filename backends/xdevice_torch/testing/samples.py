@@ -118,7 +118,7 @@ class TorchSamples(Samples):
         return one, other, lambda: one.running_mean is other[1].running_mean
 
     def spread(self, device: Device) -> nn.Module:
-        """Returns a model with one layer on cpu:0 and one on `device`."""
+        """Returns a model with one layer on cpu:0 and another layer on `device`."""
         native = self.backend.to_native(device)
         return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(native))
 
