@@ -96,7 +96,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "symbol" for a class of symbols of traced functions, "tensor" for one of
+        """Returns "symbol" for a class of symbols of traced functions, "tensor" for a class of
         arrays, and None for any other class. Raises `UnsupportedError` for mutable arrays."""
         # first, because in some versions a Tracer is also an Array
         if issubclass(cls, jax.core.Tracer):
@@ -143,14 +143,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
-        """Returns the dtypes that no array on this device can have."""
+        """Returns the names of the dtypes that no array on this device can have."""
         return (
             frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
         )
 
     def to_native(self, device: Device) -> Any:
-        """Returns the `jax.Device` of a `Device`, and starts JAX for that. Raises
-        `DeviceNotFoundError` if there is none."""
+        """Returns the `jax.Device` of a `Device`, and starts JAX to find it. Raises
+        `DeviceNotFoundError` if the device does not exist."""
         natives = (self._natives or self._start()).get(device.kind, [])
         # this method may be given a device that does not exist
         if device.index >= len(natives):
@@ -158,9 +158,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return natives[device.index]
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a `jax.Device`; None if `native` is not one. Raises
-        `UnsupportedError` for a device of another process, and for one of a platform that
-        xdevice has no kind for."""
+        """Returns the `Device` of a `jax.Device`; None if `native` is not a `jax.Device`.
+        Raises `UnsupportedError` for a device of another process, and for one of a platform
+        that xdevice has no kind for."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():

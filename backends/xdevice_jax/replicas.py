@@ -41,7 +41,7 @@ class JaxReplicas(Replicas):
         return super().split(x, sizes)
 
     def join(self, parts: list[jax.Array]) -> jax.Array:
-        """Returns the parts joined along their first axis; parts without axes become a
+        """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         for part in parts:
             require_values(part)

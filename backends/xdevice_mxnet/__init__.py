@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 _CPUS = 16
 """How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index".
-All of them are the same cores and memory."""
+All CPU devices share the same cores and memory."""
 
 _get_context = at_once.MXNDArrayGetContext
 _LONG = 2**31
@@ -87,7 +87,7 @@ def _count_gpus() -> int:
 
 class _Buffers(threading.local):
     """Each thread's own memory into which `_get_context` writes the type and the index of a
-    device: two integers of 32 bits, which `number` reads as one of 64."""
+    device: two 32-bit integers, which `number` reads as one 64-bit integer."""
 
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
@@ -132,8 +132,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return mx
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of arrays, "symbol" for one of symbols in a graph,
-        "model" for one of blocks, parameters or Trainers, and None for any other class."""
+        """Returns "tensor" for a class of arrays, "symbol" for a class of symbols in a graph,
+        "model" for a class of blocks, parameters or Trainers, and None for any other class."""
         if issubclass(cls, mx.nd.NDArray):
             return "tensor"
         if issubclass(cls, mx.sym.Symbol):
@@ -338,9 +338,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """Returns cpu:0 for a context of the host, whatever its index is: a context for pinned
-        memory has the index of a GPU, and one for shared memory that of a worker. Raises
-        `UnsupportedError` for any other context."""
+        """Returns cpu:0 for a context of the host, whatever its index is: the index of a
+        context for pinned memory is that of a GPU, and the index of a context for shared memory
+        is that of a worker. Raises `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(
                 f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)"
@@ -349,8 +349,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
 
 def _builds_graph(frame: FrameType) -> bool:
-    """Whether a frame is a block's `hybrid_forward`, called to build a graph: then one of its
-    arguments is a symbol, or the module `mx.sym` for its parameter F."""
+    """Whether a frame runs a block's `hybrid_forward`, called to build a graph. In such a frame
+    an argument is a symbol, or F is the module `mx.sym`."""
     if frame.f_code.co_name != "hybrid_forward":
         return False
     # locals that are lists, such as the states of a recurrent cell, are looked into

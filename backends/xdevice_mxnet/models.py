@@ -69,8 +69,8 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields the name and the context (device) of each variable of a model. A parameter on
-    several devices is yielded once for each device. For a Trainer, yields its own contexts, and
-    those of the arrays of its state."""
+    several devices is yielded once for each device. For a Trainer, yields the contexts in its
+    list, and the context of each array of its state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -102,8 +102,8 @@ def array_of(model: Any) -> Any | None:
 
 
 def _value(name: str, parameter: Any) -> Any:
-    """Returns the array of a parameter. Raises `NotBuiltError` if it has none yet, and
-    `UnsupportedError` if it has one on each of several devices."""
+    """Returns the array of a parameter. Raises `NotBuiltError` if the parameter has no array
+    yet, and `UnsupportedError` if it has arrays on several devices."""
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
@@ -223,8 +223,8 @@ def _reset(parameter: Any, native: Any) -> None:
 
 @contextmanager
 def _kind_of(array: Any) -> Iterator[None]:
-    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays or, also if it
-    is None, legacy ones. Nothing is recorded for gradients."""
+    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays, or legacy
+    arrays, also if `array` is None. Nothing is recorded for gradients."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),
@@ -252,7 +252,7 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 def _refuse_own_store(trainer: Any) -> None:
     """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or
-    is distributed over machines, and for one with state that cannot be moved."""
+    is distributed over machines, and for a Trainer with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
     # after a move the Trainer makes a new store (`_move_state`), which it cannot do for a store
@@ -361,7 +361,8 @@ class MxnetModels(Models):
         return [("" if block is model else block.name, block, _KEPT) for block in blocks]
 
     def move_held(self, x: Any, device: Device) -> Any:
-        """Returns `x` on a device; if it has a gradient, the new array gets one of zeros."""
+        """Returns `x` on a device: `x` itself if it is there already, otherwise a copy, which
+        gets a gradient of zeros if `x` has a gradient."""
         if self.device_of(x) is device:
             return x
         with mx.autograd.pause():

@@ -24,8 +24,8 @@ class NumpyReplicas(Replicas):
     """Arrays that are split, joined and added, all on the CPU."""
 
     def join(self, parts: list[Array]) -> Array:
-        """Returns the arrays joined along their first axis; arrays without axes become a
-        vector."""
+        """Returns the arrays joined along their first axis; arrays without axes are joined into
+        a vector."""
         # `concatenate` takes no arrays without axes
         return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 

@@ -113,8 +113,8 @@ class PaddleBackend(
         return paddle
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of tensors, "symbol" for one of tensors in a traced
-        program, "model" for one of layers or optimizers, and None for any other class."""
+        """Returns "tensor" for a class of tensors, "symbol" for a class of tensors in a traced
+        program, "model" for a class of layers or optimizers, and None for any other class."""
         if issubclass(cls, paddle.Tensor):
             return "tensor"
         if issubclass(cls, tracing.SYMBOLS):

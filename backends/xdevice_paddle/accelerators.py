@@ -16,8 +16,8 @@ from . import virtual_devices
 
 
 def detect() -> tuple[str, int]:
-    """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there
-    are; ("gpu", 0) if there is no accelerator. From then on users may write the name of a type
+    """Returns Paddle's name for the device type of `gpu:i`, and the number of such devices;
+    ("gpu", 0) if there is no accelerator. After this call users may write the name of a type
     other than "gpu" as a device. Raises `UnsupportedError` if two plugins have devices and
     XDEVICE_ACCELERATOR does not name one."""
     counts = {"gpu": _count_gpus()}

@@ -173,8 +173,8 @@ class PaddleModels(Models):
         return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
-        """Returns the parameters that an optimizer updates: they do not move with it. Empty for
-        a layer, whose own parameters are among its `variables`."""
+        """Returns the parameters that an optimizer updates, which do not move with the
+        optimizer; nothing for a layer, whose own parameters are among its `variables`."""
         return (
             optimizers.parameters_of(model)
             if isinstance(model, paddle.optimizer.Optimizer)
@@ -182,7 +182,8 @@ class PaddleModels(Models):
         )
 
     def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Moves the memory of `x` and of its gradient to a device, and returns `x`."""
+        """Moves the memory of `x` and of its gradient to a device, and returns `x`. Does
+        nothing for a parameter without memory."""
         if has_memory(x) and self.device_of(x) is not device:
             for tensor in (x, x.grad):
                 if tensor is not None:
@@ -228,8 +229,8 @@ class PaddleModels(Models):
         ]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to move a `paddle.Model`: by moving its network, and the optimizer that
-        was passed to `prepare`. Returns None for any other object."""
+        """Returns how to move a `paddle.Model`: its network moves, and the optimizer that was
+        passed to `prepare`. Returns None for any other object."""
         if not isinstance(x, paddle.Model):
             return None
 

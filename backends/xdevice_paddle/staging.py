@@ -102,7 +102,7 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def is_host(place: Any) -> bool:
-    """Whether a place is that of the CPU, in either of Paddle's two classes of places."""
+    """Whether a place, of either of Paddle's two classes of places, is the CPU."""
     # programs make a `CPUPlace`, and `Tensor.place` returns an object of another class
     return isinstance(place, paddle.CPUPlace) or (
         hasattr(place, "is_cpu_place") and place.is_cpu_place()
@@ -123,7 +123,7 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
 
 def _gpu(place: Any) -> Any | None:
     """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` takes, while
-    `Tensor.place` is of another class. None if the place is not that of a GPU."""
+    `Tensor.place` is of another class. None if the place is not a GPU."""
     if hasattr(place, "is_gpu_place") and place.is_gpu_place():
         return paddle.CUDAPlace(place.gpu_device_id())
     return place if isinstance(place, paddle.CUDAPlace) else None
@@ -138,7 +138,7 @@ def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
 
 def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
     """Starts a copy from the address `source` on the host, in the memory of `owner`, to a
-    tensor on a GPU. Returns whether the ring has started it."""
+    tensor on a GPU. Returns whether the ring has started the copy."""
     return ring.to_gpu(owner, source, target, target.data_ptr(), size(target), _stream(place))
 
 
@@ -154,7 +154,7 @@ def _current(place: Any) -> Any:
 
 
 def _is_read(x: paddle.Tensor) -> bool:
-    """Whether the host reads a tensor through the ring: a large one on a GPU."""
+    """Whether the host reads a tensor through the ring: True for a large tensor on a GPU."""
     return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 

@@ -97,8 +97,8 @@ def keep(x: paddle.Tensor, stream: Any) -> None:
 
 
 def _let_go() -> None:
-    """Releases the tensors in `_ending` whose event has happened, and moves those in `_used`
-    that only this module still refers to into `_ending`."""
+    """Releases the tensors in `_ending` whose event has happened, and moves the tensors of
+    `_used` to which only this module still refers into `_ending`, each with a new event."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:

@@ -113,8 +113,8 @@ class TensorflowBackend(
 
     def classify(self, cls: type) -> Kind | None:
         """Returns "tensor" for a class of eager tensors or of tensors that consist of several,
-        "symbol" for one of tensors in a graph, "model" for one that owns variables, and None
-        for any other class."""
+        "symbol" for a class of tensors in a graph, "model" for a class whose objects own
+        variables, and None for any other class."""
         # only eager tensors have a backing device
         if hasattr(cls, "backing_device") or issubclass(cls, COMPOSITES):
             return "tensor"

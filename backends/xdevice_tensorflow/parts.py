@@ -113,9 +113,9 @@ def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
-    """Returns each part of a model that has attributes, as ("", part, keys). The keys are those
-    of its `__dict__` whose values TensorFlow or `constants` searches for tensors; the core
-    searches the values of the others."""
+    """Returns each part of a model that has attributes, as ("", part, keys). `keys` are the
+    names of those attributes that TensorFlow or `constants` searches for tensors; the core
+    searches the other attributes."""
     parts = [part for part in owned(model) if isinstance(part, _OWNING)]
     return [
         (

@@ -87,7 +87,7 @@ class TensorflowReplicas(Replicas):
             return [self._settled(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts joined along their first axis; parts without axes become a
+        """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
         # a symbolic tensor inside tf.function is on no device

@@ -138,8 +138,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return torch
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of tensors, "model" for one of modules or optimizers,
-        and None for any other class."""
+        """Returns "tensor" for a class of tensors, "model" for a class of modules or
+        optimizers, and None for any other class."""
         if issubclass(cls, torch.Tensor):
             return "tensor"
         return "model" if issubclass(cls, torch.nn.Module | torch.optim.Optimizer) else None
@@ -176,7 +176,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return accelerators.words(self._gpu)
 
     def lacks(self, device: Device) -> frozenset[str]:
-        """Returns the dtypes that no tensor on this device can have."""
+        """Returns the names of the dtypes that no tensor on this device can have."""
         if device.kind != "gpu" or self.virtual:
             return _NONE
         return accelerators.lacks(self._gpu, device.index)
@@ -205,9 +205,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a `torch.device`; None if `native` is not one. Raises
-        `UnsupportedError` for a type of device that xdevice does not know, and for a real GPU
-        while the GPUs are virtual."""
+        """Returns the `Device` of a `torch.device`; None if `native` is not a `torch.device`.
+        Raises `UnsupportedError` for a type of device that xdevice does not know, and for a
+        real GPU while the GPUs are virtual."""
         if not isinstance(native, torch.device):
             return None
         # the types of HARDWARE are words for GPUs, such as "cuda"; others are "cpu", "meta" or
@@ -224,9 +224,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:
-        """Returns the `Device` for a `torch.device`. A GPU without an index is the current one.
-        Raises `UnsupportedError` for a type that is neither that of `gpu:i` nor "cpu" or
-        "meta"."""
+        """Returns the `Device` for a `torch.device`. A GPU without an index means this thread's
+        current GPU. Raises `UnsupportedError` for a device whose type is not "cpu", "meta" or
+        the type of `gpu:i`."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         # a device of another vendor, for whose work xdevice cannot wait
@@ -281,9 +281,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
-        """Returns the set of devices of one or more tensors of exactly the type `cls`. The two
-        common cases, all on the host and all on one CUDA GPU, are found without reading
-        `device`, which is slower."""
+        """Returns the set of devices of one or more tensors of exactly the type `cls`. If all
+        are on the host or all on one CUDA GPU, does not read the tensors' `device`, which would
+        take longer."""
         if cls in _PLAIN:
             for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
@@ -308,8 +308,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self._no_copy(x) from error
 
     def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
-        """Returns the tensors on a device that none of them is on: those from the host to a
-        CUDA GPU with one wait for all small ones, others one by one."""
+        """Returns copies of the tensors on `device`, on which no tensor may be yet. Small
+        tensors are sent from the host to a CUDA GPU with one wait for all; other tensors are
+        moved one by one."""
         native = self.to_native(device)
         try:
             # nothing goes through page-locked memory here, so the checks of `move` are left out
@@ -459,8 +460,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         )
 
     def tracing(self) -> str | None:
-        """Returns the name of PyTorch's tracer that runs this code only once, such as
-        "torch.jit.trace"; None if there is none."""
+        """Returns the name of the PyTorch tracer that runs this code, such as
+        "torch.jit.trace"; None if nothing traces. torch.compile does not count, because it runs
+        this code at each call, outside its graphs."""
         # torch.compile does not count: it runs this code at each call of the compiled function,
         # outside its graphs. `is_compiling` is a quick test, True also while torch.export
         # traces, and saves the second one at nearly every call
@@ -548,8 +550,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both
-        share memory: the `clone` of a tensor subclass may return the tensor itself."""
+        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if `new`
+        shares memory with `x`: the `clone` of a tensor subclass may return the tensor
+        itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a tensor of type {type(x).__name__}, whose copies share its memory",
@@ -586,8 +589,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._synchronize(index)
 
     def _refuse_lazy(self) -> None:
-        """Raises `UnsupportedError` if a lazy device has been started, such as XLA's: it
-        computes only when a result is read, so nobody can wait for all of its work."""
+        """Raises `UnsupportedError` if a lazy device, such as XLA's, has been started. A lazy
+        device computes only when a result is read, so nobody can wait for all of its work."""
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(

@@ -69,7 +69,7 @@ def require_values(x: torch.Tensor) -> None:
 
 def require_shape(x: torch.Tensor) -> None:
     """Raises `NotBuiltError` for a parameter or buffer of a lazy module, such as `LazyLinear`,
-    before its first call."""
+    before the first call of the module."""
     if is_lazy(x):
         raise NotBuiltError(
             "this parameter has no shape yet; build the model first: call it once on data"
@@ -97,7 +97,7 @@ def _stands_in(cls: type[torch.Tensor]) -> bool:
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
     """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`.
-    False if one of them has no memory of its own that could be compared."""
+    False if `new` or `x` has no memory of its own that could be compared."""
     if new is x:
         return True
     both = type(new), type(x)
@@ -108,8 +108,8 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """Returns the advice at the end of the error for a tensor that no NumPy array can hold:
-    what to read instead. None if NumPy can hold it."""
+    """Returns, for a tensor that no NumPy array can hold, the end of the error message: the
+    advice what to read instead. Returns None if NumPy can hold the tensor."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
@@ -141,9 +141,9 @@ class TorchConversion(Conversion):
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor in the memory of `x` without its gradient history; `x` itself if it
-        needs no gradient. Raises `UnsupportedError` if the values are not in one block of
-        memory."""
+        """Returns a tensor in the memory of `x` without its gradient history; `x` itself if `x`
+        requires no gradient. Raises `UnsupportedError` if the values are not in one block of
+        memory, and `NotBuiltError` for a parameter without a shape."""
         # a tensor whose values are still on their way to the host is of a subclass
         if type(x) is not torch.Tensor:
             x = staging.arrive(x)

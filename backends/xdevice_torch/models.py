@@ -97,7 +97,7 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _own_device(model: Module) -> Any:
     """Returns the value of a module's property `device`, with which a module without tensors
-    may say where it is; None if its class has no such property."""
+    may say where it is; None if the module's class has no property `device`."""
     # a property only: a plain attribute `device` does not change when the module is moved
     return (
         getattr(model, "device", None)
@@ -135,8 +135,8 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 
 
 def move(model: Any, native: torch.device) -> Any:
-    """Moves a module or an optimizer to a device, and returns it. The result is another object
-    only if the module has a `to` of its own that returns one."""
+    """Moves a module or an optimizer to a device in place, and returns it. If the module has
+    its own `to`, returns the object that this `to` returns."""
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
@@ -220,8 +220,8 @@ def _computed(module: Module) -> Iterator[str]:
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy`
-    refuses these."""
+    """Yields the tensors of a module that are results of recorded operations, which
+    `copy.deepcopy` refuses to copy."""
     for module in model.modules():
         # parameters are leaves, and submodules have a turn of their own; a buffer may be a
         # result
@@ -333,7 +333,7 @@ class _MovingState:
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
     """Returns the state that an optimizer keeps for each parameter. The step counters are left
     out, because PyTorch keeps them on the host, unless any parameter group is fused or
-    capturable: then the counters of all groups move, also those of the other groups."""
+    capturable: then the counters of all groups move."""
     with_step = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )

@@ -79,7 +79,7 @@ class TorchReplicas(Replicas):
     """Tensors on several devices of this process."""
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the parts joined along their first axis; parts without axes become a
+        """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         # `cat` takes no 0-d tensors
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)

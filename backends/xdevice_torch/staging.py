@@ -84,8 +84,8 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors
-    have no memory. True if this version of PyTorch cannot tell."""
+    """Whether a dispatch mode, such as FakeTensorMode, is active in this thread: the tensors of
+    a mode may have no memory. True if this version of PyTorch cannot tell."""
     return bool(_dispatch_modes())
 
 
@@ -232,7 +232,7 @@ def sent(
     with 100 waits, and 0.89 ms with one.
 
     Tensors that are large, not dense or not on the host are moved by `move`. When this returns,
-    all tensors have been read, so that pinned ones may be overwritten."""
+    all tensors have been read, so the caller may overwrite page-locked tensors."""
     *first, last = tensors
     try:
         copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
@@ -325,8 +325,8 @@ class Arriving(torch.Tensor):
     operation on it waits for the values first; only the attributes in `_ABOUT`, such as its
     shape, can be read at once.
 
-    It has no memory of its own, so that C++ code that does not know this class fails instead of
-    reading too early.
+    The tensor has no memory of its own, so C++ code that does not know this class fails instead
+    of reading too early.
     """
 
     @classmethod

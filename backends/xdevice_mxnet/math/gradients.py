@@ -54,7 +54,8 @@ def _blank(device: Device, x: Any) -> Any:
 
 
 def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    """Returns the gradient for each input; None for those that the loss does not depend on."""
+    """Returns the gradient for each input; None for an input that the loss does not depend
+    on."""
     gradients: list[Any] = [None] * len(inputs)
     # the inputs on which the loss may depend, by their indices: each error of MXNet removes one
     places = list(range(len(inputs)))
@@ -75,9 +76,9 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _unreachable(error: mx.MXNetError) -> int:
-    """Returns the index of the input that the loss does not depend on. MXNet names it only in
-    `error`, one input at a time, and has no function that finds it earlier (no upstream issue
-    known). Raises `error` itself if it is another error."""
+    """Returns the index of the input that the loss does not depend on. MXNet names this input
+    only in `error`, one input at a time, and has no function that finds it earlier (no upstream
+    issue known). Raises `error` itself if it has another cause."""
     match = _UNREACHABLE.search(str(error))
     if match is None:
         raise error

@@ -151,8 +151,9 @@ def pow(x1: Any, x2: Any) -> Any:
 
 def _whole_power(x: Any, exponent: Any) -> Any:
     """Returns `x` to the power of `exponent`, both int64, computed by repeated squaring. An
-    even exponent above 63 is replaced by 62, an odd one by 63. With such exponents only the
-    powers of 0, 1 and -1 do not overflow, and the replacement does not change these."""
+    even exponent above 63 is replaced by 62, and an odd exponent by 63. With exponents above 63
+    only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these
+    powers."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     result = paddle.ones_like(x)
@@ -313,7 +314,8 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Returns the gradients of x1 and x2; None for one that needs no gradient."""
+        """Returns the gradients of x1 and x2, and None in place of a gradient that is not
+        needed."""
         x1, result = ctx.saved_tensor()
         of_x2 = solve(_adjoint(x1), gradient)
         of_x1 = None if ctx.are_constant[0] else -product(of_x2, _adjoint(result))
@@ -321,7 +323,7 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
 
 def _adjoint(x: Any) -> Any:
-    """Returns the conjugate of the transposed matrices."""
+    """Returns the adjoint of each matrix in `x`: its conjugate transpose."""
     return conj(paddle.swapaxes(x, -1, -2))
 
 

@@ -47,8 +47,8 @@ _HAS_KERNEL = (
     private.has("paddle.base.core.eager.run_partial_grad")
     and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
 )
-"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has these parameters, which it
-passes on. With fewer arguments `run_partial_grad` crashes the process."""
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has the parameters that it passes on
+to `run_partial_grad`. With fewer arguments `run_partial_grad` crashes the process."""
 
 
 def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
@@ -62,7 +62,7 @@ def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
 
 
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
-    """Returns the gradient of the loss for each input; None for those that the loss does not
+    """Returns the gradient of the loss for each input; None for an input that the loss does not
     depend on. If `goes_on` is True, the computation of the gradients is recorded too. Raises
     `UnsupportedError`, made by `backend`, if one of the operations has no gradient of its
     gradient."""

@@ -53,8 +53,8 @@ _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
-"""Operations that return a bool or a number which does not depend on the values of a tensor. A
-function with such an operation that is missing here would be refused, and not computed
+"""The operations that return a bool or a number, independent of the values of tensors. If an
+operation of this kind is missing here, functions that use it are refused, and not computed
 wrongly."""
 # PyTorch's tags of operations whose result, or its shape, depends on the values of a tensor
 _DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -81,8 +81,8 @@ _native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
-    """Represents a tensor while a function is compiled. `value` is that tensor, and `variable`
-    its name in the program."""
+    """Represents a tensor while a function is compiled. `value` is the represented tensor, and
+    `variable` is its name in the program."""
 
     value: torch.Tensor
     variable: str
@@ -330,10 +330,10 @@ class Recorder(Mode):
     # the operations, written as lines of the program
 
     def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Adds an operation that changes the shape of its argument in place (`unsqueeze_`), as
-        the operation that returns such a view (`unsqueeze`), and returns the changed symbol.
-        Raises `UnsupportedError` if there is no such operation, or if the argument is not a
-        tensor made by the function."""
+        """Adds to the program, for an operation that changes the shape of its argument in place
+        (`unsqueeze_`), the operation that returns a view with the new shape (`unsqueeze`).
+        Returns the changed symbol. Raises `UnsupportedError` if there is no such operation, or
+        if the argument is not a tensor made by the function."""
         symbol, (name, _, overload) = args[0], func.__name__.partition(".")
         # the overload has the same name in both operations, except that `transpose` calls it
         # "int"
@@ -483,8 +483,8 @@ def _memory(x: torch.Tensor) -> int:
 
 
 def _generator(device: torch.device) -> torch.Generator:
-    """Returns PyTorch's default random generator for a device: that of the GPU, or the one of
-    the CPU."""
+    """Returns PyTorch's default random generator for a device: the GPU's generator for a CUDA
+    GPU, otherwise the CPU's."""
     # CUDA has no generators before it is initialized
     generators = torch.cuda.default_generators if device.type == "cuda" else ()
     return generators[device.index] if generators else torch.default_generator
@@ -525,7 +525,8 @@ class TorchCompiling(Compiling):
     precedes = True
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "symbol" for `Symbol`, and what the device layer returns for others."""
+        """Returns "symbol" for `Symbol`; for any other class what the device layer's `classify`
+        returns."""
         return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
     def tracing(self) -> str | None:

@@ -102,7 +102,7 @@ class TorchGradients(Gradients):
     def _gradients(
         self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
     ) -> list[Any]:
-        """Returns the gradient of the loss for each input; None for those that the loss does
+        """Returns the gradient of the loss for each input; None for an input that the loss does
         not depend on. If `goes_on` is True, the computation of the gradients is recorded too.
         Raises `UnsupportedError` if one of the operations has no gradient of its gradient."""
         try:
