@@ -159,8 +159,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def from_native(self, native: Any) -> Device | None:
         """Returns the `Device` of a `jax.Device`; None if `native` is not a `jax.Device`.
-        Raises `UnsupportedError` for a device of another process, and for one of a platform
-        that xdevice has no kind for."""
+        Raises `UnsupportedError` for a device of another process, and for a device of a
+        platform for which xdevice has no kind."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():
@@ -203,7 +203,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` in new memory on a device, which may be that of `x`."""
+        """Returns a copy of `x` in new memory on a device, which may be the device of `x`."""
         require_values(x)
         staged = (
             self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
@@ -244,7 +244,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
         """Returns a new array on a device with the values of a NumPy array. Raises `DTypeError`
-        if JAX cannot hold them, because 64-bit is off."""
+        if JAX cannot hold the values, because 64-bit is off."""
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
@@ -273,8 +273,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
-        """Returns an array filled with one value, made on the device itself. Raises
-        `DTypeError` if JAX cannot hold the value or the dtype, because 64-bit is off."""
+        """Returns an array of this shape and dtype, filled with `value`, made on the device
+        itself. Raises `DTypeError` if JAX cannot hold the value or the dtype, because 64-bit is
+        off."""
         own = stored_dtype(dtype, np.asarray(value))
         # a program that is bound to one device cannot be part of a traced function for another
         # device
@@ -350,8 +351,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def _start(self) -> dict[str, list[Any]]:
-        """Starts JAX, and returns its devices of each kind, in the order of their indices. From
-        then on users may write the words for the hardware of its GPUs as a device."""
+        """Starts JAX, and returns its devices of each kind, in the order of their indices.
+        After this call users may write the words for the hardware of JAX's GPUs as a device."""
         # raises an error with the cause if JAX cannot start, which `_local_devices` would hide
         jax.local_devices()
         cpus = _local_devices("cpu")
@@ -372,7 +373,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
         """Returns the device of an array with this sharding, and keeps it under `key`, which
         `device_of` has made. Raises `UnsupportedError` for an array on several devices, and for
-        one in another memory than the device's default one."""
+        an array that is not in the device's default memory."""
         natives = sorted(sharding.device_set, key=lambda native: native.id)
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
@@ -435,8 +436,8 @@ def _local_devices(kind: str) -> list[Any]:
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
     """Waits for those of `arrays` that are on one of the devices `natives`, and raises the
-    error of the first that has failed. Empties the list `arrays`, so that nothing here refers
-    to a failed array."""
+    error of the first array whose computation has failed. Empties the list `arrays`, so that
+    nothing here refers to a failed array."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -471,7 +472,7 @@ def _is_sparse(x: Any) -> bool:
 
 def _items(x: Any) -> dict[Any, Any]:
     """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers
-    in it are not taken apart."""
+    among the values are not taken apart."""
     # JAX may order the children differently than the mapping, so the keys come from its paths;
     # a type that is registered without keys gets numbers
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
@@ -483,7 +484,7 @@ def _items(x: Any) -> dict[Any, Any]:
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """Returns the children of an object that is registered as a pytree, and its structure.
-    Containers in it are not taken apart."""
+    """Returns the children of an object that is registered as a pytree, and the structure of
+    the object. Containers among the children are not taken apart."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

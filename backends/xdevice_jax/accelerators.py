@@ -64,9 +64,9 @@ def everywhere() -> list[Any]:
 
 
 def detect() -> list[Any]:
-    """Returns the devices that `gpu:i` means: those of the platform on which JAX computes by
-    default, unless that is the CPU or a TPU; then JAX's GPUs. XDEVICE_ACCELERATOR can name
-    another platform. An empty list if there are none."""
+    """Returns the devices that `gpu:i` means: the devices of JAX's default platform or, if that
+    is the CPU or a TPU, JAX's GPUs. XDEVICE_ACCELERATOR can name another platform. Returns an
+    empty list if there are no such devices."""
     candidates = {
         name: client
         for name, client in platforms().items()

@@ -50,7 +50,7 @@ def blocking() -> AbstractContextManager[None]:
 
 
 def _patched() -> Callable[[], None]:
-    """Switches blocking mode on, and returns the function that switches it off."""
+    """Switches blocking mode on, and returns a function that switches the mode off."""
     patches = Patches()
     patches.replace(*_EXECUTE, _waiting)
     # None means that there is no fast path for a function

@@ -52,8 +52,8 @@ def require_values(x: jax.Array) -> None:
 
 def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
     """Returns the dtype in which JAX holds values of `dtype`, the name of a dtype: if 64-bit is
-    off, the 32-bit integers for 64-bit ones. In that case raises `DTypeError` for float64 and
-    complex128, and if one of `values`, which may be left out, does not fit into the narrower
+    off, a 32-bit integer dtype for a 64-bit one. If 64-bit is off, raises `DTypeError` for
+    float64 and complex128, and if `values` is given and a value does not fit into the narrower
     dtype."""
     if jax.config.jax_enable_x64:
         return host_dtype(dtype)

@@ -144,7 +144,7 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
 def _is_plain(x: jax.Array, platform: str) -> bool:
     """Whether an array is on exactly one device, of the platform "cpu" or "gpu", and the
     device's ordinary memory holds its values in C order. False if this version of JAX does not
-    tell."""
+    report this."""
     sharding = x.sharding
     natives = sharding.device_set
     if len(natives) > 1 or next(iter(natives)).platform != platform:

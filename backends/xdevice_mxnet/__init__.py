@@ -263,7 +263,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return host.view(ml_dtypes.bfloat16)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
-        """Returns an `mx.np` array of this shape and dtype on a device, filled with one number.
+        """Returns an `mx.np` array of this shape and dtype on a device, filled with `value`.
         Raises `ShapeError` if the array is too large for this build of MXNet."""
         _refuse_long(shape)
         # mx.np.full converts the number to float64, which has no integers of more than 53 bits

@@ -27,7 +27,7 @@ def _waiting(call: Any) -> Any:
     wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
-        """Calls the function, and waits if it has succeeded."""
+        """Calls the function, waits if the call has succeeded, and returns the status."""
         # 0 means success, so `or` waits only then
         return int(call(*args) or wait_for_all())
 

@@ -73,7 +73,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return DeviceInfo("cpu", None)
 
     def to_native(self, device: Device) -> str:
-        """Returns NumPy's name for its one device."""
+        """Returns "cpu", NumPy's name for its only device."""
         return "cpu"  # what NumPy's own functions take as `device=`
 
     def from_native(self, native: Any) -> Device | None:

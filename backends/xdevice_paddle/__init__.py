@@ -272,7 +272,7 @@ class PaddleBackend(
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> paddle.Tensor:
-        """Returns a tensor of this shape and dtype on a device, filled with one number."""
+        """Returns a tensor of this shape and dtype on a device, filled with `value`."""
         if _full is None:
             return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
         return self._settled(
@@ -348,9 +348,9 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere:
-        Paddle leaves an empty result on the CPU if the device's plugin has no kernel for the
-        operation."""
+        """Returns `x`, the result of an operation on `device`, moved to `device` if it is
+        elsewhere: Paddle leaves an empty result on the CPU if the device's plugin has no kernel
+        for the operation."""
         return (
             self.move(x, device)
             if self._gpu != "gpu" and self.device_of(x) is not device

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _BENCHMARK = "FLAGS_benchmark"
 _blocked = Shared(per_thread=False)
-"""Shared by all threads, because Paddle has one flag for the whole process: the last block to
-end, in any thread, resets the flag."""
+"""Counts the open blocks of all threads together, because Paddle has one flag for the whole
+process. The last block to end, in any thread, resets the flag."""
 
 
 def _block() -> Callable[[], None]:

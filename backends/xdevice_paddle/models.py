@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
-"""The names of the attributes in which xdevice need not search for tensors: those that every
-layer has, and `_flat_weight`, the memory from which a recurrent layer cuts its parameters. Each
-parameter has its own memory once it has moved, and nothing reads `_flat_weight` then."""
+"""The names of the attributes in which xdevice need not search for tensors: the attributes that
+every layer has, and `_flat_weight`, the memory from which a recurrent layer cuts its
+parameters. Each parameter has its own memory once it has moved, and nothing reads
+`_flat_weight` then."""
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -66,8 +67,8 @@ def require_known(optimizer: Any, backend: Models) -> None:
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
-    """Yields the tensors in a value: itself, or those in dicts, lists and tuples at any
-    depth."""
+    """Yields the tensors in `value`: `value` itself if it is a tensor, and tensors in dicts,
+    lists and tuples at any depth."""
     if isinstance(value, paddle.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -236,8 +236,8 @@ class TensorflowBackend(
             return tf.identity(x)
 
     def copy(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Raises
-        `UnsupportedError` for a `KerasTensor`."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Raises `UnsupportedError` for a `KerasTensor`."""
         if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(
                 lambda part: self.copy(part, device), x, expand_composites=True
@@ -306,7 +306,7 @@ class TensorflowBackend(
         return x.numpy() if staged is None else staged
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
-        """Returns a tensor of this shape and dtype on a device, filled with one number."""
+        """Returns a tensor of this shape and dtype on a device, filled with `value`."""
         with self.scope(device):
             # not tf.cast, which converts Python's numbers to float32 or int32 first
             # (tensorflow/tensorflow#64548)
@@ -441,7 +441,7 @@ class TensorflowBackend(
 
     def _settled(self, x: Any, device: Device) -> Any:
         """Returns `x` on `device`. `x` was made in the scope of `device`, and is moved if
-        TensorFlow has put it on the host nevertheless, as it does with int32 and strings."""
+        TensorFlow has put it on the host nevertheless, as with int32 and strings."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)

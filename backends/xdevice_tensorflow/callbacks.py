@@ -21,7 +21,7 @@ _callbacks: list[Callable[..., None]] = []
 
 def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     """Registers a callback for the operations of this thread. Returns a function that removes
-    it.
+    the callback, and that must be called in the same thread.
 
     TensorFlow keeps a list of callbacks for each thread, but one switch for all threads.
     `remove_op_callback` turns the switch off when its own thread has no callback left, and with

@@ -192,8 +192,8 @@ def _captures(trace: Any) -> list[Any]:
 
 
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
-    """Raises `UnsupportedError` for a variable that has no eager handle of its own: one of a
-    tf.distribute strategy, or one in a graph."""
+    """Raises `UnsupportedError` for a variable that has no eager handle of its own: a variable
+    of a tf.distribute strategy or in a graph."""
     # not `variable.handle`, which variables of a strategy answer with the handle of one replica
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
@@ -375,9 +375,9 @@ def _nodes(part: Any) -> list[Any]:
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
-    """Gives a copy the ids of its own objects: those of its tracker, the keys of a functional
-    model's nodes, and those of an optimizer's variables. `keys` has the new id of each
-    variable."""
+    """Replaces, in the copy `new`, the ids of the old model's objects by the ids of its own
+    objects: in its tracker, in the keys of a functional model's nodes, and in the keys of an
+    optimizer's variables. `keys` has the new id of each variable."""
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):
@@ -400,8 +400,9 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
 
 
 def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
-    """Returns a key with the new id: that of a variable is in `keys`, that of a node begins
-    with the `id` of its layer. Any other key is returned as it is."""
+    """Returns a key of the copy with the new id. A variable's key is looked up in `keys`; in a
+    node's key, which begins with the `id` of a layer, the `id` becomes that of the layer's
+    copy. Any other key is returned as it is."""
     number = re.match(r"\d+", key) if isinstance(key, str) else None
     if number is None or int(number[0]) not in memo:
         return keys.get(key, key)
@@ -453,8 +454,8 @@ class TensorflowModels(Models):
             yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether all variables of a model, those of its metrics and optimizers included, and
-        all other tensors that it holds are on `device`."""
+        """Whether all variables of a model, including those of its metrics and optimizers, and
+        all other tensors that the model holds are on `device`."""
         if any(
             self._place(variable.device) is not device for _, variable in parts.variables(model)
         ):

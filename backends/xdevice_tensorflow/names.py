@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _trainable = private.field("keras.Layer._trainable_variables")
 _non_trainable = private.field("keras.Layer._non_trainable_variables")
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""Types of parts of a Keras model whose variables are left out of the model's state dict,
-because no other framework has them there."""
+"""The types of parts of a Keras model whose variables are left out of the model's state dict,
+because other frameworks do not have such variables in a state dict."""
 _Named = tuple[str, Any]
 """The name of an object, and the object."""
 
@@ -93,7 +93,7 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
     """Yields the path and the layer of each layer of a model, each layer once. The path is the
-    one in the names of the layer's variables, with dots instead of slashes."""
+    common beginning of the names of the layer's variables, with dots instead of slashes."""
     visited: set[int] = set()
     return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", visited))
 
@@ -143,14 +143,14 @@ def _attributes(thing: Any) -> list[_Named]:
 
 def _foreign(layer: keras.Layer) -> list[_Named]:
     """Returns the `tf.Variable`s and `tf.Module`s that a Keras layer has as attributes. Keras
-    does not track these."""
+    does not track these objects."""
     kinds = (tf.Variable, tf.Module)
     return [(name, value) for name, value in _attributes(layer) if _holds(value, kinds)]
 
 
 def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether a value is an object of one of these types, or a dict, list or tuple with at
-    least one directly in it."""
+    """Whether a value is an object of one of these types, or a dict, list or tuple that
+    directly contains such an object."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):

@@ -49,8 +49,9 @@ def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[An
 
 @lru_cache(32)
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
-    """Returns a function that adds one tensor on each of these devices, for tensors of any
-    shape. Tracing takes long, so the last 32 functions are kept."""
+    """Returns a function that takes one tensor on each of these devices, of any shape, and
+    returns their sum, or their mean if `mean` is True, on each device. Tracing takes long, so
+    the last 32 functions are cached."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:

@@ -71,7 +71,7 @@ def number(value: complex, name: str, like: Array) -> Array:
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `function` as one compiled program, called with a tuple of tensors and then the
-    settings, which must be hashable: JAX compiles once for each combination of them."""
+    settings, which must be hashable: JAX compiles once for each combination of settings."""
     # the settings are one tuple, because `static_argnums` counts arguments and functions take
     # different numbers of them
     program = jax.jit(lambda tensors, settings: function(*tensors, *settings), static_argnums=1)
@@ -170,7 +170,7 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 def _mode(indices: Array, fast: str) -> str:
     """Returns how JAX treats indices out of range: `fast` for indices that the core has
-    checked, and "fill" for traced ones, whose values cannot be checked."""
+    checked, and "fill" for traced indices, whose values cannot be checked."""
     # "fill" gives NaN for an index out of range, where "clip" would hide it and return another
     # element
     return "fill" if isinstance(indices, jax.core.Tracer) else fast

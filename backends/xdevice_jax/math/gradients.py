@@ -69,8 +69,8 @@ class JaxGradients(Gradients):
 
 
 def _on_device_of(x: Any, g: Any) -> Any:
-    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of
-    them is traced, and so has no device."""
+    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if `g` or
+    `x` is traced, and so has no device."""
     if (
         isinstance(g, jax.core.Tracer)
         or isinstance(x, jax.core.Tracer)

@@ -29,8 +29,8 @@ gelu = jax.jit(jax.nn.gelu, static_argnames="approximate")
 
 
 def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callable[..., Array]:
-    """Returns a kernel of the core as one program; `settings` names its arguments that are no
-    tensors."""
+    """Returns a kernel of the core as one program; `settings` has the names of the kernel's
+    arguments that are not tensors."""
     return jax.jit(kernel, static_argnames=settings)
 
 
@@ -63,8 +63,8 @@ def embedding(indices: Array, table: Array) -> Array:
 
 
 def _forward(indices: Array, n: int) -> Array:
-    """Returns the indices, with `n`, one beyond the last valid index, for each that is below 0.
-    JAX would count these from the end, and not treat them as out of range."""
+    """Returns the indices, with each negative index replaced by `n`, which is out of range. JAX
+    would count negative indices from the end, and not treat them as out of range."""
     return jnp.where(indices < 0, n, indices)
 
 

@@ -44,14 +44,14 @@ def require(x: Any) -> None:
 
 def settled(x: Any) -> Array:
     """Returns the result of a kernel as an array. The core calls this for kernels of two
-    tensors, because `np.add` and others of NumPy's own functions return a scalar for operands
+    tensors, because some of NumPy's functions, such as `np.add`, return a scalar for operands
     without dimensions."""
     return np.asarray(x)
 
 
 def _array(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that never warns. It does not silence warnings, which
-    would take 2 us."""
+    """Makes a kernel from a function that never warns. The kernel does not silence warnings,
+    which would take 2 us."""
 
     def kernel(*operands: Array) -> Array:
         return np.asarray(function(*operands))
@@ -148,7 +148,7 @@ def sign(x: Array) -> Array:
 
 def _reducing(function: Callable[..., Any]) -> Callable[..., Array]:
     """Makes a kernel with the arguments `(x, axes, keepdims)` from one of NumPy's reductions.
-    It does not warn."""
+    The kernel does not warn."""
 
     def kernel(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
         with np.errstate(all="ignore"):

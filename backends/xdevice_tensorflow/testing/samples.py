@@ -186,8 +186,8 @@ class TensorflowSamples(Samples):
         return keras.Sequential([keras.layers.Dense(2)])
 
     def trainable(self) -> tuple[Any, Step]:
-        """Returns a model, and a function that trains it by one step on `x, y` and returns the
-        loss."""
+        """Returns a model, and a function that trains the model by one step on `x, y` and
+        returns the loss."""
         with tf.device("/CPU:0"):
             net = keras.Sequential(
                 [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")]
@@ -291,8 +291,8 @@ def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
 
 
 def _sequential() -> Any:
-    """Returns a sequential model with a layer that has running statistics, and one that draws
-    random numbers."""
+    """Returns a sequential model with a layer that has running statistics, and a layer that
+    draws random numbers."""
     layers = [
         keras.layers.Dense(3),
         keras.layers.BatchNormalization(),
