@@ -96,7 +96,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "symbol" for a class of symbols of traced functions, "tensor" for one of
+        """Returns "symbol" for a class of symbols of traced functions, "tensor" for a class of
         arrays, and None for any other class. Raises `UnsupportedError` for mutable arrays."""
         # first, because in some versions a Tracer is also an Array
         if issubclass(cls, jax.core.Tracer):
@@ -130,8 +130,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return len(natives[kind])
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes if
-        JAX does not report them."""
+        """Returns the name of a device and its memory in bytes. The memory is None if JAX does
+        not report it."""
         if self.virtual and device.kind == "gpu":
             return VIRTUAL_GPU
         native = self.to_native(device)
@@ -143,14 +143,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
-        """Returns the dtypes that no array on this device can have."""
+        """Returns the names of the dtypes that no array on this device can have."""
         return (
             frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
         )
 
     def to_native(self, device: Device) -> Any:
-        """Returns the `jax.Device` of a `Device`, and starts JAX for that. Raises
-        `DeviceNotFoundError` if there is none."""
+        """Returns the `jax.Device` of a `Device`, and starts JAX to find it. Raises
+        `DeviceNotFoundError` if the device does not exist."""
         natives = (self._natives or self._start()).get(device.kind, [])
         # this method may be given a device that does not exist
         if device.index >= len(natives):
@@ -158,9 +158,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return natives[device.index]
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a `jax.Device`; None if `native` is not one. Raises
-        `UnsupportedError` for a device of another process, and for one of a platform that
-        xdevice has no kind for."""
+        """Returns the `Device` of a `jax.Device`; None if `native` is not a `jax.Device`.
+        Raises `UnsupportedError` for a device of another process, and for a device of a
+        platform for which xdevice has no kind."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():
@@ -187,7 +187,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns `x` on another device, through page-locked memory if that is faster."""
+        """Returns a copy of `x` on another device, made through page-locked memory if that is
+        faster."""
         require_values(x)
         native = self.to_native(device)
         # `_read` makes arrays on cpu:0, and `moved` on GPUs; None means that JAX has to copy
@@ -195,13 +196,14 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns `x` on another device, and may return before the values have arrived."""
+        """Returns a copy of `x` on another device, possibly before the values have arrived
+        there."""
         require_values(x)
         # `device_put` does not wait, while a copy through page-locked memory does
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` in new memory on a device, which may be that of `x`."""
+        """Returns a copy of `x` in new memory on a device, which may be the device of `x`."""
         require_values(x)
         staged = (
             self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
@@ -215,8 +217,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device, or for None on all devices of all platforms. Raises
-        the error of work that has failed."""
+        """Waits for all work on a device, or, if `device` is None, on all devices of all
+        platforms. Raises the error of work that has failed."""
         # before JAX is started there is no work
         if not unstarted.is_started():
             return
@@ -242,7 +244,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
         """Returns a new array on a device with the values of a NumPy array. Raises `DTypeError`
-        if JAX cannot hold them, because 64-bit is off."""
+        if JAX cannot hold the values, because 64-bit is off."""
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
@@ -271,8 +273,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
-        """Returns an array filled with one value, made on the device itself. Raises
-        `DTypeError` if JAX cannot hold the value or the dtype, because 64-bit is off."""
+        """Returns an array of this shape and dtype, filled with `value`, made on the device
+        itself. Raises `DTypeError` if JAX cannot hold the value or the dtype, because 64-bit is
+        off."""
         own = stored_dtype(dtype, np.asarray(value))
         # a program that is bound to one device cannot be part of a traced function for another
         # device
@@ -348,8 +351,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def _start(self) -> dict[str, list[Any]]:
-        """Starts JAX, and returns its devices of each kind, in the order of their indices. From
-        then on users may write the words for the hardware of its GPUs as a device."""
+        """Starts JAX, and returns its devices of each kind, in the order of their indices.
+        After this call users may write the words for the hardware of JAX's GPUs as a device."""
         # raises an error with the cause if JAX cannot start, which `_local_devices` would hide
         jax.local_devices()
         cpus = _local_devices("cpu")
@@ -370,7 +373,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
         """Returns the device of an array with this sharding, and keeps it under `key`, which
         `device_of` has made. Raises `UnsupportedError` for an array on several devices, and for
-        one in another memory than the device's default one."""
+        an array that is not in the device's default memory."""
         natives = sorted(sharding.device_set, key=lambda native: native.id)
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
@@ -404,8 +407,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """Calls `make`, which makes an array, so that the array is made on `device`, and
-        returns it committed to that device."""
+        """Calls `make`, which returns an array, so that the array is made on `device`. Returns
+        the array, committed to `device`."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)
@@ -433,8 +436,8 @@ def _local_devices(kind: str) -> list[Any]:
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
     """Waits for those of `arrays` that are on one of the devices `natives`, and raises the
-    error of the first that has failed. Empties the list `arrays`, so that nothing here refers
-    to a failed array."""
+    error of the first array whose computation has failed. Empties the list `arrays`, so that
+    nothing here refers to a failed array."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -469,7 +472,7 @@ def _is_sparse(x: Any) -> bool:
 
 def _items(x: Any) -> dict[Any, Any]:
     """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers
-    in it are not taken apart."""
+    among the values are not taken apart."""
     # JAX may order the children differently than the mapping, so the keys come from its paths;
     # a type that is registered without keys gets numbers
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
@@ -481,7 +484,7 @@ def _items(x: Any) -> dict[Any, Any]:
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """Returns the children of an object that is registered as a pytree, and its structure.
-    Containers in it are not taken apart."""
+    """Returns the children of an object that is registered as a pytree, and the structure of
+    the object. Containers among the children are not taken apart."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

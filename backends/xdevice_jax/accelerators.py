@@ -25,8 +25,7 @@ _WORDS: Final = {
     "oneapi": ("xpu", "oneapi"),
     "METAL": ("mps", "metal"),
 }
-"""For each platform of GPUs that xdevice knows: the words by which a user may name the
-hardware."""
+"""The words with which a user may name the hardware, by the platform of GPUs."""
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
 """The platforms that `gpu:i` never means."""
 _LACKS: Final = {
@@ -65,9 +64,9 @@ def everywhere() -> list[Any]:
 
 
 def detect() -> list[Any]:
-    """Returns the devices that `gpu:i` means: those of the platform on which JAX computes by
-    default, unless that is the CPU or a TPU; then JAX's GPUs. XDEVICE_ACCELERATOR can name
-    another platform. An empty list if there are none."""
+    """Returns the devices that `gpu:i` means: the devices of JAX's default platform or, if that
+    is the CPU or a TPU, JAX's GPUs. XDEVICE_ACCELERATOR can name another platform. Returns an
+    empty list if there are no such devices."""
     candidates = {
         name: client
         for name, client in platforms().items()
@@ -86,7 +85,7 @@ def detect() -> list[Any]:
 
 
 def words(natives: Iterable[Any]) -> frozenset[str]:
-    """Returns the words by which a user may name the hardware of JAX's devices, such as
+    """Returns the words with which a user may name the hardware of JAX's devices, such as
     "cuda"."""
     # a plugin that is not listed is named by its platform
     names = {name_of(native) for native in natives}

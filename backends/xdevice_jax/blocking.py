@@ -43,14 +43,14 @@ def is_blocking() -> bool:
 
 def blocking() -> AbstractContextManager[None]:
     """Returns a context manager: inside its block, a compiled function returns, in every
-    thread, when its results are computed. Raises `UnsupportedError` if JAX lacks a private name
-    that this needs."""
+    thread, only when its results are computed. Raises `UnsupportedError` if JAX lacks a private
+    name that this needs."""
     private.require("blocking")
     return _waited.on(_patched)
 
 
 def _patched() -> Callable[[], None]:
-    """Switches blocking mode on, and returns the function that switches it off."""
+    """Switches blocking mode on, and returns a function that switches the mode off."""
     patches = Patches()
     patches.replace(*_EXECUTE, _waiting)
     # None means that there is no fast path for a function
@@ -62,11 +62,12 @@ def _patched() -> Callable[[], None]:
 
 
 def _waiting(call: Any) -> Any:
-    """Returns JAX's method `call`, which runs a compiled function, wrapped so that it returns
-    when the results are computed, and raises the error of the computation."""
+    """Returns JAX's method `call`, which runs a compiled function, wrapped so that the call
+    returns only when the results are computed, and raises the error of the computation."""
 
     def call_and_wait(self: Any, *args: Any) -> Any:
-        """Replaces JAX's method `__call__`."""
+        """Runs the compiled function `self` and waits for its results. Replaces the method
+        `call`."""
         result = call(self, *args)
         try:
             jax.block_until_ready(result)
@@ -86,8 +87,8 @@ class JaxBlocking(Blocking):
     """Whether JAX was told to compute synchronously before it was started."""
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each compiled function returns when it is
-        computed."""
+        """Returns a context manager in which each call of a compiled function returns only when
+        its results are computed."""
         # JAX's own setting is enough if there are no real GPUs or TPUs, because it concerns the
         # CPU only
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):

@@ -52,8 +52,8 @@ def require_values(x: jax.Array) -> None:
 
 def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
     """Returns the dtype in which JAX holds values of `dtype`, the name of a dtype: if 64-bit is
-    off, the 32-bit integers for 64-bit ones. In that case raises `DTypeError` for float64 and
-    complex128, and if one of `values`, which may be left out, does not fit into the narrower
+    off, a 32-bit integer dtype for a 64-bit one. If 64-bit is off, raises `DTypeError` for
+    float64 and complex128, and if `values` is given and a value does not fit into the narrower
     dtype."""
     if jax.config.jax_enable_x64:
         return host_dtype(dtype)
@@ -83,7 +83,8 @@ class JaxConversion(Conversion):
         )
 
     def takes(self) -> Takes:
-        """Returns in what memory of other frameworks JAX can compute."""
+        """Returns the requirements on memory of other frameworks in which JAX is to compute:
+        aligned, and in C order."""
         return _TAKES
 
     def export(self, x: jax.Array) -> Any:
@@ -92,7 +93,8 @@ class JaxConversion(Conversion):
         return x.__dlpack__()
 
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
-        """Returns an array in the memory of another framework that `lent` describes."""
+        """Returns an array in the memory of another framework's tensor, which `lent` describes.
+        `dtype` is ignored, because the DLPack capsule names the dtype."""
         return jax.dlpack.from_dlpack(lent)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
@@ -115,6 +117,6 @@ class JaxConversion(Conversion):
         return staging.is_read(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Returns why JAX would narrow a dtype, and what to do about that; None if it would
-        not."""
+        """Returns why JAX would narrow a dtype, and what to do about that; None if JAX would
+        not narrow it."""
         return _64_BIT if dtype in WIDE and not jax.config.jax_enable_x64 else None

@@ -35,12 +35,13 @@ class JaxReplicas(Replicas):
     """Arrays on several devices of this process."""
 
     def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
-        """Returns parts of `x` with these sizes along its first axis."""
+        """Returns consecutive parts of `x` along its first axis, whose lengths there are
+        `sizes`."""
         require_values(x)
         return super().split(x, sizes)
 
     def join(self, parts: list[jax.Array]) -> jax.Array:
-        """Returns the parts joined along their first axis; parts without axes become a
+        """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         for part in parts:
             require_values(part)
@@ -48,14 +49,15 @@ class JaxReplicas(Replicas):
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
-        """Returns a copy of `x` on a device with respect to which gradients can be taken."""
+        """Returns a copy of `x` on a device. JAX can take gradients with respect to any
+        array."""
         # JAX takes gradients with respect to any array, and marks none
         copied: jax.Array = self.copy(x, device)
         return copied
 
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
         """Returns the sum of arrays on one device, added in their order, or their mean if
-        `mean` is True."""
+        `mean` is True, in the dtype of the first array."""
         rest = iter(tensors)
         first = next(rest)
         # 16-bit floats would be rounded after each addition
@@ -64,8 +66,8 @@ class JaxReplicas(Replicas):
         return total.astype(first.dtype)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
-        """Returns the sum or mean of arrays on several devices, as a new array on the device of
-        each."""
+        """Returns the sum of arrays on several devices, or their mean if `mean` is True, as a
+        new array on the device of each."""
         for x in tensors:
             require_values(x)
         natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
@@ -107,12 +109,13 @@ def _reduction(
     natives: tuple[Any, ...], mean: bool
 ) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
     """Returns the compiled function that sums a spread array over these devices, or takes its
-    mean, and the sharding that says how the array is spread. Kept for 32 sets of devices,
-    because compiling takes long."""
+    mean, and the sharding that says how the array is spread. The results for the last 32 sets
+    of devices are cached, because compiling takes long."""
     mesh = Mesh(np.array(natives), ("replica",))
 
     def one(x: jax.Array) -> jax.Array:
-        """Runs on each device, with the device's part of the array."""
+        """Returns one device's part of the result, from the device's part `x` of the array. JAX
+        runs this on each device."""
         total: jax.Array = jax.lax.psum(x, "replica")
         # the mean of integers is a float, and goes back into their dtype
         return (total / len(natives)).astype(x.dtype) if mean else total

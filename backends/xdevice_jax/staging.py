@@ -60,14 +60,15 @@ def is_read(x: jax.Array) -> bool:
 
 
 def is_moved(x: jax.Array) -> bool:
-    """Whether an array is moved to JAX's CPU device through `read`, which waits for the array,
-    rather than by JAX's own call, which does not."""
+    """Whether an array should be moved to JAX's CPU device with `read`, which waits for the
+    array, and not with JAX's own call, which does not wait."""
     return ring.is_measured() and x.nbytes >= TO_HOST and is_read(x)
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """Returns the values of an array on a GPU, for which the caller has waited, as a NumPy
-    array, read with the driver or the ring; None if the caller has to read them with JAX."""
+    """Returns the values of an array on a GPU as a NumPy array, read with the driver or the
+    ring; None if the caller has to read the array with JAX. The caller must have waited for the
+    array."""
     # the module `xdevice.contract.staging`, not this one
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
@@ -100,9 +101,9 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     """Returns a new array on a GPU into which the ring can copy the values. Returns None if
-    this shape occurs for the first time, so that JAX would have to compile a program for it,
-    and the values are too few for that to be worth it; also if a traced function is running, or
-    JAX stores the array in another order."""
+    this shape occurs for the first time, and the array is too small for compiling a program for
+    its shape to be worth it. Also returns None if a traced function is running, or if JAX does
+    not store the array in C order."""
 
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
@@ -143,7 +144,7 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
 def _is_plain(x: jax.Array, platform: str) -> bool:
     """Whether an array is on exactly one device, of the platform "cpu" or "gpu", and the
     device's ordinary memory holds its values in C order. False if this version of JAX does not
-    tell."""
+    report this."""
     sharding = x.sharding
     natives = sharding.device_set
     if len(natives) > 1 or next(iter(natives)).platform != platform:

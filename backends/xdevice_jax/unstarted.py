@@ -67,8 +67,8 @@ def count(kind: str) -> int | None:
 
 
 def _cpus() -> int:
-    """Returns how many CPU devices JAX will make: as many as its setting says, or else the flag
-    of XLA; otherwise one."""
+    """Returns how many CPU devices JAX will make: the number in JAX's setting or, if that is
+    not set, in XLA's flag; otherwise 1."""
     configured = jax.config.jax_num_cpu_devices
     # -1 means that the setting is not used
     if configured >= 0:

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 _CPUS = 16
 """How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index".
-All of them are the same cores and memory."""
+All CPU devices share the same cores and memory."""
 
 _get_context = at_once.MXNDArrayGetContext
 _LONG = 2**31
@@ -87,7 +87,7 @@ def _count_gpus() -> int:
 
 class _Buffers(threading.local):
     """Each thread's own memory into which `_get_context` writes the type and the index of a
-    device: two integers of 32 bits, which `number` reads as one of 64."""
+    device: two 32-bit integers, which `number` reads as one 64-bit integer."""
 
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
@@ -132,8 +132,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return mx
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of arrays, "symbol" for one of symbols in a graph,
-        "model" for one of blocks, parameters or Trainers, and None for any other class."""
+        """Returns "tensor" for a class of arrays, "symbol" for a class of symbols in a graph,
+        "model" for a class of blocks, parameters or Trainers, and None for any other class."""
         if issubclass(cls, mx.nd.NDArray):
             return "tensor"
         if issubclass(cls, mx.sym.Symbol):
@@ -168,8 +168,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        """Returns the `Context` of a device that does not exist here: MXNet makes one without
-        checking. Raises `UnsupportedError` with virtual GPUs."""
+        """Returns the `Context` of a device that this machine lacks. MXNet does not check
+        whether the device exists. Raises `UnsupportedError` if the GPUs are virtual."""
         # a virtual GPU beyond those that exist would be a CPU that is no device of xdevice's
         return super().describe_missing(device) if self.virtual else self.to_native(device)
 
@@ -192,7 +192,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # tensors
 
     def device_of(self, x: Any) -> Device:
-        """Returns the device of an array. Raises MXNetError if MXNet does not tell it."""
+        """Returns the device of an array. Raises MXNetError if MXNet does not report the
+        device."""
         kind, index, number = _buffers.arguments
         # the C function itself, because `x.ctx` takes 4 times as long. It returns 0 if it
         # succeeds
@@ -210,22 +211,24 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             return place
 
     def move(self, x: Any, device: Device) -> Any:
-        """Returns `x` on another device, through page-locked memory if that is faster.
-        Gradients flow."""
+        """Returns a copy of `x` on another device, made through page-locked memory if that is
+        faster. Gradients flow through the copy."""
         return self._copied(x, device, staging.moved)
 
     def start_move(self, x: Any, device: Device) -> Any:
-        """Returns `x` on another device, and may return before the values have arrived."""
+        """Returns a copy of `x` on another device, possibly before the values have arrived
+        there."""
         # without the ring, which waits: MXNet's own copy returns at once
         return self._copied(x, device, lambda *_: None)
 
     def copy(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
-        flow."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Gradients flow through the copy."""
         return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on all devices. Raises the error of failed work."""
+        """Waits for all work on all devices, whatever `device` is, because MXNet cannot wait
+        for one device. Raises the error of failed work."""
         # MXNet cannot wait for one device
         mx.nd.waitall()
 
@@ -237,7 +240,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         """Returns a new `mx.np` array on a device with the dtype and values of a NumPy array.
-        Raises `ShapeError` if it is too large for this build of MXNet."""
+        Raises `ShapeError` if the array is too large for this build of MXNet."""
         _refuse_long(array.shape)
         semantics.creating()
         native = self.to_native(device)
@@ -248,7 +251,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
             )
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """Returns the values of an array as a NumPy array of its own."""
+        """Returns the values of `x` as a new NumPy array, which shares no memory with `x`."""
         with mx.util.np_shape(True):
             staged = staging.read(x, self)
             host = x.asnumpy() if staged is None else staged
@@ -260,8 +263,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return host.view(ml_dtypes.bfloat16)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
-        """Returns an `mx.np` array of this shape and dtype on a device, filled with one number.
-        Raises `ShapeError` if it is too large for this build of MXNet."""
+        """Returns an `mx.np` array of this shape and dtype on a device, filled with `value`.
+        Raises `ShapeError` if the array is too large for this build of MXNet."""
         _refuse_long(shape)
         # mx.np.full converts the number to float64, which has no integers of more than 53 bits
         if abs(value) > 2**53:
@@ -315,8 +318,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def _copied(
         self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]
     ) -> Any:
-        """Returns a copy of `x` on a device, with a copy of its gradient if it has one. `stage`
-        is a function that makes the copy, or returns None if MXNet has to make it. Raises
+        """Returns a copy of `x` on a device, with a copy of its gradient if it has one.
+        `stage(x, native, self)` makes the copy, or returns None if MXNet has to make it. Raises
         `UnsupportedError` for a symbol."""
         if isinstance(x, mx.sym.Symbol):
             raise self.unsupported(
@@ -335,9 +338,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """Returns cpu:0 for a context of the host, whatever its index is: a context for pinned
-        memory has the index of a GPU, and one for shared memory that of a worker. Raises
-        `UnsupportedError` for any other context."""
+        """Returns cpu:0 for a context of the host, whatever its index is: the index of a
+        context for pinned memory is that of a GPU, and the index of a context for shared memory
+        is that of a worker. Raises `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(
                 f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)"
@@ -346,8 +349,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
 
 def _builds_graph(frame: FrameType) -> bool:
-    """Whether a frame is a block's `hybrid_forward`, called to build a graph: then one of its
-    arguments is a symbol, or the module `mx.sym` for its parameter F."""
+    """Whether a frame runs a block's `hybrid_forward`, called to build a graph. In such a frame
+    an argument is a symbol, or F is the module `mx.sym`."""
     if frame.f_code.co_name != "hybrid_forward":
         return False
     # locals that are lists, such as the states of a recurrent cell, are looked into

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 def _waiting(call: Any) -> Any:
     """Returns a function that calls `call`, a function of the library, and then waits for all
-    work. It returns the first status that is not 0 (an error), or 0."""
+    work. The function returns the status of `call`, or, if that is 0 (success), the status of
+    the wait."""
     wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
-        """Calls the function, and waits if it has succeeded."""
+        """Calls the function, waits if the call has succeeded, and returns the status."""
         # 0 means success, so `or` waits only then
         return int(call(*args) or wait_for_all())
 
@@ -38,7 +39,8 @@ class MxnetBlocking(Blocking):
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """A block in which each operation of any thread returns when it is computed."""
+        """A block in which each operation, in any thread, returns only when its result is
+        computed."""
         private.require("blocking")
         with Patches() as patches:
             # MXNet looks the functions up in its library at each call

@@ -38,7 +38,8 @@ class MxnetConversion(Conversion):
     """The capability of sharing memory for MXNet."""
 
     def takes(self) -> Takes | None:
-        """Returns the memory in which MXNet can compute: in C order."""
+        """Returns the requirement on memory of other frameworks in which MXNet is to compute:
+        it must be in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:
@@ -57,7 +58,8 @@ class MxnetConversion(Conversion):
             return mx.nd.to_dlpack_for_write(x.as_nd_ndarray())
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns an `mx.np` array in the memory of another framework, which `lent` describes."""
+        """Returns an `mx.np` array in the memory of another framework's tensor, which `lent`
+        describes. `dtype` is ignored, because the DLPack capsule names the dtype."""
         semantics.creating()
         with mx.util.np_shape(True):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()

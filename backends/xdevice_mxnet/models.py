@@ -68,9 +68,9 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the context (device) of each variable of a model; for a parameter on
-    several devices, once for each device. For a Trainer, yields its own contexts, and those of
-    the arrays of its state."""
+    """Yields the name and the context (device) of each variable of a model. A parameter on
+    several devices is yielded once for each device. For a Trainer, yields the contexts in its
+    list, and the context of each array of its state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -102,8 +102,8 @@ def array_of(model: Any) -> Any | None:
 
 
 def _value(name: str, parameter: Any) -> Any:
-    """Returns the array of a parameter. Raises `NotBuiltError` if it has none yet, and
-    `UnsupportedError` if it has one on each of several devices."""
+    """Returns the array of a parameter. Raises `NotBuiltError` if the parameter has no array
+    yet, and `UnsupportedError` if it has arrays on several devices."""
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
@@ -152,8 +152,9 @@ def move(model: Any, native: Any) -> None:
 
 
 def copied(model: Any, native: Any) -> Any:
-    """Returns a copy of a model on a context, with its values and gradients, but not attached
-    to a Trainer. Parameters that are shared in the model are shared in the copy."""
+    """Returns a copy of a model on the context `native`, with values and gradients, but not
+    attached to a Trainer. Parameters that are shared in the model are shared in the copy.
+    Raises `NotBuiltError` for a parameter that is not initialized."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
         # raises `NotBuiltError` for a parameter that is not initialized
@@ -222,8 +223,8 @@ def _reset(parameter: Any, native: Any) -> None:
 
 @contextmanager
 def _kind_of(array: Any) -> Iterator[None]:
-    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays or, also if it
-    is None, legacy ones. Nothing is recorded for gradients."""
+    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays, or legacy
+    arrays, also if `array` is None. Nothing is recorded for gradients."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),
@@ -251,7 +252,7 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 def _refuse_own_store(trainer: Any) -> None:
     """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or
-    is distributed over machines, and for one with state that cannot be moved."""
+    is distributed over machines, and for a Trainer with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
     # after a move the Trainer makes a new store (`_move_state`), which it cannot do for a store
@@ -291,8 +292,8 @@ def _follow(trainer: Any) -> None:
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    """Moves a Trainer's state for each parameter to the context of the same index in `targets`.
-    If `contexts` is not None, it becomes the Trainer's list of contexts."""
+    """Moves a Trainer's state for the parameter with index i to the context `targets[i]`, for
+    each i. If `contexts` is not None, it becomes the Trainer's list of contexts."""
     updater = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in updater.states.items():
@@ -311,7 +312,8 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
 
 
 def _state_on(state: Any, native: Any) -> Any:
-    """Returns the state for one parameter with its arrays on a context."""
+    """Returns `state`, the optimizer's state for one parameter, with its arrays on the context
+    `native`."""
     if isinstance(state, mx.nd.NDArray):
         return state if state.ctx == native else state.copyto(native)
     if isinstance(state, list | tuple):
@@ -359,7 +361,8 @@ class MxnetModels(Models):
         return [("" if block is model else block.name, block, _KEPT) for block in blocks]
 
     def move_held(self, x: Any, device: Device) -> Any:
-        """Returns `x` on a device; if it has a gradient, the new array gets one of zeros."""
+        """Returns `x` on a device: `x` itself if it is there already, otherwise a copy, which
+        gets a gradient of zeros if `x` has a gradient."""
         if self.device_of(x) is device:
             return x
         with mx.autograd.pause():
@@ -406,9 +409,9 @@ class MxnetModels(Models):
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
-        """Yields the name, the array and the gradient of each parameter of a block that is
-        trained. Before the first backward pass the gradients are zeros. Raises
-        `UnsupportedError` for a model that is no block."""
+        """Yields the name, the array and the gradient of each trained parameter of a block.
+        Before the first backward pass the gradients are zeros. Raises `UnsupportedError` for a
+        model that is no block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
                 f"mxnet keeps no gradients in an object of type {type(model).__qualname__}; pass the block"

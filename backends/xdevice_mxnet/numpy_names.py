@@ -35,7 +35,7 @@ _GONE = {
 
 @contextmanager
 def restored(package: str) -> Iterator[None]:
-    """A block in which to import `package` (MXNet), so that it finds the names that NumPy has
+    """A block in which `package` (MXNet) is to be imported, and finds the names that NumPy has
     removed (apache/mxnet#21165). Raises ImportError for NumPy 2, with which MXNet cannot
     work."""
     # a name that NumPy 2 removed
@@ -67,7 +67,8 @@ def _forget_failed_import(package: str) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of `package` as Python does, but gives each of them another `__import__`."""
+    """Finds the modules of `package` as Python does, but replaces the `__import__` that each of
+    these modules uses."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -85,14 +86,15 @@ class _Finder(MetaPathFinder):
         self._builtins = {**vars(builtins), "__import__": import_}
 
     def end(self) -> None:
-        """Called after the import of the package. Later imports of its modules, which MXNet
-        runs inside most of its functions, are Python's own, and as fast."""
+        """Gives the modules Python's own `__import__` again, because MXNet imports modules
+        inside most of its functions. Called after the import of the package."""
         self._builtins["__import__"] = builtins.__import__
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns how to load a module of the package; None for any other module."""
+        """Returns the spec with which Python loads a module of the package; None for any other
+        module."""
         if name.partition(".")[0] != self._package:
             return None
         spec = PathFinder.find_spec(name, path, target)

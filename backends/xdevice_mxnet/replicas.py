@@ -29,7 +29,8 @@ class MxnetReplicas(Replicas):
     """The capability of using several devices in one process, for MXNet."""
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        """Returns parts of `x` with these sizes along its first axis."""
+        """Returns consecutive parts of `x` along its first axis, whose lengths there are
+        `sizes`."""
         # with NumPy's shapes, because a part may have no elements
         with mx.util.np_shape(True):
             return super().split(x, sizes)
@@ -74,15 +75,15 @@ class MxnetReplicas(Replicas):
         return address.value or 0, tuple(strides)
 
     def write(self, x: Any, value: Any) -> None:
-        """Writes the values of an array into the memory of `x`, an array or a Parameter."""
+        """Writes the values of `value` into the memory of `x`, an array or a Parameter."""
         array = models.array_of(x)
         with mx.util.np_shape(True), mx.autograd.pause():
             # copyto does not take a legacy array and one of mx.np together
             value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum or the mean of arrays on one device, added in their order; float16 is
-        added as float32."""
+        """Returns the sum of arrays on one device, added in their order, or their mean if
+        `mean` is True. float16 is added as float32."""
         rest = iter(tensors)
         first = next(rest)
         wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype

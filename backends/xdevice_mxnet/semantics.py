@@ -146,7 +146,7 @@ _logged: set[str] = set()
 
 def enter() -> None:
     """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first
-    time in each thread; after that, each kernel calls `require` if the semantics are off.
+    time in each thread. Later, each kernel calls `require` itself if the semantics are off.
     Raises what `require` raises."""
     if not _here.thread.has_entered:
         require()
@@ -305,8 +305,8 @@ class Carried:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """A block in which the current thread has the carried semantics. It restores the
-        thread's own."""
+        """A block in which the current thread has the carried semantics. At the end of the
+        block, the thread has its earlier semantics again."""
         thread, _here.thread = _here.thread, self._there
         before = mx.util.set_np_shape(self._is_shape)
         try:
@@ -318,7 +318,7 @@ class Carried:
 
     def rejoin(self) -> None:
         """Called in the thread that made this object, after the task in the other thread. If
-        the task has switched NumPy's semantics on, this thread gets them too: otherwise it
-        could not compute with the task's arrays."""
+        the task has switched NumPy's semantics on, switches them on in this thread too, which
+        otherwise could not compute with the task's arrays."""
         if self._there.is_ours and not _is_on():
             _switch()

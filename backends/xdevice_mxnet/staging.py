@@ -31,7 +31,7 @@ MXNet's own."""
 
 def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
     """Returns the values of an array on a GPU, read through the ring; None if MXNet has to read
-    them."""
+    the array."""
     if not _is_staged(x, "gpu", backend):
         return None
     return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
@@ -39,7 +39,7 @@ def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
 
 def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | None:
     """Returns an array on a GPU with the values of a NumPy array, copied through the ring; None
-    if MXNet has to copy them."""
+    if MXNet has to copy the array."""
     if native.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_measured():
@@ -50,7 +50,7 @@ def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | N
 
 def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring;
-    None if MXNet has to copy it."""
+    None if MXNet has to copy the array."""
     from_kind, to_kind = ("cpu", "gpu") if native.device_type == "gpu" else ("gpu", "cpu")
     # the first condition excludes contexts of pinned and of shared memory
     if (
@@ -77,7 +77,7 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
 
 def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
     """Copies from the address `source` on the host, in the memory of `owner`, to an array on a
-    GPU. Returns False if the ring cannot do that, or an address is 0."""
+    GPU. Returns whether the ring has made the copy: False also if one of the addresses is 0."""
     target = _address(array, backend)
     return bool(source and target) and ring.to_gpu(
         owner, source, array, target, _size(array), None

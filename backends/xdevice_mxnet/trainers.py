@@ -59,7 +59,8 @@ def parameters(trainer: Any) -> list[Any]:
 
 def updater(trainer: Any) -> Any:
     """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose
-    key-value store is not distributed. A store has one if it updates the parameters."""
+    key-value store is not distributed. If the store updates the parameters, it has this object;
+    otherwise the Trainer has it."""
     # before the first step a Trainer has no store, and without a store it updates the
     # parameters itself
     kvstore = store(trainer)
@@ -69,8 +70,8 @@ def updater(trainer: Any) -> Any:
 
 
 def steps(optimizer: Any) -> dict[Any, int]:
-    """Returns how many steps each parameter has taken, by its index: the greatest of the counts
-    that an optimizer keeps for each device."""
+    """Returns a dict from the index of each parameter to the number of steps it has taken: the
+    greatest of the counts that `optimizer` keeps for different devices."""
     latest: dict[Any, int] = {}
     # the outer dict is by the index of a device
     for of_device in counts(optimizer).values():

@@ -73,11 +73,11 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return DeviceInfo("cpu", None)
 
     def to_native(self, device: Device) -> str:
-        """Returns NumPy's name for its one device."""
+        """Returns "cpu", NumPy's name for its only device."""
         return "cpu"  # what NumPy's own functions take as `device=`
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns None for every object: none is a device of NumPy."""
+        """Always returns None, because NumPy has no class of devices."""
         return None  # NumPy has no class of devices
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -90,11 +90,13 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return _CPU
 
     def move(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Never called, because the core moves an array only to another device."""
+        """Always raises AssertionError. Never called, because the core moves an array only to
+        another device."""
         raise AssertionError("NumPy has one device, so nothing moves")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Returns a copy of `x`, of the same subclass of arrays."""
+        """Returns a copy of `x`, an array of the same subclass. Python objects in `x` are
+        deep-copied; `device` is ignored."""
         # `np.array` would copy the references of an array of Python objects, and not the
         # objects
         return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
@@ -108,7 +110,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        """Returns a copy of an array."""
+        """Returns a copy of `array`. `device` is ignored."""
         return np.array(array, copy=True)
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -118,7 +120,8 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> np.ndarray[Any, Any]:
-        """Returns an array filled with one value."""
+        """Returns an array of this shape and dtype, filled with `value`. `device` is
+        ignored."""
         # `zeros` is much faster, but a float may be -0.0
         if type(value) is int and not value:
             return np.zeros(shape, host_dtype(dtype))
@@ -127,8 +130,8 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to get the objects in an array of Python objects; None for any other
-        array or object."""
+        """Returns how to list the objects in `x`, an array of Python objects; None for any
+        other array or object."""
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
             return None
         # `tolist` of an array without axes returns its one object

@@ -45,8 +45,8 @@ class NumpyConversion(Conversion):
     """Memory shared with other frameworks by DLPack."""
 
     def takes(self) -> Takes:
-        """Returns in what memory of other frameworks NumPy can compute: any, if bfloat16 is
-        labelled as uint16."""
+        """Returns the requirement on memory of other frameworks in which NumPy is to compute:
+        bfloat16 must be labelled as uint16."""
         return _TAKES
 
     def detached(self, x: Array) -> Array:
@@ -54,8 +54,8 @@ class NumpyConversion(Conversion):
         return detached(x)
 
     def memory_layout(self, x: Array) -> tuple[int, bool, bool]:
-        """Returns the address of an array, whether it is in C order, and whether none of its
-        strides is negative."""
+        """Returns the address of an array, whether the array is in C order, and whether all of
+        its strides are 0 or positive."""
         return x.ctypes.data, x.flags.c_contiguous, min(x.strides, default=0) >= 0
 
     def export(self, x: Array) -> Any:
@@ -73,7 +73,8 @@ class NumpyConversion(Conversion):
         return copied
 
     def adopt(self, lent: Lent, dtype: str) -> Array:
-        """Returns an array in the memory of another framework that `lent` describes."""
+        """Returns an array in the memory of another framework's tensor, which `lent` describes.
+        `dtype` is the name of its dtype, needed for bfloat16, which arrives as uint16."""
         array = np.from_dlpack(lent)
         # NumPy has taken bfloat16 over under the label of uint16
         return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array

@@ -24,13 +24,13 @@ class NumpyReplicas(Replicas):
     """Arrays that are split, joined and added, all on the CPU."""
 
     def join(self, parts: list[Array]) -> Array:
-        """Returns the arrays joined along their first axis; arrays without axes become a
-        vector."""
+        """Returns the arrays joined along their first axis; arrays without axes are joined into
+        a vector."""
         # `concatenate` takes no arrays without axes
         return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 
     def leaf(self, x: Array, device: Device) -> Array:
-        """Returns a copy of an array, which is what `replicate` puts on each device."""
+        """Returns a copy of `x`. `device` is ignored, because NumPy has only the CPU."""
         # NumPy has no gradients, so any copy will do
         copied: Array = self.copy(x, device)
         return copied
@@ -44,11 +44,12 @@ class NumpyReplicas(Replicas):
         return x.ctypes.data, x.strides
 
     def write(self, x: Array, value: Array) -> None:
-        """Writes the values of another array into `x`."""
+        """Writes the values of `value` into `x`."""
         np.copyto(x, value)
 
     def total(self, tensors: Iterable[Array], mean: bool) -> Array:
-        """Returns the sum of arrays, added in their order, or their mean if `mean` is True."""
+        """Returns the sum of arrays, added in their order, or their mean if `mean` is True, in
+        the dtype of the first array."""
         rest = iter(tensors)
         first = next(rest)
         # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded

@@ -113,8 +113,8 @@ class PaddleBackend(
         return paddle
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of tensors, "symbol" for one of tensors in a traced
-        program, "model" for one of layers or optimizers, and None for any other class."""
+        """Returns "tensor" for a class of tensors, "symbol" for a class of tensors in a traced
+        program, "model" for a class of layers or optimizers, and None for any other class."""
         if issubclass(cls, paddle.Tensor):
             return "tensor"
         if issubclass(cls, tracing.SYMBOLS):
@@ -130,8 +130,8 @@ class PaddleBackend(
         return self._gpus if kind == "gpu" else int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes for
-        the CPU and for devices other than CUDA's and ROCm's."""
+        """Returns the name of a device and its memory in bytes. The memory is None for the CPU,
+        for virtual GPUs, and for devices of plugins and XPUs."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -147,7 +147,8 @@ class PaddleBackend(
         return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used a GPU of CUDA; True for other devices."""
+        """Whether this process has a context on a CUDA GPU. True for other devices, and if the
+        driver cannot be asked."""
         return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
@@ -162,7 +163,9 @@ class PaddleBackend(
 
     def from_native(self, native: Any) -> Device | None:
         """Returns the `Device` of a place, of any of Paddle's classes; None if `native` is not
-        a place. Raises `UnsupportedError` for a place that is neither `gpu:i` nor the host."""
+        a place. Raises `NotBuiltError` for the place of a parameter without memory, and
+        `UnsupportedError` for a place that is neither the host nor a device that `gpu:i`
+        means."""
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):
@@ -179,13 +182,15 @@ class PaddleBackend(
     # tensors
 
     def device_of(self, x: paddle.Tensor) -> Device:
-        """Returns the device of a tensor's memory. Raises `NotBuiltError` if it has none
-        yet."""
+        """Returns the device of a tensor's memory; page-locked memory counts as the CPU. Raises
+        `NotBuiltError` for a parameter without memory, and `UnsupportedError` for a place that
+        is neither the host nor a device that `gpu:i` means."""
         place = x.place
         return _CPU if _is_cpu_place(place) else self._device_at(place)
 
     def devices_of(self, cls: type, tensors: Sequence[paddle.Tensor]) -> set[Device]:
-        """Returns the set of devices on which the tensors are."""
+        """Returns the set of devices on which the tensors are. Raises what `device_of`
+        raises."""
         # usually all are on the host: then this loop is faster than making a set
         for x in tensors:
             if not _is_cpu_place(x.place):
@@ -193,14 +198,14 @@ class PaddleBackend(
         return {_CPU}
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x` on another device. Gradients flow."""
+        """Returns a copy of `x` on another device. Gradients flow through the copy."""
         # to another device, a copy is all that a move can be
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
-        flow. Raises `UnsupportedError` for a sparse or distributed tensor, and for a symbol
-        that is to leave the device of its program."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Gradients flow through the copy. Raises `UnsupportedError` for a sparse or distributed
+        tensor, and for a symbol that is to leave the device of its program."""
         # not `isinstance`, which Paddle's class of symbols answers with True for any tensor
         if issubclass(type(x), tracing.SYMBOLS):
             return tracing.copied(x, device, self)
@@ -211,7 +216,8 @@ class PaddleBackend(
         return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device; for None on all GPUs that this process has used."""
+        """Waits for all work on a device, or, if `device` is None, on all GPUs that this
+        process has used."""
         if self.virtual:
             return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
@@ -266,7 +272,7 @@ class PaddleBackend(
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> paddle.Tensor:
-        """Returns a tensor of this shape and dtype on a device, filled with one number."""
+        """Returns a tensor of this shape and dtype on a device, filled with `value`."""
         if _full is None:
             return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
         return self._settled(
@@ -301,8 +307,8 @@ class PaddleBackend(
 
     def _device_at(self, place: Any) -> Device:
         """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place
-        of a parameter without memory, and `UnsupportedError` for a place that is neither
-        `gpu:i` nor the host."""
+        of a parameter without memory, and `UnsupportedError` for a place that is neither the
+        host nor a device that `gpu:i` means."""
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():
@@ -342,9 +348,9 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere:
-        Paddle leaves an empty result on the CPU if the device's plugin has no kernel for the
-        operation."""
+        """Returns `x`, the result of an operation on `device`, moved to `device` if it is
+        elsewhere: Paddle leaves an empty result on the CPU if the device's plugin has no kernel
+        for the operation."""
         return (
             self.move(x, device)
             if self._gpu != "gpu" and self.device_of(x) is not device

@@ -16,10 +16,10 @@ from . import virtual_devices
 
 
 def detect() -> tuple[str, int]:
-    """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there
-    are; ("gpu", 0) if there is no accelerator. From then on users may write the name of a type
-    other than "gpu" as a device. Raises `UnsupportedError` if two plugins have devices and
-    XDEVICE_ACCELERATOR does not name one."""
+    """Returns Paddle's name for the device type of `gpu:i`, and the number of such devices;
+    ("gpu", 0) if there is no accelerator. After this call users may write that name as a device
+    too. Raises `UnsupportedError` if two plugins have devices and XDEVICE_ACCELERATOR does not
+    name one."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())
@@ -48,8 +48,8 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words that mean the hardware of a Paddle device type, such as "cuda" for
-    "gpu"."""
+    """Returns the words with which a user may name the hardware of a Paddle device type, such
+    as "cuda" for "gpu"."""
     if name != "gpu":
         return frozenset((name,))
     return frozenset(("rocm", "hip") if paddle.is_compiled_with_rocm() else ("cuda",))

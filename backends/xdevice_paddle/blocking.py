@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _BENCHMARK = "FLAGS_benchmark"
 _blocked = Shared(per_thread=False)
-"""Shared by all threads, because Paddle has one flag for the whole process: the last block to
-end, in any thread, resets the flag."""
+"""Counts the open blocks of all threads together, because Paddle has one flag for the whole
+process. The last block to end, in any thread, resets the flag."""
 
 
 def _block() -> Callable[[], None]:
@@ -36,7 +36,8 @@ class PaddleBlocking(Blocking):
     """The number of devices of the kind `gpu`."""
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each operation returns when it is computed."""
+        """Returns a context manager in which each operation returns only when its result is
+        computed."""
         # without real GPUs Paddle computes synchronously anyway, and with the flag it would
         # print a line at each matrix product
         if not self._gpus or self.virtual:

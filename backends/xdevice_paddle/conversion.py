@@ -39,16 +39,18 @@ _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """Returns what memory Paddle can take over; None if this Paddle always copies. With virtual
-    GPUs the memory must be in C order, because Paddle's kernels for strides are switched off,
-    even those of the CPU."""
+    """Returns the requirement on memory that Paddle takes over: no stride may be negative.
+    Returns None for a version of Paddle that always copies. With virtual GPUs the memory must
+    be in C order, because Paddle's kernels for strides are switched off, even those of the
+    CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
 
 
 def described(x: paddle.Tensor) -> str:
-    """Returns what an error message calls a tensor that is not dense."""
+    """Returns the words for `x`, a tensor that is not dense, in an error message: "a sparse
+    tensor" or "a tensor that is spread over processes"."""
     return "a tensor that is spread over processes" if x.is_dist() else "a sparse tensor"
 
 
@@ -65,7 +67,8 @@ class PaddleConversion(Conversion):
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")
 
     def takes(self) -> Takes | None:
-        """Returns what memory Paddle can take over; None if it always copies."""
+        """Returns the requirement on memory that Paddle takes over; None for a version of
+        Paddle that always copies."""
         return takes(bool(self.virtual))
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
@@ -78,8 +81,8 @@ class PaddleConversion(Conversion):
         return x if x.stop_gradient else x.detach()
 
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
-        """Returns the address of a tensor, whether it is in C order, and whether none of its
-        strides is negative; None in Paddle 2.6."""
+        """Returns the address of a tensor, whether the tensor is in C order, and whether all of
+        its strides are 0 or positive; None in Paddle 2.6."""
         if not _knows_strides:
             return None
         # `is_contiguous` also compares the strides of axes of size 1, which do not matter. A
@@ -95,7 +98,8 @@ class PaddleConversion(Conversion):
         return dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
-        """Returns a tensor in the memory of another framework, which `lent` describes."""
+        """Returns a tensor in the memory of another framework's tensor, which `lent`
+        describes."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:

@@ -33,8 +33,9 @@ _share_data_with = private.field("paddle.base.core.DenseTensor._share_data_with"
 
 
 def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    """Returns a copy of a tensor on a place. Gradients flow, unless the tensor asks for none or
-    gradients are switched off; a copy of integers keeps `stop_gradient`."""
+    """Returns a copy of a tensor on a place. Gradients flow through the copy, unless `x` has
+    `stop_gradient` or gradients are switched off. A copy of integers has the flag
+    `stop_gradient` of `x`, but no gradient flows."""
     if x.stop_gradient or not paddle.is_grad_enabled():
         return plain(x, place)
     if x.is_floating_point() or x.is_complex():
@@ -78,8 +79,8 @@ def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Te
 
 
 def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    """Returns a copy of `x` on a place, made by the PyLayer `_Copy`, through which gradients
-    flow. A second backward pass through it raises `UnsupportedError`."""
+    """Returns a copy of `x` on a place, made by the PyLayer `_Copy`. Gradients flow through the
+    copy; a second backward pass through it raises `UnsupportedError`."""
     # `forward` adds a weak reference to its context, which shows whether a backward pass has
     # run
     contexts: list[ref[Any]] = []
@@ -89,7 +90,8 @@ def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     result = paddle.unsqueeze_(result, [])
 
     def refuse_second(gradient: paddle.Tensor) -> None:
-        """Raises `UnsupportedError` in the second backward pass. Called with each gradient."""
+        """Raises `UnsupportedError` in the second backward pass. Paddle calls this hook with
+        the gradient of `result`."""
         if contexts[0]() is None:
             raise UnsupportedError(
                 "paddle cannot run backward() a second time through a copy from or to a GPU; copy the tensor again "
@@ -108,12 +110,13 @@ class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
     def forward(
         ctx: Any, x: paddle.Tensor, place: Any, contexts: list[ref[Any]]
     ) -> paddle.Tensor:
-        """Returns the copy, and adds a weak reference to its context to `contexts`."""
+        """Returns a copy of `x` on `place`, and adds a weak reference to `ctx` to the list
+        `contexts`."""
         contexts.append(ref(ctx))  # Paddle releases the context in the first backward pass
         ctx.source = x.place
         return plain(x, place)
 
     @staticmethod
     def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:
-        """Returns the gradient on the place of `x`."""
+        """Returns `gradient`, the gradient of the copy, on the place of `x`."""
         return copied(gradient, ctx.source)

@@ -35,8 +35,8 @@ def is_started(index: int) -> bool:
 
 
 class DriverError(RuntimeError):
-    """The error `code`, in words `text`, that the driver's function `name` has reported. Its
-    cause may be earlier asynchronous work."""
+    """An error that the CUDA driver's function `name` has reported. `code` is the number of the
+    error, and `text` describes it. The cause may be earlier asynchronous work."""
 
     def __init__(self, name: str, text: str, code: int) -> None:
         super().__init__(f"{name} of the CUDA driver failed: {text}")
@@ -44,13 +44,13 @@ class DriverError(RuntimeError):
 
 
 def is_there() -> bool:
-    """Whether this machine has a CUDA driver that can be called. With ROCm it has none."""
+    """Whether this machine has a CUDA driver that can be called. False with ROCm."""
     return _driver() is not None
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls the driver's function `name` with these arguments. Raises `DriverError` if it
-    reports an error. There must be a driver (`is_there`)."""
+    """Calls the driver's function `name` with these arguments. Raises `DriverError` if the
+    function reports an error. Call this only if there is a driver (`is_there`)."""
     driver = _driver()
     assert driver is not None
     failed = getattr(driver, name)(*arguments)
@@ -63,8 +63,7 @@ def call(name: str, *arguments: Any) -> None:
 
 @contextmanager
 def on(index: int) -> Iterator[None]:
-    """While this block is open, the GPU `index` is the current one of this thread for the CUDA
-    driver."""
+    """A block in which the GPU `index` is this thread's current GPU for the CUDA driver."""
     call("cuCtxPushCurrent_v2", _context(index))
     try:
         yield
@@ -83,8 +82,8 @@ def free_and_total(index: int) -> tuple[int, int]:
 
 @cache
 def _context(index: int) -> ctypes.c_void_p:
-    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if
-    there is none; it is never released."""
+    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates the
+    context if there is none, and never releases it."""
     # does nothing if CUDA was started before
     call("cuInit", 0)
     device, primary = ctypes.c_int(), ctypes.c_void_p()

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
-"""The names of the attributes in which xdevice need not search for tensors: those that every
-layer has, and `_flat_weight`, the memory from which a recurrent layer cuts its parameters. Each
-parameter has its own memory once it has moved, and nothing reads `_flat_weight` then."""
+"""The names of the attributes in which xdevice need not search for tensors: the attributes that
+every layer has, and `_flat_weight`, the memory from which a recurrent layer cuts its
+parameters. Each parameter has its own memory once it has moved, and nothing reads
+`_flat_weight` then."""
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -66,8 +67,8 @@ def require_known(optimizer: Any, backend: Models) -> None:
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
-    """Yields the tensors in a value: itself, or those in dicts, lists and tuples at any
-    depth."""
+    """Yields the tensors in `value`: `value` itself if it is a tensor, and tensors in dicts,
+    lists and tuples at any depth."""
     if isinstance(value, paddle.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -99,15 +100,16 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn.Layer:
-    """Returns a copy of a layer on a device."""
+    """Returns a deep copy of a layer on a device. Raises `UnsupportedError` if the layer cannot
+    be copied or moved."""
     twin = _duplicate(model, backend)
     move(twin, device, backend)
     return twin
 
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
-    """Returns a deep copy of a layer, on the device of the layer. Raises `UnsupportedError` if
-    the layer holds something that Python cannot copy."""
+    """Returns a deep copy of a layer, on the same device as the layer. Raises
+    `UnsupportedError` if the layer holds something that Python cannot copy."""
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
     strategies = [
@@ -172,8 +174,8 @@ class PaddleModels(Models):
         return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
-        """Returns the parameters that an optimizer updates: they do not move with it. Empty for
-        a layer, whose own parameters are among its `variables`."""
+        """Returns the parameters that an optimizer updates, which do not move with the
+        optimizer; nothing for a layer, whose own parameters are among its `variables`."""
         return (
             optimizers.parameters_of(model)
             if isinstance(model, paddle.optimizer.Optimizer)
@@ -181,7 +183,8 @@ class PaddleModels(Models):
         )
 
     def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Moves the memory of `x` and of its gradient to a device, and returns `x`."""
+        """Moves the memory of `x` and of its gradient to a device, and returns `x`. Does
+        nothing for a parameter without memory."""
         if has_memory(x) and self.device_of(x) is not device:
             for tensor in (x, x.grad):
                 if tensor is not None:
@@ -215,8 +218,8 @@ class PaddleModels(Models):
     def gradients(
         self, model: Any
     ) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
-        """Returns the name, the tensor and the gradient of each parameter that is trained; the
-        gradient is None before the first backward pass. Raises `UnsupportedError` for an
+        """Returns the name, the tensor and the gradient of each trained parameter of a layer;
+        the gradient is None before the first backward pass. Raises `UnsupportedError` for an
         optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(
@@ -227,26 +230,28 @@ class PaddleModels(Models):
         ]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to move a `paddle.Model`: by moving its network, and the optimizer that
-        was passed to `prepare`. Returns None for any other object."""
+        """Returns how to move a `paddle.Model`: its network moves, and the optimizer that was
+        passed to `prepare`. Returns None for any other object."""
         if not isinstance(x, paddle.Model):
             return None
 
         def moved(x: Any, device: Device) -> Any:
-            """Moves the network and the optimizer in place, and returns the model."""
+            """Moves the network and the optimizer of `x`, a `paddle.Model`, in place, and
+            returns `x`."""
             for part in _owned(x).values():
                 move(part, device, self)
             return x
 
         def no_copy(x: Any, device: Device) -> Any:
-            """Raises `UnsupportedError`."""
+            """Raises `UnsupportedError`, because a `paddle.Model` cannot be copied."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
                 "make paddle.Model(xdevice.copy_to(model.network, device)), and prepare() the new model",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:
-            """Yields the path and the tensor of everything that moves."""
+            """Yields the path and the tensor of everything that moves with `x`, a
+            `paddle.Model`."""
             for name, part in _owned(x).items():
                 yield from (
                     (f".{name}.{inner}", variable) for inner, variable in named_tensors(part)

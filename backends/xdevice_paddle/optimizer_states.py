@@ -41,14 +41,14 @@ def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:
 
 
 def rates(optimizer: Any) -> Iterable[Any]:
-    """Returns the tensors in which an optimizer has kept its learning rate since its first
+    """Returns the tensors in which an optimizer keeps its learning rate; none before its first
     step."""
     return list(learning_rate_map(optimizer).values())
 
 
 def kept(optimizer: Any) -> Iterable[Any]:
-    """Returns the containers in which Paddle's own optimizers keep tensors: those of the state,
-    of the parameters and of the settings."""
+    """Returns the containers in which Paddle's own optimizers keep tensors: the containers of
+    the state, the parameters and the settings."""
     holders = (accumulators_holder, learning_rate_map, default_dict, parameter_list)
     return [*state(optimizer).values(), *(holder(optimizer) for holder in holders)]
 
@@ -72,7 +72,7 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
 
 
 def make(optimizer: Any, parameters: list[Any]) -> None:
-    """Makes an optimizer's state for these parameters, as its first step would."""
+    """Makes an optimizer's state for these parameters, as the optimizer's first step would."""
     with paddle.no_grad():
         # the block is for static graphs, but the argument is always needed
         create_accumulators(optimizer)(

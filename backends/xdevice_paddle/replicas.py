@@ -34,8 +34,8 @@ class PaddleReplicas(Replicas):
         def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
 
     def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
-        """Returns parts of `x` with these sizes along its first axis. Raises `DTypeError` for
-        8-bit floats."""
+        """Returns consecutive parts of `x` along its first axis, whose lengths there are
+        `sizes`. Raises `DTypeError` for 8-bit floats."""
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
             raise DTypeError(
@@ -45,7 +45,7 @@ class PaddleReplicas(Replicas):
         return [self._settled(part, place) for part in super().split(x, sizes)]
 
     def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
-        """Returns the parts joined along their first axis; parts without axes become a
+        """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         place = self.device_of(parts[0])
         if any(part.size for part in parts):
@@ -57,8 +57,8 @@ class PaddleReplicas(Replicas):
         return self.full(shape, 0, place, dtype_name(parts[0].dtype))
 
     def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a copy of `x` on a device that asks for its gradient if it holds floats. The
-        copy of a parameter is a parameter."""
+        """Returns a copy of `x` on a device. A copy of floats or complex numbers gets a
+        gradient; the copy of a parameter is a parameter."""
         if hasattr(x, "optimize_attr"):  # a parameter
             twin = copy.deepcopy(x)
             if self.device_of(twin) is not device:
@@ -78,15 +78,16 @@ class PaddleReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
-        """Writes the values of a tensor into the memory of `x`."""
+        """Writes the values of `value` into the memory of `x`."""
         # `copy_` gives an empty tensor the flags of `value`. Not `x.size`, which takes 8 us
         if 0 not in x.shape:
             with paddle.no_grad():
                 x.copy_(value, True)  # True: returns after the copy
 
     def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
-        """Returns the sum or the mean of tensors on one device, in the dtype of the first,
-        added in their order in the dtype of `_ADDED_AS`."""
+        """Returns the sum of tensors on one device, added in their order, or their mean if
+        `mean` is True, in the dtype of the first tensor. The dtypes in `_ADDED_AS` are added in
+        the wider dtype given there."""
         rest = iter(tensors)
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)

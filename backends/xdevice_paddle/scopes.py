@@ -50,8 +50,9 @@ def scope(name: str) -> Iterator[None]:
 
 
 def _leave(own: _Open) -> None:
-    """Closes a scope. If it was the last one entered, its device from before becomes current
-    again; otherwise the scope entered after it takes over that device, to restore it later."""
+    """Closes a scope. If `own` was entered last, the device from before it becomes current
+    again. Otherwise the scope that was entered next takes over that device, and restores it
+    later."""
     position = _open.index(own)
     del _open[position]
     # true if no scope is open that was entered after this one

@@ -39,7 +39,7 @@ Paddle's own: `TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
 
 def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     """Returns the values of a tensor on a GPU, read through the ring; None if Paddle has to
-    read them."""
+    read the tensor."""
     if not _is_read(x):
         return None
     # on the current stream, so that the copy comes after the work that computes `x`
@@ -52,8 +52,8 @@ def put(
     values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]
 ) -> paddle.Tensor | None:
     """Returns a tensor on a GPU with the values of an array, copied through the ring; None if
-    Paddle has to copy them. The array may be changed as soon as this returns, while the copy
-    ends later, on the current stream."""
+    Paddle has to copy the array. The array may be changed as soon as this returns, while the
+    copy ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or values.nbytes < TO_GPU
@@ -69,8 +69,8 @@ def put(
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     """Returns a copy on a GPU of a tensor on the host, through which no gradient flows; None if
-    Paddle has to copy it. The tensor has been read when this returns, while the copy ends
-    later, on the current stream."""
+    Paddle has to copy the tensor. The tensor has been read when this returns, while the copy
+    ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
         or not _is_plain(x, TO_GPU)
@@ -90,7 +90,7 @@ def wait(place: Any) -> None:
 
 def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     """Returns a finished copy on a GPU of a tensor on the host, or the reverse, through which
-    no gradient flows; None if Paddle has to copy it."""
+    no gradient flows; None if Paddle has to copy the tensor."""
     gpu = _gpu(place)
     if gpu is None:
         return _on_host(x) if is_host(place) else None
@@ -102,7 +102,7 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def is_host(place: Any) -> bool:
-    """Whether a place is that of the CPU, in either of Paddle's two classes of places."""
+    """Whether a place, of either of Paddle's two classes of places, is the CPU."""
     # programs make a `CPUPlace`, and `Tensor.place` returns an object of another class
     return isinstance(place, paddle.CPUPlace) or (
         hasattr(place, "is_cpu_place") and place.is_cpu_place()
@@ -111,7 +111,7 @@ def is_host(place: Any) -> bool:
 
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
     """Returns a copy on the host of a tensor on a GPU, through which no gradient flows; None if
-    Paddle has to copy it."""
+    Paddle has to copy the tensor."""
     if not _is_read(x):
         return None
     copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
@@ -123,7 +123,7 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
 
 def _gpu(place: Any) -> Any | None:
     """Returns the place of a GPU as a `CUDAPlace`, the class that `current_stream` takes, while
-    `Tensor.place` is of another class. None if the place is not that of a GPU."""
+    `Tensor.place` is of another class. None if the place is not a GPU."""
     if hasattr(place, "is_gpu_place") and place.is_gpu_place():
         return paddle.CUDAPlace(place.gpu_device_id())
     return place if isinstance(place, paddle.CUDAPlace) else None
@@ -138,7 +138,7 @@ def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
 
 def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
     """Starts a copy from the address `source` on the host, in the memory of `owner`, to a
-    tensor on a GPU. Returns False if the ring cannot do that."""
+    tensor on a GPU. Returns whether the ring has started the copy."""
     return ring.to_gpu(owner, source, target, target.data_ptr(), size(target), _stream(place))
 
 
@@ -154,7 +154,7 @@ def _current(place: Any) -> Any:
 
 
 def _is_read(x: paddle.Tensor) -> bool:
-    """Whether the host reads a tensor through the ring: a large one on a GPU."""
+    """Whether the host reads a tensor through the ring: True for a large tensor on a GPU."""
     return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 

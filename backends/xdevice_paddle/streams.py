@@ -97,8 +97,8 @@ def keep(x: paddle.Tensor, stream: Any) -> None:
 
 
 def _let_go() -> None:
-    """Releases the tensors in `_ending` whose event has happened, and moves those in `_used`
-    that only this module still refers to into `_ending`."""
+    """Releases the tensors in `_ending` whose event has happened, and moves the tensors of
+    `_used` to which only this module still refers into `_ending`, each with a new event."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:
@@ -170,7 +170,7 @@ class PaddleStreams(Streams):
         event.wait()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds between two events that have happened."""
+        """Returns the seconds from `start` to `end`, two events that have happened."""
         milliseconds = ctypes.c_float()
         with driver.on(start.index):
             driver.call(
@@ -185,8 +185,8 @@ class PaddleStreams(Streams):
 
     def _require_gpu(self, device: Device, what: str) -> None:
         """Raises `UnsupportedError` for a device without streams, on which Paddle would crash
-        with a segmentation fault (3.3.1, built for the CPU). `what` says in the error what was
-        asked for: "streams" or "events"."""
+        with a segmentation fault (3.3.1, built for the CPU). `what` is "streams" or "events",
+        for the message."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "measure times with xdevice.Timer, and run tasks side by side with xdevice.parallel.run()"
             raise self.unsupported(f"{what} on {device}", how)

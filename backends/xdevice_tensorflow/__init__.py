@@ -113,8 +113,8 @@ class TensorflowBackend(
 
     def classify(self, cls: type) -> Kind | None:
         """Returns "tensor" for a class of eager tensors or of tensors that consist of several,
-        "symbol" for one of tensors in a graph, "model" for one that owns variables, and None
-        for any other class."""
+        "symbol" for a class of tensors in a graph, "model" for a class whose objects own
+        variables, and None for any other class."""
         # only eager tensors have a backing device
         if hasattr(cls, "backing_device") or issubclass(cls, COMPOSITES):
             return "tensor"
@@ -179,8 +179,8 @@ class TensorflowBackend(
         return native
 
     def describe_missing(self, device: Device) -> str:
-        """Returns TensorFlow's name of a device that does not exist here; it is only a
-        string."""
+        """Returns TensorFlow's name of a device that this machine lacks. The name is a string,
+        so TensorFlow does not check it."""
         return f"/{device.kind.upper()}:{device.index}"
 
     def from_native(self, native: Any) -> Device | None:
@@ -212,9 +212,9 @@ class TensorflowBackend(
             return self._device_of_composite(x)
 
     def move(self, x: Any, device: Device) -> Any:
-        """Returns `x` on another device. Composite tensors are moved component by component,
-        and tensors in a graph by an operation of the graph. Raises `UnsupportedError` for
-        strings on a GPU and for a `KerasTensor`."""
+        """Returns a copy of `x` on another device. Composite tensors are moved component by
+        component, and tensors in a graph by an operation of the graph. Raises
+        `UnsupportedError` for strings on a GPU and for a `KerasTensor`."""
         if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported(
@@ -236,8 +236,8 @@ class TensorflowBackend(
             return tf.identity(x)
 
     def copy(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Raises
-        `UnsupportedError` for a `KerasTensor`."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Raises `UnsupportedError` for a `KerasTensor`."""
         if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(
                 lambda part: self.copy(part, device), x, expand_composites=True
@@ -253,7 +253,7 @@ class TensorflowBackend(
 
     def synchronize(self, device: Device | None) -> None:
         """Waits for all devices, because TensorFlow cannot wait for one. Raises the error of
-        failed work, once: later work is not affected by it."""
+        failed work once; that error does not affect later work."""
         if not is_started():
             return  # nothing has run, and sync_devices would start the GPUs
         try:
@@ -306,7 +306,7 @@ class TensorflowBackend(
         return x.numpy() if staged is None else staged
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
-        """Returns a tensor of this shape and dtype on a device, filled with one number."""
+        """Returns a tensor of this shape and dtype on a device, filled with `value`."""
         with self.scope(device):
             # not tf.cast, which converts Python's numbers to float32 or int32 first
             # (tensorflow/tensorflow#64548)
@@ -331,8 +331,9 @@ class TensorflowBackend(
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes that TensorFlow has allocated on a device, and their peak; neither
-        on a CPU whose allocator does not count."""
+        """Returns a `Memory` with the bytes that TensorFlow has allocated on a device now and
+        at the peak. All other numbers are None, and all are None on a CPU whose allocator does
+        not count bytes."""
         try:
             usage = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
         except ValueError:
@@ -341,8 +342,8 @@ class TensorflowBackend(
         return Memory(None, None, usage["current"], usage["peak"])
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` if its
-        allocator does not count."""
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` for a
+        device whose allocator does not count bytes."""
         try:
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
@@ -401,7 +402,8 @@ class TensorflowBackend(
 
     def _device_of_composite(self, x: Any) -> Device:
         """Returns the device on which all components of a composite tensor are. Raises
-        `UnsupportedError` if they are on several, or have none because they are symbolic."""
+        `UnsupportedError` if the components are on several devices, or have no device because
+        they are symbolic."""
         parts = tf.nest.flatten(x, expand_composites=True)
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(
@@ -439,7 +441,7 @@ class TensorflowBackend(
 
     def _settled(self, x: Any, device: Device) -> Any:
         """Returns `x` on `device`. `x` was made in the scope of `device`, and is moved if
-        TensorFlow has put it on the host nevertheless, as it does with int32 and strings."""
+        TensorFlow has put it on the host nevertheless, as with int32 and strings."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)

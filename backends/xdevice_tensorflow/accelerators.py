@@ -43,13 +43,14 @@ def kind() -> str:
 
 
 def words() -> frozenset[str]:
-    """Returns the words that mean the hardware of `gpu:i` in TensorFlow, such as "cuda"."""
+    """Returns the words with which a user may name the hardware of `gpu:i` in TensorFlow, such
+    as "cuda"."""
     return _words(kind())
 
 
 def _words(name: str) -> frozenset[str]:
-    """Returns the words that mean the hardware of a TensorFlow device type, such as "cuda" for
-    "GPU"."""
+    """Returns the words with which a user may name the hardware of a TensorFlow device type,
+    such as "cuda" for "GPU"."""
     if name != "GPU":
         return frozenset((name.lower(),))
     # on macOS only Apple's plugin has GPUs

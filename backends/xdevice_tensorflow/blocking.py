@@ -26,8 +26,8 @@ def is_blocking() -> bool:
 
 
 def blocking(waits: bool) -> AbstractContextManager[None]:
-    """While this block is open, the operations of this thread run synchronously. With `waits`,
-    the host also waits after each operation until the GPUs are done."""
+    """Returns a context manager in which the operations of this thread run synchronously. If
+    `waits` is True, the host also waits after each operation until the GPUs have finished."""
     return _blocked.on(partial(_block, waits))
 
 
@@ -44,7 +44,7 @@ def _block(waits: bool) -> Callable[[], None]:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        """Waits for the GPUs if the operation has run in a block."""
+        """Waits for the GPUs if the operation has run eagerly inside such a block."""
         # only for operations that have run: not while a graph is built, and not for SyncDevice,
         # which sync_devices itself runs
         if (
@@ -60,7 +60,7 @@ def _block(waits: bool) -> Callable[[], None]:
     tf.config.experimental.set_synchronous_execution(True)
 
     def undo() -> None:
-        """Restores what held before the block."""
+        """Removes the callback, and restores the thread's setting from before the block."""
         if call_no_more is not None:
             call_no_more()
         tf.config.experimental.set_synchronous_execution(before)
@@ -72,9 +72,9 @@ class TensorflowBlocking(Blocking):
     """The capability of blocking mode for TensorFlow."""
 
     def blocking(self) -> AbstractContextManager[None]:
-        """Returns a context manager in which each operation of this thread returns when it is
-        computed. Raises `UnsupportedError` for GPUs of a plugin, for which TensorFlow cannot
-        wait."""
+        """Returns a context manager in which each operation of this thread returns only when
+        its result is computed. Raises `UnsupportedError` for GPUs of a plugin, for which
+        TensorFlow cannot wait."""
         # virtual GPUs are CPUs, on which synchronous execution is enough
         waits = self.count("gpu") > self.virtual
         if waits and not accelerators.IS_NVIDIA_OR_AMD:

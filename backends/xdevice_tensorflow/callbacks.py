@@ -21,12 +21,13 @@ _callbacks: list[Callable[..., None]] = []
 
 def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     """Registers a callback for the operations of this thread. Returns a function that removes
-    it.
+    the callback, and that must be called in the same thread.
 
     TensorFlow keeps a list of callbacks for each thread, but one switch for all threads.
     `remove_op_callback` turns the switch off when its own thread has no callback left, and with
-    it the callbacks of the other threads. So it is called only for the last callback of the
-    process, and the others are removed from their thread's list directly."""
+    it the callbacks of the other threads. So `remove_op_callback` is called only for the last
+    callback of the process, and other callbacks are removed directly from the list of their
+    thread."""
     # turns the switch on, if it is off
     _add(callback)
     _callbacks.append(callback)

@@ -47,7 +47,8 @@ class TensorflowConversion(Conversion):
         )
 
     def takes(self) -> Takes | None:
-        """Returns the memory in which TensorFlow can compute: aligned, and in C order."""
+        """Returns the requirements on memory of other frameworks in which TensorFlow is to
+        compute: aligned, and in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:
@@ -73,7 +74,8 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns a tensor in the memory of another framework, which `lent` describes."""
+        """Returns a tensor in the memory of another framework's tensor, which `lent`
+        describes."""
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
@@ -89,6 +91,6 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy(x)` returns an array of its own: only if it is read through the
-        ring."""
+        """Whether `to_numpy(x)` returns an array whose memory nobody else uses: only if `x` is
+        read through the ring."""
         return staging.is_read(x, self)

@@ -122,9 +122,9 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def _replaced(value: Any, moved: _Memo) -> Any:
-    """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s;
-    the tuple itself if there are none. Of any other value, returns the one that replaces it, or
-    the value itself."""
+    """Returns the object that takes the place of `value` after a move: the object that `moved`
+    has for its `id`, or `value` itself if there is none. A tuple with tensors that have moved
+    is rebuilt with the new tensors."""
     if not isinstance(value, tuple):
         return moved.get(id(value), value)
     children = [_replaced(child, moved) for child in value]
@@ -182,8 +182,8 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
 
 
 def _captures(trace: Any) -> list[Any]:
-    """Returns the objects that a trace has captured. For `captured_inputs`, TensorFlow calls a
-    captured function (a deferred capture); here it stays a function."""
+    """Returns the objects that a trace has captured. Among them are captured functions
+    (deferred captures), which TensorFlow's `captured_inputs` would call."""
     graph = trace.graph
     return [
         *trace.captured_inputs[: len(graph.external_captures)],
@@ -192,8 +192,8 @@ def _captures(trace: Any) -> list[Any]:
 
 
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
-    """Raises `UnsupportedError` for a variable that has no eager handle of its own: one of a
-    tf.distribute strategy, or one in a graph."""
+    """Raises `UnsupportedError` for a variable that has no eager handle of its own: a variable
+    of a tf.distribute strategy or in a graph."""
     # not `variable.handle`, which variables of a strategy answer with the handle of one replica
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
@@ -248,7 +248,8 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
 
 
 def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
-    """Returns the error for a model that cannot be copied, with the reason in it."""
+    """Returns the error for a model that cannot be copied. Its message contains the reason
+    `why`."""
     return backend.unsupported(
         f"copying this {type(model).__name__} ({why})",
         "build a second model in `with device:` and set its weights: other.set_weights(model.get_weights())",
@@ -311,8 +312,8 @@ def _new_variable(variable: tf.Variable) -> tf.Variable:
 
 
 def _copied(value: Any, memo: _Memo) -> Any:
-    """Returns the copy of an attribute's value: from the memo, or a deep copy, in which each
-    object that the memo has is replaced."""
+    """Returns the copy of an attribute's value: the object that `memo` has for the value, or a
+    deep copy, in which objects that `memo` has are replaced by theirs."""
     # the memo first: from Python 3.14, deepcopy returns functions as they are without looking
     # into it
     return memo[id(value)] if id(value) in memo else copy.deepcopy(value, memo)
@@ -340,7 +341,7 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
     """Returns the Python function of a `tf.function` for the copied model. Raises TypeError if
-    it is a wrapper around a method, as for a method that `tf.function` decorates."""
+    `function` is a wrapper around a method, as for a method that `tf.function` decorates."""
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
             "it keeps as an attribute a method that is a tf.function, which refers to the old model only weakly"
@@ -352,7 +353,7 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
     """Adds the layers of other models to `memo` as their own copies, if their graphs also call
-    a part of this model: otherwise they would be copied with it."""
+    a part of this model: otherwise these layers would be copied with the part."""
     for part, _ in pairs:
         for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
@@ -360,8 +361,9 @@ def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
 
 
 def _nodes(part: Any) -> list[Any]:
-    """Returns the nodes of a layer or function in the graphs of functional models: of its
-    calls, and of the calls that follow it."""
+    """Returns the nodes of `part`, a layer or function, in the graphs of functional models: the
+    nodes of its calls, and of the calls that follow these. Returns an empty list for any other
+    object."""
     lists = vars(part).values() if isinstance(part, keras.Operation) else ()
     return [
         node
@@ -373,9 +375,9 @@ def _nodes(part: Any) -> list[Any]:
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
-    """Gives a copy the ids of its own objects: those of its tracker, the keys of a functional
-    model's nodes, and those of an optimizer's variables. `keys` has the new id of each
-    variable."""
+    """Replaces, in the copy `new`, the ids of the old model's objects by the ids of its own
+    objects: in its tracker, in the keys of a functional model's nodes, and in the keys of an
+    optimizer's variables. `keys` has the new id of each variable."""
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):
@@ -398,8 +400,9 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
 
 
 def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
-    """Returns a key with the new id: that of a variable is in `keys`, that of a node begins
-    with the `id` of its layer. Any other key is returned as it is."""
+    """Returns a key of the copy with the new id. A variable's key is looked up in `keys`; in a
+    node's key, which begins with the `id` of a layer, the `id` becomes that of the layer's
+    copy. Any other key is returned as it is."""
     number = re.match(r"\d+", key) if isinstance(key, str) else None
     if number is None or int(number[0]) not in memo:
         return keys.get(key, key)
@@ -440,8 +443,8 @@ class TensorflowModels(Models):
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         """Yields the name and the device of each variable of a model, and of each other tensor
-        that it holds. The variables of its metrics and optimizers are left out, unless it has
-        no others."""
+        that the model holds. The variables of the model's metrics and optimizers are left out,
+        unless the model has no others."""
         weights = parts.weights(model)
         for name, variable in weights:
             # the variable's device, not its memory's, which for int32 "on" a GPU is always on
@@ -451,8 +454,8 @@ class TensorflowModels(Models):
             yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether all variables of a model, those of its metrics and optimizers included, and
-        all other tensors that it holds are on `device`."""
+        """Whether all variables of a model, including those of its metrics and optimizers, and
+        all other tensors that the model holds are on `device`."""
         if any(
             self._place(variable.device) is not device for _, variable in parts.variables(model)
         ):
@@ -462,12 +465,14 @@ class TensorflowModels(Models):
         )
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        """Returns the name and the `tf.Variable` of each variable, as `names.variables` names
-        them."""
+        """Returns the name and the `tf.Variable` of each variable of a model, without those of
+        its optimizer and metrics. Raises `NotBuiltError` if the model does not have its
+        variables yet."""
         return names.variables(model)
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns the parts of a model, with the attributes that TensorFlow searches itself."""
+        """Returns ("", part, keys) for each part of a model that has attributes. `keys` are the
+        names of the attributes that the core need not search for tensors."""
         return parts.attributes(model)
 
     def move_model(self, model: Any, device: Device) -> None:

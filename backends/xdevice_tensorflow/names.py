@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _trainable = private.field("keras.Layer._trainable_variables")
 _non_trainable = private.field("keras.Layer._non_trainable_variables")
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""Types of parts of a Keras model whose variables are left out of the model's state dict,
-because no other framework has them there."""
+"""The types of parts of a Keras model whose variables are left out of the model's state dict,
+because other frameworks do not have such variables in a state dict."""
 _Named = tuple[str, Any]
 """The name of an object, and the object."""
 
@@ -75,9 +75,9 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
-    """Yields name and variable for every variable in `thing`, a shared variable under each of
-    its names. `name` is the name of `thing`; `above` has the `id`s of the objects that contain
-    it."""
+    """Yields the name and the variable of each variable in `thing`. A shared variable is
+    yielded under each of its names. `name` is the name of `thing`; `above` has the `id`s of the
+    objects that contain it."""
     # a part that refers to the model that contains it would be walked without end
     if id(thing) in above:
         return
@@ -92,15 +92,16 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 
 
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
-    """Yields path and layer of every layer of a model, once. The path is the one in the names
-    of the layer's variables, with dots instead of slashes."""
+    """Yields the path and the layer of each layer of a model, each layer once. The path is the
+    common beginning of the names of the layer's variables, with dots instead of slashes."""
     visited: set[int] = set()
     return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", visited))
 
 
 def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
     """Yields the name and the layer of every layer in `thing`, including `thing` itself. `name`
-    is the name of `thing`; the `id`s of what was walked are added to `visited`."""
+    is the name of `thing`; the `id` of each object that was walked is added to `visited`, and
+    objects in `visited` are left out."""
     if id(thing) in visited or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
         return
     visited.add(id(thing))
@@ -142,14 +143,14 @@ def _attributes(thing: Any) -> list[_Named]:
 
 def _foreign(layer: keras.Layer) -> list[_Named]:
     """Returns the `tf.Variable`s and `tf.Module`s that a Keras layer has as attributes. Keras
-    does not track these."""
+    does not track these objects."""
     kinds = (tf.Variable, tf.Module)
     return [(name, value) for name, value in _attributes(layer) if _holds(value, kinds)]
 
 
 def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether a value is an object of one of these types, or a dict, list or tuple with at
-    least one directly in it."""
+    """Whether a value is an object of one of these types, or a dict, list or tuple that
+    directly contains such an object."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -170,7 +171,7 @@ def _lasting(layer: keras.Layer) -> str:
 
 
 def _unique(named: Iterable[_Named]) -> list[_Named]:
-    """Returns the pairs with unique names: a name that an earlier pair has gets a number
+    """Returns the pairs with unique names: if an earlier pair has the same name, a number is
     appended."""
 
     taken: set[str] = set()

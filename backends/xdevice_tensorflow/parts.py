@@ -21,7 +21,7 @@ nodes_of = private.field("keras.Operation._inbound_nodes")
 
 TRACES = ("train_function", "test_function", "predict_function")
 """The attributes in which Keras keeps the functions that it has traced for `fit`, `evaluate`
-and `predict`. It makes them again when they are None."""
+and `predict`. Keras makes a function again if the attribute is None."""
 TRACED_FUNCTION = type(tf.function(lambda: None))
 """The type of the objects that `tf.function` returns. TensorFlow has no public name for it."""
 SHARED = (
@@ -29,15 +29,15 @@ SHARED = (
     ModuleType,
     type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)),
 )
-"""The types of objects that a model refers to but does not own, so a copy of the model has the
-same ones. The last is Keras's switch between backends, which layers for images hold and `copy`
-cannot take."""
+"""The types of objects that a model refers to but does not own, so a copy of the model refers
+to the same objects. The last type is that of Keras's switch between backends, which layers for
+images hold and `copy` cannot copy."""
 
 _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
     keras.Loss, keras.random.SeedGenerator,
 )  # fmt: skip
-"""The types of objects that may own variables, and whose attributes are searched for them."""
+"""The types of objects that may own variables, and whose attributes are therefore searched."""
 _LEAVES = (tf.Variable, TRACED_FUNCTION, FunctionType, *SHARED)
 """The types of objects that are parts of a model, but are not searched any further."""
 _MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
@@ -103,8 +103,8 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
     """Returns the tuples that a model holds as attributes or in lists and dicts, but not those
     inside other tuples. Each comes with the dict or list that holds it, and its key there:
-    (holder, key, tuple). A move replaces a tuple if a tensor in it moves, because it cannot be
-    changed."""
+    (holder, key, tuple). If a tensor in a tuple moves, the tuple has to be replaced, because
+    tuples cannot be changed."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -113,9 +113,9 @@ def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
-    """Returns each part of a model that has attributes, as ("", part, keys). The keys are those
-    of its `__dict__` whose values TensorFlow or `constants` searches for tensors; the core
-    searches the values of the others."""
+    """Returns each part of a model that has attributes, as ("", part, keys). `keys` are the
+    names of those attributes that TensorFlow or `constants` searches for tensors; the core
+    searches the other attributes."""
     parts = [part for part in owned(model) if isinstance(part, _OWNING)]
     return [
         (
@@ -139,7 +139,7 @@ def _is_looked_into(value: Any) -> bool:
 
 def traced(model: Any) -> list[Any]:
     """Returns the symbolic tensors that a model has kept from a trace, such as a loss. A copy
-    of the model keeps the same ones."""
+    of the model keeps the same symbolic tensors."""
     return [
         value
         for _, _, value in _attributes(model)
@@ -149,8 +149,8 @@ def traced(model: Any) -> list[Any]:
 
 def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yields (holder, key, value) for each attribute of the parts of a model, and for each item
-    of the dicts, lists and tuples among them, at any depth. Dicts and lists themselves are not
-    yielded, tuples are."""
+    of the dicts, lists and tuples among them, at any depth. Tuples are yielded; dicts and lists
+    are not, only their items."""
     visited: set[int] = set()
     holders = [vars(part) for part in owned(model) if isinstance(part, _OWNING)]
     while holders:
@@ -222,9 +222,9 @@ def _role(cls: type) -> str | None:
 
 
 def _children(owner: Any) -> list[Any]:
-    """Returns the values of an object's attributes, except those that it does not own: traced
-    functions, which Keras makes again when it needs them, and the list of the model's
-    variables, to which an optimizer only refers."""
+    """Returns the values of an object's attributes, except values that the object does not own:
+    traced functions, which Keras makes again when needed, and an optimizer's list of the
+    model's variables."""
     values = [value for name, value in vars(owner).items() if name not in TRACES]
     if not isinstance(owner, keras.optimizers.Optimizer):
         return values

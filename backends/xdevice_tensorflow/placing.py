@@ -39,13 +39,13 @@ def _is_one_device() -> bool:
 
 
 def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a kernel so that it runs on the device of its first operand, and its result is
-    there too. TensorFlow computes int32, and in some operations int64, on the host instead of
-    the GPU, and leaves the result on the host."""
+    """Wraps a kernel so that it runs on the device of its first operand, and leaves its result
+    there. TensorFlow computes int32, and in some operations int64, on the host instead of the
+    GPU, and leaves the result on the host."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
-        """The kernel in the scope of its first operand's device."""
+        """Returns the result of the kernel, computed on the device of `x` and stored there."""
         # traced tensors have no device
         if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:
             return kernel(x, *rest)

@@ -27,8 +27,9 @@ _NCCL = (tf.float16, tf.float32, tf.float64)
 
 
 def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
-    """Whether NCCL can add tensors like `x` on the devices `places`: real GPUs, one for each
-    tensor."""
+    """Whether NCCL can add tensors with the dtype and shape of `x`, one on each of the devices
+    `places`. The devices must be different real GPUs, and `x` must have elements and a dtype in
+    `_NCCL`."""
     return (
         not backend.virtual
         and hasattr(tf.raw_ops, "NcclAllReduce")
@@ -40,15 +41,17 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """Returns the sum or mean of the tensors, as a new tensor on the device of each. `natives`
-    are TensorFlow's names of these devices, in the order of the tensors."""
+    """Returns the sum of the tensors, or their mean if `mean` is True, as a new tensor on the
+    device of each. `natives` are TensorFlow's names of these devices, in the order of the
+    tensors."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 
 @lru_cache(32)
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
-    """Returns a function that adds one tensor on each of these devices, for tensors of any
-    shape. Tracing takes long, so the last 32 functions are kept."""
+    """Returns a function that takes one tensor on each of these devices, of any shape, and
+    returns their sum, or their mean if `mean` is True, on each device. Tracing takes long, so
+    the last 32 functions are cached."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:
@@ -75,7 +78,8 @@ class TensorflowReplicas(Replicas):
         def _settled(self, x: Any, device: Device) -> Any: ...
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        """Returns parts of `x` with these sizes along its first axis, on the device of `x`."""
+        """Returns consecutive parts of `x` along its first axis, whose lengths there are
+        `sizes`, on the device of `x`."""
         # a symbolic tensor inside tf.function is on no device
         if not hasattr(x, "backing_device"):
             return list(tf.split(x, sizes))
@@ -84,7 +88,7 @@ class TensorflowReplicas(Replicas):
             return [self._settled(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts joined along their first axis; parts without axes become a
+        """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
         # a symbolic tensor inside tf.function is on no device
@@ -95,8 +99,8 @@ class TensorflowReplicas(Replicas):
             return self._settled(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on `device`: a `tf.Variable`, which tapes record without being
-        told, or a tensor if the dtype has no gradients."""
+        """Returns a copy of `x` on `device`: a `tf.Variable`, which gradient tapes watch
+        automatically, or a tensor if the dtype has no gradients."""
         copied = self.copy(x, device)
         if not (x.dtype.is_floating or x.dtype.is_complex):
             return copied
@@ -112,7 +116,8 @@ class TensorflowReplicas(Replicas):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum or mean of tensors on one device, added there in their order."""
+        """Returns the sum of tensors on one device, added there in their order, or their mean
+        if `mean` is True."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype
@@ -124,8 +129,9 @@ class TensorflowReplicas(Replicas):
         return result if self.device_of(result) is place else self.move(result, place)
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Returns the sum or mean of tensors on several devices, as a new tensor on the device
-        of each: by NCCL if it can, otherwise added on the device of the first."""
+        """Returns the sum of tensors on several devices, or their mean if `mean` is True, as a
+        new tensor on the device of each: computed by NCCL if possible, otherwise on the device
+        of the first tensor."""
         places = [self.device_of(x) for x in tensors]
         if not is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)

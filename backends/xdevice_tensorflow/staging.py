@@ -41,8 +41,8 @@ _ON_GPUS: Final = frozenset(
 
 
 def is_read(x: Any, backend: Conversion) -> bool:
-    """Whether the host should read `x` through the ring, by `read`. The result of `read` shares
-    memory with no tensor."""
+    """Whether the host should read `x` through the ring, with `read`. The result of `read`
+    shares memory with no tensor."""
     # variables are left out, which have a device but no `backing_device`
     return (
         backend.device_of(x).kind == "gpu"
@@ -57,7 +57,7 @@ def is_read(x: Any, backend: Conversion) -> bool:
 
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
     """Returns the values of a tensor on a GPU, read through the ring; None if TensorFlow has to
-    read them."""
+    read the tensor."""
     # the ring does not wait for TensorFlow's work
     backend.finish(x)
     return staging.read(
@@ -90,7 +90,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
 
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     """Returns a copy on a GPU of a tensor on the host, made through the ring; None if
-    TensorFlow has to copy it."""
+    TensorFlow has to copy the tensor."""
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None
     place = backend.device_of(x)
@@ -103,7 +103,8 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
         return copy
 
     def back(gradient: Any) -> Any:
-        """Returns the gradient on the device of `x`."""
+        """Returns `gradient`, the gradient of the copy, on the device of `x`; unchanged if it
+        is symbolic."""
         # a symbolic gradient is on no device, and TensorFlow copies it where it is needed
         return (
             backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient

@@ -138,8 +138,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return torch
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of tensors, "model" for one of modules or optimizers,
-        and None for any other class."""
+        """Returns "tensor" for a class of tensors, "model" for a class of modules or
+        optimizers, and None for any other class."""
         if issubclass(cls, torch.Tensor):
             return "tensor"
         return "model" if issubclass(cls, torch.nn.Module | torch.optim.Optimizer) else None
@@ -147,13 +147,13 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # devices
 
     def count(self, kind: str) -> int:
-        """Returns how many devices of a kind there are: one each of "cpu" and "meta", and none
-        of a kind that PyTorch lacks."""
+        """Returns how many devices of a kind there are: the number of accelerators for "gpu", 1
+        for "cpu" and "meta", and 0 for a kind that PyTorch lacks."""
         return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes for
-        the CPU, meta and virtual GPUs, and if the vendor's module does not report them."""
+        """Returns the name of a device and its memory in bytes. The memory is None for the CPU,
+        for meta and for virtual GPUs, and if the vendor's module does not report it."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -172,18 +172,18 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def hardware(self) -> frozenset[str]:
         """Returns the words that users may write for `gpu:i` here, such as "cuda"; without a
-        GPU they are those for CUDA."""
+        GPU, the words for CUDA."""
         return accelerators.words(self._gpu)
 
     def lacks(self, device: Device) -> frozenset[str]:
-        """Returns the dtypes that no tensor on this device can have."""
+        """Returns the names of the dtypes that no tensor on this device can have."""
         if device.kind != "gpu" or self.virtual:
             return _NONE
         return accelerators.lacks(self._gpu, device.index)
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used a GPU, so that asking for more about it does not start
-        it; True for other devices."""
+        """Whether this process has already started a GPU, so that reading more about the GPU
+        creates no context; True for other devices."""
         return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
@@ -200,14 +200,14 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return native
 
     def describe_missing(self, device: Device) -> torch.device:
-        """Returns the `torch.device` of a device that does not exist here: PyTorch makes one
-        without checking."""
+        """Returns the `torch.device` of a device that this machine lacks. PyTorch does not
+        check whether the device exists."""
         return self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a `torch.device`; None if `native` is not one. Raises
-        `UnsupportedError` for a type of device that xdevice does not know, and for a real GPU
-        while the GPUs are virtual."""
+        """Returns the `Device` of a `torch.device`; None if `native` is not a `torch.device`.
+        Raises `UnsupportedError` for a type of device that xdevice does not know, and for a
+        real GPU while the GPUs are virtual."""
         if not isinstance(native, torch.device):
             return None
         # the types of HARDWARE are words for GPUs, such as "cuda"; others are "cpu", "meta" or
@@ -224,9 +224,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:
-        """Returns the `Device` for a `torch.device`. A GPU without an index is the current one.
-        Raises `UnsupportedError` for a type that is neither that of `gpu:i` nor "cpu" or
-        "meta"."""
+        """Returns the `Device` for a `torch.device`. A GPU without an index means this thread's
+        current GPU. Raises `UnsupportedError` for a device whose type is not "cpu", "meta" or
+        the type of `gpu:i`."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         # a device of another vendor, for whose work xdevice cannot wait
@@ -281,9 +281,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
-        """Returns the set of devices of one or more tensors of exactly the type `cls`. The two
-        common cases, all on the host and all on one CUDA GPU, are found without reading
-        `device`, which is slower."""
+        """Returns the set of devices of one or more tensors of exactly the type `cls`. If all
+        are on the host or all on one CUDA GPU, does not read the tensors' `device`, which would
+        take longer."""
         if cls in _PLAIN:
             for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
@@ -296,8 +296,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return {self._places[native] for native in {*map(_device, tensors)}}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x` on another device, through page-locked memory if that is faster.
-        Gradients flow."""
+        """Returns a copy of `x` on another device, made through page-locked memory if that is
+        faster. Gradients flow through the copy."""
         native = self.to_native(device)
         try:
             staged = staging.moved(x, native)
@@ -308,8 +308,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self._no_copy(x) from error
 
     def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
-        """Returns the tensors on a device that none of them is on: those from the host to a
-        CUDA GPU with one wait for all small ones, others one by one."""
+        """Returns copies of the tensors on `device`, on which no tensor may be yet. Small
+        tensors are sent from the host to a CUDA GPU with one wait for all; other tensors are
+        moved one by one."""
         native = self.to_native(device)
         try:
             # nothing goes through page-locked memory here, so the checks of `move` are left out
@@ -327,7 +328,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x` on another device, and may return before the values have arrived."""
+        """Returns a copy of `x` on another device, possibly before the values have arrived
+        there."""
         # only builds for CUDA copy in the background
         started = (
             staging.started(x, self.to_native(device))
@@ -337,8 +339,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self.move(x, device) if started is None else started
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
-        flow."""
+        """Returns a copy of `x` in new storage on a device, which may be the device of `x`.
+        Gradients flow through the copy."""
         conversion.require_shape(x)
         native = self.to_native(device)
         try:
@@ -349,9 +351,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._owned(x, new)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all work on a device; for None on all GPUs that this process has used.
-        Raises `UnsupportedError` if PyTorch has no function that waits, and for None if a lazy
-        device has been started."""
+        """Waits for all work on a device, or, if `device` is None, on all GPUs that this
+        process has used. Raises `UnsupportedError` if PyTorch has no function that waits for
+        the GPU, and for None also if a lazy device has been started."""
         if device is not None and device.kind != "gpu":
             return  # cpu and meta compute synchronously, and there are no other kinds
         # xdevice never names a lazy device, so only a wait for all work concerns it
@@ -362,15 +364,16 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 self._wait(index)
 
     def wait(self, x: torch.Tensor) -> None:
-        """Waits until `x` is computed, and, if it is on its way to the host, until it has
-        arrived."""
+        """Waits until `x` is computed. If `x` is being copied to the host, waits until its
+        values have arrived."""
         # a tensor on the host may still be waiting for its values, which no device's queue
         # shows
         staging.arrive(x)
         self.synchronize(self.device_of(x))
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Returns a context manager in which each operation returns when it is computed."""
+        """Returns a context manager in which each operation returns only when its result is
+        computed."""
         self._refuse_lazy()
         # if there are no real GPUs (`virtual` is the number of virtual ones), or CUDA obeys
         # CUDA_LAUNCH_BLOCKING, PyTorch computes synchronously anyway
@@ -451,14 +454,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> torch.Tensor:
-        """Returns a tensor filled with one value."""
+        """Returns a tensor of this shape and dtype on a device, filled with `value`."""
         return torch.full(
             shape, value, dtype=getattr(torch, dtype), device=self.to_native(device)
         )
 
     def tracing(self) -> str | None:
-        """Returns the name of PyTorch's tracer that runs this code only once, such as
-        "torch.jit.trace"; None if there is none."""
+        """Returns the name of the PyTorch tracer that runs this code, such as
+        "torch.jit.trace"; None if nothing traces. torch.compile does not count, because it runs
+        this code at each call, outside its graphs."""
         # torch.compile does not count: it runs this code at each call of the compiled function,
         # outside its graphs. `is_compiling` is a quick test, True also while torch.export
         # traces, and saves the second one at nearly every call
@@ -469,7 +473,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Returns `function()`, called outside torch.compile if that is tracing."""
+        """Calls `function`, outside torch.compile if torch.compile is tracing, and returns its
+        result."""
         # `disable` imports torch._dynamo, which takes long, so it is called only where
         # torch.compile traces
         return torch.compiler.disable(function)() if _is_dynamo_active() else function()
@@ -487,8 +492,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes of a GPU's memory that PyTorch reports; for the host, meta and
-        virtual GPUs a `Memory` in which all numbers are None."""
+        """Returns what PyTorch reports about a GPU's memory, in bytes. A number that PyTorch
+        does not report is None; for the host, meta and virtual GPUs all numbers are None."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
@@ -507,8 +512,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return Memory(total, free, allocated, peak)
 
     def empty_cache(self, device: Device) -> None:
-        """Makes PyTorch give the GPU memory that it keeps for later tensors back to the
-        driver."""
+        """Makes PyTorch give unused GPU memory, which it keeps for later tensors, back to the
+        driver. `device` is ignored."""
         self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
@@ -538,14 +543,16 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # the process
 
     def after_fork(self) -> None:
-        """Called in a forked child, before it uses PyTorch."""
+        """Limits PyTorch to one CPU thread. Called in a forked child before the child uses
+        PyTorch."""
         # OpenMP's threads do not survive a fork, and the first parallel loop in the child would
         # wait for them for ever (pytorch/pytorch#41197)
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both
-        share memory: the `clone` of a tensor subclass may return the tensor itself."""
+        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if `new`
+        shares memory with `x`: the `clone` of a tensor subclass may return the tensor
+        itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a tensor of type {type(x).__name__}, whose copies share its memory",
@@ -555,15 +562,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
         """Returns the error for a tensor that PyTorch has refused to copy to another device.
-        Raises another error if the reason is that `x` has no values."""
+        Raises the error of `_require_values` instead if `x` has no values."""
         self._require_values(x)
         return self.unsupported(
             f"copying this {_described(x)} to the device", "move its parts, or make it dense"
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
-        """Raises an error if `x` has no values to read: on meta, in a traced function, or
-        before it has a shape."""
+        """Raises `UnsupportedError` if `x` is on meta or is a symbol of a traced function, and
+        `NotBuiltError` if `x` is a parameter without a shape: such tensors have no values."""
         if x.is_meta:
             raise self.unsupported(
                 "reading a tensor on the meta device",
@@ -582,8 +589,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._synchronize(index)
 
     def _refuse_lazy(self) -> None:
-        """Raises `UnsupportedError` if a lazy device has been started, such as XLA's: it
-        computes only when a result is read, so nobody can wait for all of its work."""
+        """Raises `UnsupportedError` if a lazy device, such as XLA's, has been started. A lazy
+        device computes only when a result is read, so nobody can wait for all of its work."""
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(

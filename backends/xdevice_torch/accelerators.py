@@ -35,7 +35,8 @@ _ask_lazy = private.get("torch._C._lazy._get_default_device_type", lambda: None)
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
 """PyTorch's names of the accelerators that it supports without a vendor's plugin."""
 STREAMS: Final = ("cuda", "xpu")
-"""The accelerators whose streams and events are known to work as those of `torch.cuda`."""
+"""The accelerators whose streams and events are known to work like the streams and events of
+`torch.cuda`."""
 _LACKS: Final = {
     "cuda": frozenset[str](),
     "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
@@ -46,8 +47,8 @@ complex128, and then cannot compute with it), HPU according to Gaudi's documenta
 
 
 def detect() -> tuple[str, int]:
-    """Returns PyTorch's name for the device type of `gpu:i`, and how many such devices there
-    are: "cuda" and 0 if there is no accelerator. From then on users may write the name as a
+    """Returns PyTorch's name for the device type of `gpu:i`, and the number of such devices;
+    ("cuda", 0) if there is no accelerator. After this call users may write the name as a
     device."""
     from xdevice.contract.accelerators import choose
 
@@ -66,9 +67,9 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words by which a user may name the hardware of a device type, such as "cuda".
-    ROCm's builds of PyTorch call their devices "cuda", so there a user may write "rocm" and
-    "hip" too."""
+    """Returns the words with which a user may name the hardware of the device type `name`, such
+    as "cuda". ROCm's builds of PyTorch call their devices "cuda", so there a user may write
+    "rocm" and "hip" too."""
     return (
         frozenset(("cuda", "rocm", "hip"))
         if name == "cuda" and torch.version.hip
@@ -77,8 +78,8 @@ def words(name: str) -> frozenset[str]:
 
 
 def waiter(name: str) -> Callable[[int], None] | None:
-    """Returns a function that waits for all work on the device with a given index, for the
-    device type `name`; None if PyTorch has no such function."""
+    """Returns a function that takes the index of a device of the type `name` and waits for all
+    work on that device; None if PyTorch has no function for this."""
     vendor = getattr(getattr(torch, name, None), "synchronize", None)
     # MPS has one device, and its function takes no index
     if name == "mps" and vendor is not None:
@@ -99,7 +100,7 @@ def waiter(name: str) -> Callable[[int], None] | None:
 @cache
 def lacks(name: str, index: int) -> frozenset[str]:
     """Returns the dtypes that a device of the type `name` with this index cannot hold; an empty
-    set if that is unknown.
+    set if nothing is known about the device.
 
     For vendors that `_LACKS` does not name, only float64 and complex128 are looked up in
     PyTorch's list of supported dtypes: some vendors leave the small integers and the 8-bit

@@ -38,7 +38,7 @@ class _Wait(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls an operation, and waits until it is computed."""
+        """Calls an operation, waits until its result is computed, and returns the result."""
         result = func(*args, **(kwargs or {}))
         # the last block may have ended in another thread, which cannot end this thread's mode
         if not _waited.is_wanted():
@@ -53,7 +53,7 @@ class _Wait(Mode):
 
 def blocking(backend: Primitives) -> AbstractContextManager[Any]:
     """Returns a context manager: inside its block, each PyTorch operation of this thread
-    returns when it is computed. Raises `UnsupportedError` if PyTorch lacks a private name that
-    this needs."""
+    returns only when its result is computed. Raises `UnsupportedError` if PyTorch lacks a
+    private name that this needs."""
     private.require("blocking")
     return _waited.on(lambda: put_on(_Wait(backend)))

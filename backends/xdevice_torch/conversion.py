@@ -69,7 +69,7 @@ def require_values(x: torch.Tensor) -> None:
 
 def require_shape(x: torch.Tensor) -> None:
     """Raises `NotBuiltError` for a parameter or buffer of a lazy module, such as `LazyLinear`,
-    before its first call."""
+    before the first call of the module."""
     if is_lazy(x):
         raise NotBuiltError(
             "this parameter has no shape yet; build the model first: call it once on data"
@@ -97,7 +97,7 @@ def _stands_in(cls: type[torch.Tensor]) -> bool:
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
     """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`.
-    False if one of them has no memory of its own that could be compared."""
+    False if `new` or `x` has no memory of its own that could be compared."""
     if new is x:
         return True
     both = type(new), type(x)
@@ -108,8 +108,8 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """Returns the advice at the end of the error for a tensor that no NumPy array can hold:
-    what to read instead. None if NumPy can hold it."""
+    """Returns, for a tensor that no NumPy array can hold, the end of the error message: the
+    advice what to read instead. Returns None if NumPy can hold the tensor."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
@@ -131,7 +131,8 @@ class TorchConversion(Conversion):
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
-        """Returns in what memory of other frameworks PyTorch can compute."""
+        """Returns the requirement on memory of other frameworks in which PyTorch is to compute:
+        no stride may be negative."""
         return TAKES
 
     def shares(self, device: Device) -> bool:
@@ -140,9 +141,9 @@ class TorchConversion(Conversion):
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor in the memory of `x` without its gradient history; `x` itself if it
-        needs no gradient. Raises `UnsupportedError` if the values are not in one block of
-        memory."""
+        """Returns a tensor in the memory of `x` without its gradient history; `x` itself if `x`
+        requires no gradient. Raises `UnsupportedError` if the values are not in one block of
+        memory, and `NotBuiltError` for a parameter without a shape."""
         # a tensor whose values are still on their way to the host is of a subclass
         if type(x) is not torch.Tensor:
             x = staging.arrive(x)
@@ -164,19 +165,20 @@ class TorchConversion(Conversion):
         return x.detach() if x.requires_grad else x
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
-        """Returns a context manager that is entered while the memory of `x` is given to another
-        framework: in it, the GPU of `x` is the current one."""
+        """Returns a context manager for giving the memory of `x` to another framework. Inside
+        it the GPU of `x` is PyTorch's current GPU; for a tensor that is not on a CUDA GPU it
+        does nothing."""
         # JAX fails if PyTorch's current GPU is another one
         return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
-        """Returns the address of `x`, whether it is in C order, and whether none of its strides
-        is negative."""
+        """Returns the address of `x`, whether `x` is in C order, and True, because PyTorch has
+        no negative strides."""
         return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
-        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if the values
-        of `x` are not in its memory as they are."""
+        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError for a lazy
+        conjugate or negative, whose values are not in its memory."""
         # the values may still be on their way to the host
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
@@ -192,11 +194,13 @@ class TorchConversion(Conversion):
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
-        """Returns a tensor in the memory of another framework that `lent` describes."""
+        """Returns a tensor in the memory of another framework's tensor, which `lent` describes.
+        `dtype` is ignored, because the DLPack capsule names the dtype."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        """Returns a tensor in the memory of an array on the host."""
+        """Returns a tensor on the CPU that shares the memory of a NumPy array and keeps it
+        alive."""
         # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2
         # has NumPy's "f"
         if array.dtype.isbuiltin != 2:

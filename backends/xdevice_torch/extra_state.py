@@ -28,16 +28,16 @@ NAME: Final = next(iter(_Probe().state_dict()))
 
 
 def lost(model: Module, extra: Iterable[str]) -> str | None:
-    """Returns the first key in `extra`, the keys of extra states in the state dict of `model`,
-    whose module has no `set_extra_state`, so that nothing could load the entry; None if every
-    module has that method."""
+    """Returns the first key in `extra` whose module has no `set_extra_state`, so that nothing
+    could load the entry; None if every module has that method. `extra` has the keys of extra
+    states in the state dict of `model`."""
     takers = _takers(model)
     return next((name for name in extra if name not in takers), None)
 
 
 def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Calls `set_extra_state` of each module of a model with the module's entry in a state
-    dict, if it has one."""
+    """Calls `set_extra_state` of each module that has an entry of extra state in `state`, a
+    state dict of `model`, with that entry."""
     for name, module in _takers(model).items():
         if name in state:
             module.set_extra_state(state[name])

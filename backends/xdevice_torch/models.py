@@ -48,7 +48,8 @@ _CACHES: Final = "transformers.cache_utils"
 object in the output of a model."""
 
 _GRAPHS: Final = "torch_geometric.data."
-"""The prefix of the Python modules that define PyG's graphs and their batches."""
+"""The prefix of the Python modules that define the graphs of PyG (PyTorch Geometric) and their
+batches."""
 _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
 """The attributes that a PyG batch keeps on the host, wherever its graphs are."""
 
@@ -75,8 +76,8 @@ _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the name and the tensor of everything that moves with a module or an optimizer.
-    For a module that has no tensors but a property `device`, yields an empty tensor on that
-    device, named "device"."""
+    For a module without tensors whose class has a property `device`, yields an empty tensor on
+    that device, named "device"."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
@@ -96,7 +97,7 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _own_device(model: Module) -> Any:
     """Returns the value of a module's property `device`, with which a module without tensors
-    may say where it is; None if its class has no such property."""
+    may say where it is; None if the module's class has no property `device`."""
     # a property only: a plain attribute `device` does not change when the module is moved
     return (
         getattr(model, "device", None)
@@ -106,8 +107,8 @@ def _own_device(model: Module) -> Any:
 
 
 def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each attribute of a submodule that moves more than its
-    parameters and buffers, because its class has an `_apply` other than PyTorch's."""
+    """Yields the names and the tensors in the attributes of those submodules whose classes
+    override PyTorch's `_apply`, and so move more than parameters and buffers."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
@@ -119,11 +120,10 @@ def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in nested dicts (also a `_MovingState`),
-    lists and tuples, and `value` itself if it is a tensor. `name` is the name of `value`, to
-    which keys and positions are added: as ".key" and "[0]" if `dot` is ".", otherwise as
-    "['key']", and without "[0]" for the first item of a list or tuple. A `dot` counts for the
-    outermost container only."""
+    """Yields the name and the tensor of each tensor in `value`: a tensor, or nested dicts (or
+    `_MovingState`s), lists and tuples. `name` is the name of `value`. Keys are appended to it
+    as "['key']" and positions as "[1]", but the first position is left out. If `dot` is ".",
+    the keys of `value` itself are appended as ".key", and its first position as "[0]"."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -135,8 +135,8 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 
 
 def move(model: Any, native: torch.device) -> Any:
-    """Moves a module or an optimizer to a device, and returns it. The result is another object
-    only if the module has a `to` of its own that returns one."""
+    """Moves a module or an optimizer to a device in place, and returns it. If the module has
+    its own `to`, returns the object that this `to` returns."""
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
@@ -171,8 +171,8 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """A block outside inference mode, in which no gradients are recorded either: tensors that
-    are made in inference mode could not be trained later."""
+    """A block in which inference mode is off, because tensors made in inference mode could not
+    be trained later. If the mode was on, no gradients are recorded in the block."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -210,7 +210,7 @@ def copied(model: Module, native: torch.device) -> Any:
 
 def _computed(module: Module) -> Iterator[str]:
     """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
-    compute again before each call."""
+    recompute before each call of `module`."""
     for hook in _pre_hooks(module).values():
         # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`;
         # other hooks have neither
@@ -220,8 +220,8 @@ def _computed(module: Module) -> Iterator[str]:
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy`
-    refuses these."""
+    """Yields the tensors of a module that are results of recorded operations, which
+    `copy.deepcopy` refuses to copy."""
     for module in model.modules():
         # parameters are leaves, and submodules have a turn of their own; a buffer may be a
         # result
@@ -256,8 +256,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` if a module on meta, where it has no values, is to move to
-    another device."""
+    """Raises `UnsupportedError` if a module with tensors on meta, which have no values, is to
+    move to another device. A module with an attribute `to` of its own is not checked."""
     # accelerate sets a `to` of its own on the model, whose error says where the values are
     if native.type == "meta" or "to" in vars(model):
         return
@@ -333,7 +333,7 @@ class _MovingState:
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
     """Returns the state that an optimizer keeps for each parameter. The step counters are left
     out, because PyTorch keeps them on the host, unless any parameter group is fused or
-    capturable: then the counters of all groups move, also those of the other groups."""
+    capturable: then the counters of all groups move."""
     with_step = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
@@ -419,8 +419,8 @@ def _packed(backend: Primitives) -> Way:
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
-        """Returns the tensors that decide on which device a packed sequence is, with their
-        paths."""
+        """Returns the path and the tensor of each part that decides on which device a packed
+        sequence is. The batch sizes are left out."""
         return [
             (f".{name}", part)
             for name, part in x._asdict().items()
@@ -491,9 +491,9 @@ class TorchModels(Models):
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns, for a model and each submodule: its path, the module, and the names of its
-        attributes in which xdevice need not search for tensors that PyTorch does not list. An
-        empty list for an optimizer."""
+        """Returns a tuple for a model and for each submodule: its path, the module, and the
+        names of those attributes in which xdevice need not search for tensors. Returns an empty
+        list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
         # attributes that a hook computes again before each call need not move
         return [
@@ -509,8 +509,9 @@ class TorchModels(Models):
         return [p for group in groups for p in group["params"]]
 
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x`, a tensor in an attribute of a module, on a device: as the same object if
-        it is trained, because an optimizer may refer to it, otherwise as a new tensor."""
+        """Returns `x`, a tensor in an attribute of a module, on a device. If `x` is trained,
+        the result is the same object, because an optimizer may refer to `x`; otherwise it is a
+        new tensor."""
         if not (x.requires_grad and x.is_leaf):
             return x if self._places[x.device] is device else self.move(x, device)
         # PyTorch refuses a gradient on another device than its tensor, so it is taken off for
@@ -522,12 +523,13 @@ class TorchModels(Models):
         return x
 
     def is_parameter(self, x: torch.Tensor) -> bool:
-        """Whether `x` is of the type that modules list among their parameters."""
+        """Whether `x` is a `torch.nn.Parameter`, the type that modules list among their
+        parameters."""
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
-        """Moves a module or an optimizer in place. Returns it, or the object that a `to` of its
-        own returns."""
+        """Moves a module or an optimizer in place. Returns `model`, or another object if the
+        module's own `to` returns one."""
         with _trainable():
             return move(model, self.to_native(device))
 
@@ -550,8 +552,9 @@ class TorchModels(Models):
         )
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces buffers by those that `new` gives for their `id`s. Parameters are never
-        replaced, because a move in PyTorch keeps them the same objects."""
+        """Replaces each buffer of a model whose `id` is a key in `new` with the tensor under
+        that key. Parameters are never replaced, because they stay the same objects when PyTorch
+        moves them."""
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
@@ -560,8 +563,9 @@ class TorchModels(Models):
     def gradients(
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
-        """Returns the name, the tensor and the gradient, or None, of each parameter of a module
-        that is trained. Raises `UnsupportedError` for an optimizer."""
+        """Returns the name, the tensor and the gradient of each trained parameter of a module.
+        The gradient is None if none has been computed. Raises `UnsupportedError` for an
+        optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
                 f"gradients of {type(model).__qualname__} objects", "pass the model"

@@ -22,9 +22,9 @@ dispatch_modes: Callable[[], list[Any]] = private[
 function_modes: Callable[[], list[Any]] = private.get(
     "torch.overrides._get_current_function_mode_stack"
 )
-"""Returns the function modes of this thread, the innermost last: those modes, such as scopes of
-devices, that see calls of PyTorch's functions and reads of attributes. None if this version of
-PyTorch lacks the function."""
+"""Returns the function modes of this thread, the innermost last. A function mode, such as the
+scope of a device, sees calls of PyTorch's functions and reads of attributes. The name is None
+if this version of PyTorch lacks the function."""
 
 
 class Mode(_DispatchMode):  # type: ignore[misc]
@@ -39,15 +39,15 @@ class Mode(_DispatchMode):  # type: ignore[misc]
 
 
 def put_on(mode: Mode) -> Callable[[], None]:
-    """Enters a dispatch mode in this thread, and returns a function that ends the mode, in the
-    same thread."""
+    """Enters a dispatch mode in this thread. Returns a function that ends the mode, and that
+    must be called in the same thread."""
     mode.__enter__()
     return partial(_take_off, mode)
 
 
 def _take_off(mode: Mode) -> None:
-    """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the
-    innermost mode instead, so the modes inside it are ended first and entered again
+    """Ends a dispatch mode, which need not be the innermost mode. `mode.__exit__` alone would
+    end the innermost mode, so the modes inside `mode` are ended first and entered again
     afterwards."""
     stack = dispatch_modes()
     # by identity, because a user's mode may define `__eq__`

@@ -47,9 +47,9 @@ def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
-    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place: they
-    are on GPUs, no two on the same one, contiguous, have elements and a dtype that NCCL sums,
-    and none is a lazy negative, whose memory has the opposite signs."""
+    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place. They
+    must be on different GPUs, contiguous and not empty, and have one of the dtypes in `_NCCL`.
+    No tensor may be a lazy negative, whose memory has the opposite signs."""
     return (
         # the first represents all, because they differ in device and values only; these dtypes
         # are real, so no tensor is a lazy conjugate
@@ -79,14 +79,15 @@ class TorchReplicas(Replicas):
     """Tensors on several devices of this process."""
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Returns the parts joined along their first axis; parts without axes become a
+        """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         # `cat` takes no 0-d tensors
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns a copy of `x` on a device with respect to which gradients can be taken. The
-        copy of a parameter is a parameter."""
+        """Returns a copy of `x` on a device, detached from earlier operations. A copy of floats
+        or complex numbers requires its gradient. The copy of a parameter is a parameter, frozen
+        if `x` is. Raises `NotBuiltError` for a parameter without a shape."""
         require_shape(x)
         new: torch.Tensor = self.copy(x.detach(), device)
         # a frozen parameter stays frozen
@@ -96,8 +97,8 @@ class TorchReplicas(Replicas):
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def can_write(self, x: torch.Tensor) -> bool:
-        """Whether PyTorch can write into `x`: not into an expanded tensor, whose elements share
-        memory, and into an inference tensor only in inference mode."""
+        """Whether PyTorch can write into `x`. False for an expanded tensor, whose elements
+        share memory, and for an inference tensor outside inference mode."""
         steps = x.stride()
         # a stride of 0 along an axis longer than 1 means that elements share memory
         overlaps = 0 in steps and any(
@@ -112,15 +113,15 @@ class TorchReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
 
     def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
-        """Writes the values of a tensor into `x`, without a record for gradients."""
+        """Writes the values of `value` into `x`, without a record for gradients."""
         with torch.no_grad():
             x.copy_(value)
 
     @torch.no_grad()
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
         """Returns the sum of tensors on one device, added in their order, or their mean if
-        `mean` is True. Unsigned integers, which PyTorch does not add, are added as signed
-        ones."""
+        `mean` is True, in the dtype of the first tensor. 16-bit floats are added as float32,
+        and wide unsigned integers, which PyTorch does not add, as signed integers."""
         rest = iter(tensors)
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)
@@ -133,8 +134,9 @@ class TorchReplicas(Replicas):
         return _seen_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        """Writes the sum or mean of tensors on several devices into each of them, and returns
-        them."""
+        """Returns the sum of tensors on several devices, or their mean if `mean` is True, once
+        on the device of each tensor. The result is written into each tensor that can be written
+        into."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

@@ -27,14 +27,15 @@ make draw on the block's device."""
 
 
 class _Scope(_Context):  # type: ignore[misc]  # a private class
-    """A device context that adds the generator's device to the draws of PyTorch's data loaders.
-    PyTorch calls `__torch_function__` for each of its functions inside the block."""
+    """A device context in which PyTorch's data loaders draw random numbers on the device of
+    their generator. PyTorch calls `__torch_function__` for each of its functions inside the
+    block."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls `function` with the device of the block, or, in a data loader, with that of its
-        generator."""
+        """Calls `function` with the device of the block; if a data loader draws, with the
+        device of the generator."""
         # the frame is inspected last, and only for draws: torch.compile traces this method, and
         # cannot inspect frames
         generator = kwargs.get("generator") if kwargs else None
@@ -49,8 +50,8 @@ class _Scope(_Context):  # type: ignore[misc]  # a private class
 
 
 def _is_of_loaders() -> bool:
-    """Whether a module of `torch.utils.data` has called the function for which PyTorch calls
-    `__torch_function__`."""
+    """Whether the function that `__torch_function__` handles was called by a module of
+    `torch.utils.data`."""
     # frame 0 is this function's, 1 is that of `__torch_function__`, and 2 is the caller's, as
     # PyTorch's part is C++
     return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.utils.data.")

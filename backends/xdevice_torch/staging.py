@@ -50,8 +50,8 @@ memory."""
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Returns a copy of `x` on another device, made through the ring between the host and a
-    GPU, through which gradients flow. Returns None if the caller has to let PyTorch copy
+    """Returns a copy of `x` on another device, made through the ring, from the host to a GPU or
+    back. Gradients flow through the copy. Returns None if the caller has to let PyTorch copy
     `x`."""
     # the quick tests come first, because every move of a tensor calls this. `_is_plain` repeats
     # two of them for `started`; the size is that for a copy to a GPU, the smaller of the two
@@ -84,8 +84,8 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors
-    have no memory. True if this version of PyTorch cannot tell."""
+    """Whether a dispatch mode, such as FakeTensorMode, is active in this thread: the tensors of
+    a mode may have no memory. True if this version of PyTorch cannot tell."""
     return bool(_dispatch_modes())
 
 
@@ -121,14 +121,16 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
-        """Returns a copy of `x` on a device, by PyTorch if the ring refuses."""
+        """Returns a copy of `x` on the device `native`, made by PyTorch if the ring refuses the
+        copy."""
         ctx.back = x.device
         through = _through_ring(x.detach(), native)
         return x.detach().to(native) if through is None else through
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Returns the gradient on the device of `x`, and None for `native`, which has none."""
+        """Returns the gradient of `x`, on the device of `x`, and None as the gradient of
+        `native`."""
         (grad,) = grads
         through = moved(grad, ctx.back)
         return grad.to(ctx.back) if through is None else through, None
@@ -148,8 +150,9 @@ def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | 
 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
-    """Copies the memory of a tensor on a GPU into one on the host, after the work of the GPU's
-    current stream. Returns whether the ring has done so."""
+    """Copies the memory of `source`, a tensor on a GPU, into `target`, a tensor on the host,
+    after the earlier work of the GPU's current stream. Returns whether the ring has made the
+    copy."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(source.device).cuda_stream
@@ -159,9 +162,9 @@ def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
-    """Copies the host's memory from `address` on, which `owner` (a tensor or an array) keeps
-    alive, into a tensor on a GPU, ordered on the GPU's current stream. Returns whether the ring
-    has done so."""
+    """Fills `target`, a tensor on a GPU, with the bytes from `address` on the host, on the
+    GPU's current stream. `owner`, a tensor or an array, keeps the bytes alive. Returns whether
+    the ring has made the copy."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(target.device).cuda_stream
@@ -184,8 +187,8 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
 def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
     """Returns a context manager for the call `model.to(native)`, in which large tensors go
-    through the ring. It does nothing unless a CUDA device takes part, because PyTorch calls a
-    mode for each attribute of each tensor."""
+    through the ring. It does nothing unless a CUDA device takes part, because the mode costs
+    time: PyTorch calls it for each attribute of each tensor."""
     variables = (*model.parameters(), *model.buffers())
     is_for_cuda = native.type == "cuda" or any(x.is_cuda for x in variables)
     return _OfModules() if is_for_cuda else nullcontext()
@@ -225,11 +228,11 @@ def sent(
     move: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
     """Copies tensors to a CUDA device with one wait for all, and returns the copies.
-    `x.to(gpu)` waits for each: 100 tensors of 16 bytes took 1.39 ms to an H200 that way, and
-    0.89 ms with one wait.
+    `x.to(gpu)` would wait for each: sending 100 tensors of 16 bytes to an H200 took 1.39 ms
+    with 100 waits, and 0.89 ms with one.
 
-    Large tensors, and those that are not on the host, are moved by `move`. When this returns,
-    all tensors have been read, so that pinned ones may be overwritten."""
+    Tensors that are large, not dense or not on the host are moved by `move`. When this returns,
+    all tensors have been read, so the caller may overwrite page-locked tensors."""
     *first, last = tensors
     try:
         copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
@@ -257,8 +260,8 @@ def _is_small(x: torch.Tensor) -> bool:
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Starts to copy `x` to another device, and returns the copy, whose values may arrive
     later. Later work on a GPU is ordered after the copy; a copy on the host waits for its
-    values before anybody reads them. Returns None if the caller has to copy `x` in another
-    way."""
+    values before anybody reads them. Returns None if `x` cannot be copied in the background:
+    the caller has to copy it, and wait."""
     if not (_can_arrive and _is_plain(x)):
         return None
     # from memory that is not page-locked, CUDA copies while the host waits
@@ -279,8 +282,9 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """Returns an `Arriving`: a tensor like `values`, which is still being filled, that calls
-    `wait`, which returns when the values are complete, before anybody reads them."""
+    """Returns an `Arriving` in place of `values`, a tensor that is still being filled. The
+    `Arriving` has the same shape, strides, dtype and device, and calls `wait` before anybody
+    reads it. `wait` must not return before `values` is complete."""
     wrapper: torch.Tensor = _make_wrapper(
         _arriving_type(),
         values.shape,
@@ -321,8 +325,8 @@ class Arriving(torch.Tensor):
     operation on it waits for the values first; only the attributes in `_ABOUT`, such as its
     shape, can be read at once.
 
-    It has no memory of its own, so that C++ code that does not know this class fails instead of
-    reading too early.
+    The tensor has no memory of its own, so C++ code that does not know this class fails instead
+    of reading too early.
     """
 
     @classmethod

@@ -24,11 +24,13 @@ class TorchStreams(Streams):
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def new_stream(self, device: Device) -> Any:
-        """Returns a new stream of work on a GPU."""
+        """Returns a new stream on a GPU. Raises `UnsupportedError` for a device without
+        streams."""
         return self._streams(device, "streams").Stream(self.to_native(device))
 
     def current_stream(self, device: Device) -> Any:
-        """Returns the stream to which this thread's work on a GPU goes."""
+        """Returns the stream to which this thread's work on a GPU goes. Raises
+        `UnsupportedError` for a device without streams."""
         return self._streams(device, "streams").current_stream(self.to_native(device))
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
@@ -42,7 +44,8 @@ class TorchStreams(Streams):
         stream.wait_event(event)
 
     def new_event(self, device: Device) -> Any:
-        """Returns a new event, which can measure times."""
+        """Returns a new event, which can measure times. Raises `UnsupportedError` for a device
+        without events."""
         # the event belongs to the device of the stream on which it is first recorded
         return self._streams(device, "events").Event(enable_timing=True)
 
@@ -55,12 +58,12 @@ class TorchStreams(Streams):
         event.synchronize()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Returns the seconds between two events that have happened."""
+        """Returns the seconds from `start` to `end`, two events that have happened."""
         return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
-        """Keeps the memory of `x` until the work that a stream has now is done. Does nothing
-        for a tensor that is not on a GPU with streams."""
+        """Keeps the memory of `x` until a stream has finished the work that it has been given
+        so far. Does nothing for a tensor that is not on a GPU with streams."""
         # `record_stream` tells PyTorch's allocator not to reuse the memory before the stream's
         # work is done
         if x.device.type == self._gpu in accelerators.STREAMS:

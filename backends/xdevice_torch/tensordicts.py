@@ -54,7 +54,8 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         return _locked_as(x, x.to(native))
 
     def copy(x: Any, device: Device) -> Any:
-        """Returns a copy of the collection `x` on a device, and raises what `move` raises."""
+        """Returns a copy of the collection `x` on a device. Raises `ContainerError` in the same
+        case as `move`."""
         native = backend.to_native(device)
         _refuse_left(library, x, native)
         return _locked_as(x, x.clone().to(native))
@@ -118,7 +119,8 @@ def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
 
 
 def _items(x: Any) -> dict[str, Any]:
-    """Returns the entries of a collection. Raises `ContainerError` for a lazily stacked one."""
+    """Returns the entries of a collection. Raises `ContainerError` for a lazily stacked
+    collection."""
     # only lazily stacked collections have this attribute
     if hasattr(x, "stack_dim"):
         raise ContainerError(
@@ -129,7 +131,7 @@ def _items(x: Any) -> dict[str, Any]:
 
 
 def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
-    """Returns a collection like `old` with the entries `inside`; a dict if these are not all
+    """Returns a collection like `old` with the entries `inside`; a dict if not all entries are
     PyTorch tensors or collections."""
     if not all(
         isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
@@ -155,8 +157,8 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
 
 
 def _locked_as(old: Any, new: Any) -> Any:
-    """Locks `new`, or those collections inside it that are locked in `old`, which has the same
-    structure. Returns `new`."""
+    """Locks `new` if `old` is locked; otherwise locks each collection inside `new` whose
+    counterpart in `old` is locked. Both have the same structure. Returns `new`."""
     # a lock also locks all collections inside
     if old.is_locked:
         return new.lock_()

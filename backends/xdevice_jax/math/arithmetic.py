@@ -56,13 +56,13 @@ def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
 
 
 def full_like(x: Array, value: complex, name: str) -> Array:
-    """Returns an array of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns an array with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     return jnp.full_like(x, value, dtype=host_dtype(name))
 
 
 def number(value: complex, name: str, like: Array) -> Array:
-    """Returns a number as an array without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
     `like`."""
     # NumPy warns if the number is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ def number(value: complex, name: str, like: Array) -> Array:
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `function` as one compiled program, called with a tuple of tensors and then the
-    settings, which must be hashable: JAX compiles once for each combination of them."""
+    settings, which must be hashable: JAX compiles once for each combination of settings."""
     # the settings are one tuple, because `static_argnums` counts arguments and functions take
     # different numbers of them
     program = jax.jit(lambda tensors, settings: function(*tensors, *settings), static_argnums=1)
@@ -124,7 +124,8 @@ sum = _reducing(jnp.sum)
 
 
 def argsort(x: Array, axis: int, descending: bool) -> Array:
-    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
+    """Returns the indices that sort `x` along an axis, in descending order if `descending` is
+    True. Equal elements keep their order."""
     return jnp.argsort(x, axis, stable=True, descending=descending)
 
 
@@ -144,19 +145,19 @@ def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     return jnp.sort(x, axis, stable=True, descending=descending)
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    """Returns the elements of `x` at the indices along an axis."""
+    """Returns the slices of `x` at `indices`, a vector, along an axis."""
     # without a mode, JAX would compare each index with the bounds and fill in NaN
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 
 
 @partial(jax.jit)
 def put(x: Array, indices: Array, values: Array) -> Array:
-    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
+    """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
     # the core promises that no index occurs twice, so JAX may write the values in any order
     return x.at[indices].set(values, unique_indices=True)
 
@@ -169,7 +170,7 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 def _mode(indices: Array, fast: str) -> str:
     """Returns how JAX treats indices out of range: `fast` for indices that the core has
-    checked, and "fill" for traced ones, whose values cannot be checked."""
+    checked, and "fill" for traced indices, whose values cannot be checked."""
     # "fill" gives NaN for an index out of range, where "clip" would hide it and return another
     # element
     return "fill" if isinstance(indices, jax.core.Tracer) else fast
@@ -181,8 +182,8 @@ concat = jnp.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
-    """Returns the diagonals, `k` places above the main ones, of the matrices in the last two
-    axes."""
+    """Returns the diagonals of the matrices in the last two axes: those `k` places above the
+    main diagonals, or below them if `k` is negative."""
     return jnp.diagonal(x, k, -2, -1)
 
 

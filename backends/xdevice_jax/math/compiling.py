@@ -34,15 +34,16 @@ class JaxCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that computes the note and the tensors that `call` returns for a
-        list of tensors. The note is a hashable object of the core. The function raises
-        `DeviceMismatchError` for tensors on several devices."""
+        """Returns a function that takes a list of tensors, and returns the note and the tensors
+        that `call` returns for them. The note is a hashable object of the core. That function
+        raises `DeviceMismatchError` for committed tensors on several devices."""
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])
         )
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
-            """Runs the program, which JAX compiles at the first call for such tensors."""
+            """Returns the note and the results for these tensors, computed by a program that
+            JAX compiles at the first call with tensors of these shapes and dtypes."""
             try:
                 # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
                 return program(tensors).popitem()

@@ -32,9 +32,10 @@ class JaxGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
-        gradient (or None) for each leaf, and the list that `call` also returns. `nested` is not
-        needed, because JAX notices an outer gradient itself."""
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
+        gradient of the loss for each leaf, and the list that `call` also returns. All gradients
+        are None if the loss depends on no leaf. `nested` is ignored, because JAX notices an
+        outer gradient itself."""
         depends = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -60,15 +61,16 @@ class JaxGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns `rule(*row)` for each row of arrays."""
+        """Returns a list of `rule(*row)` for each row of arrays. `nested` and `writes` are
+        ignored."""
         # JAX's arrays cannot be changed, so a rule that writes (`writes`) needs no copies; nor
         # is `nested` needed, because JAX records only inside its own transformations
         return [rule(*row) for row in rows]
 
 
 def _on_device_of(x: Any, g: Any) -> Any:
-    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of
-    them is traced, and so has no device."""
+    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if `g` or
+    `x` is traced, and so has no device."""
     if (
         isinstance(g, jax.core.Tracer)
         or isinstance(x, jax.core.Tracer)

@@ -29,14 +29,14 @@ gelu = jax.jit(jax.nn.gelu, static_argnames="approximate")
 
 
 def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callable[..., Array]:
-    """Returns a kernel of the core as one program; `settings` names its arguments that are no
-    tensors."""
+    """Returns a kernel of the core as one program; `settings` has the names of the kernel's
+    arguments that are not tensors."""
     return jax.jit(kernel, static_argnames=settings)
 
 
 def guards(indices: Array, place: str) -> bool:
     """Whether the core may call the kernels below without reading `indices`, which are on a
-    device of the kind `place`. For an index out of range they return NaN."""
+    device of the kind `place`. For an index out of range these kernels return NaN."""
     # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
     # raise at once
     return place != "cpu" and not is_blocking()
@@ -52,19 +52,19 @@ def cross_entropies(logits: Array, labels: Array) -> Array:
 
 @partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """Returns the mean over the rows of what `cross_entropies` returns."""
+    """Returns the mean of the losses that `cross_entropies` returns for the rows."""
     return jnp.mean(cross_entropies(logits, labels))
 
 
 @partial(jax.jit)
 def embedding(indices: Array, table: Array) -> Array:
-    """Returns the row of the table for each index; NaN for an index out of range."""
+    """Returns the row of `table` for each index; NaN for an index out of range."""
     return jnp.take(table, _forward(indices, table.shape[0]), 0, mode="fill")
 
 
 def _forward(indices: Array, n: int) -> Array:
-    """Returns the indices, with `n`, one beyond the last valid index, for each that is below 0.
-    JAX would count these from the end, and not treat them as out of range."""
+    """Returns the indices, with each negative index replaced by `n`, which is out of range. JAX
+    would count negative indices from the end, and not treat them as out of range."""
     return jnp.where(indices < 0, n, indices)
 
 
@@ -84,7 +84,8 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 @partial(jax.jit, static_argnames=("stride", "padding"))
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
-    """Returns the images after a convolution with the kernel. `bias` may be None."""
+    """Returns the convolution of the images `x` with `kernel`, plus `bias` for each output
+    channel unless `bias` is None."""
     result = lax.conv_general_dilated(
         x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW")
     )
@@ -93,14 +94,16 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    """Returns the maximum of each window of the images."""
+    """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
+    pairs (rows, columns)."""
     # JAX has a gradient of `reduce_window` with `max` only if it starts from -inf
     return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    """Returns the mean of each window of the images."""
+    """Returns the mean of each window of the images `x`, in which padding counts as zeros.
+    `size`, `stride` and `padding` are pairs (rows, columns)."""
     height, width = size
     # padding counts as zeros, as in PyTorch
     return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)

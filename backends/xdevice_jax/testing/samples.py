@@ -36,7 +36,7 @@ class JaxSamples(Samples):
         return devices.of("cpu", 1) if self.backend.count("cpu") > 1 else None
 
     def native_ones(self, *shape: int) -> jax.Array:
-        """Returns ones of this shape, made by JAX's own function."""
+        """Returns a tensor of ones with this shape, made by JAX's own function."""
         return jnp.ones(shape)
 
     def address(self, x: jax.Array) -> int:
@@ -50,14 +50,15 @@ class JaxSamples(Samples):
         return gradient
 
     def failing_work(self) -> jax.Array:
-        """Starts work on the CPU that fails for lack of memory, and returns its result."""
+        """Starts work on the CPU that will fail for lack of memory, and returns the result of
+        that work."""
         size = 20_000_000  # its square does not fit into any memory
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
 
     def long_work(self, device: Device) -> Work:
-        """Starts work on a device that takes long. Returns its result, and a function that
-        tells whether it is done."""
+        """Starts long-running work on a device. Returns the result of the work, and a function
+        that tells whether the work is done."""
         native = self.backend.to_native(device)
         size, steps = (1024, 30) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)

@@ -92,9 +92,9 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
 
 
 def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from `function`, which has no right gradient: MXNet would use zeros for
-    it. The kernel raises `UnsupportedError` for tensors that are part of a recorded graph;
-    `name` is its name in the error."""
+    """Makes a kernel from `function`, which has no correct gradient: MXNet would use zeros as
+    its gradient. The kernel raises `UnsupportedError` for tensors that are part of a recorded
+    graph; `name` is its name in the error."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -141,7 +141,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take
-    bool: it computes in int8."""
+    bool. The kernel computes in int8."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -150,8 +150,8 @@ def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that only rearranges values. The kernel takes bool even if
-    the function does not, as many of MXNet's: it rearranges bools as int8."""
+    """Makes a kernel from a function that only rearranges values. The kernel takes bools, which
+    many of MXNet's functions refuse, and rearranges them as int8."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -197,13 +197,13 @@ copy = _kernel(operator("np", "copy", own=lambda x: x.copy()))
 
 @_kernel
 def full_like(x: Any, value: complex, name: str) -> Any:
-    """Returns an array of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns an array with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     return constant(np.full(x.shape, value, host_dtype(name)), x)
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns a number as an array without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
     `like`."""
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)
@@ -280,7 +280,8 @@ _whole_remainder = _by_numpy(np.remainder)
 
 @_kernel
 def round(x: Any) -> Any:
-    """Returns the nearest whole numbers; of two equally near ones the even one."""
+    """Returns the nearest whole numbers. A number halfway between two whole numbers is rounded
+    to the even one."""
     # MXNet's own `round` does not round halves to the even neighbor, as the standard requires
     low = _np.floor(x)
     rest = x - low
@@ -343,7 +344,8 @@ any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Returns the mean over some axes of an array that has elements."""
+    """Returns the mean over `axis`, which may be several axes, of an array that has
+    elements."""
     # the sum, divided by the number of elements that were added for each of its values
     total = sum(x, axis, keepdims)
     return total / (x.size // total.size)
@@ -357,7 +359,7 @@ prod = _reducing(operator("np", "prod"), 1)
 
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum over some axes; over all axes if `axes` is None."""
+    """Returns the sum over `axes`; over all axes if `axes` is None."""
     shape = x.shape  # read once: MXNet builds the tuple each time
     # without elements the sum is 0; while MXNet records, the result has to be linked with `x`
     if 0 in shape:
@@ -382,8 +384,8 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     """Returns the sum of `x`, which has no elements, as a result that depends on `x`: MXNet
-    raises an error for a loss that depends on no input. So the sum of `x` joined with one zero,
-    which is 0, is added."""
+    raises an error for a loss that depends on no input. So this function adds the sum of `x`
+    joined with one zero, which is 0."""
     joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
     return _sum_of_nothing(x, axes, keepdims) + sum(joined, None, False)
 
@@ -394,14 +396,14 @@ sliced = _kernel(tables.sliced)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     # NumPy finds the order on the host, and MXNet takes the elements, so that a gradient flows
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
 @_kernel
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the elements of `x` at the indices along an axis."""
+    """Returns the slices of `x` at `indices`, a vector, along an axis."""
     if not x.size or not indices.size:
         return _nothing((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
     # no index is out of range, because the core has checked them all
@@ -469,7 +471,7 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 def _stack_of_both(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> tuple[int, ...] | None:
     """Returns the shape of the stack (all axes but the last two) to which `matmul` broadcasts
-    both operands of these shapes; None if it broadcasts only one of them, or neither."""
+    both operands of these shapes; None if `matmul` broadcasts only one operand, or neither."""
     stack1, stack2 = shape1[:-2], shape2[:-2]
     if stack1 == stack2 or not stack1 or not stack2:
         return None
@@ -510,9 +512,9 @@ view = reshape
 
 @_kernel
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
-    """The kernel `svd`. MXNet's own takes only matrices with no more rows than columns, so the
-    others are transposed. Raises `UnsupportedError` for full matrices, unless the matrix is
-    square."""
+    """Returns the factors U, S and Vh of the singular value decomposition of `x`. MXNet's
+    kernel takes only matrices with no more rows than columns, so other matrices are transposed.
+    Raises `UnsupportedError` if `full_matrices` is True, unless `x` is square."""
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
         raise UnsupportedError(

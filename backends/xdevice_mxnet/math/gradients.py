@@ -54,7 +54,8 @@ def _blank(device: Device, x: Any) -> Any:
 
 
 def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    """Returns the gradient for each input; None for those that the loss does not depend on."""
+    """Returns the gradient for each input; None for an input that the loss does not depend
+    on."""
     gradients: list[Any] = [None] * len(inputs)
     # the inputs on which the loss may depend, by their indices: each error of MXNet removes one
     places = list(range(len(inputs)))
@@ -75,9 +76,9 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _unreachable(error: mx.MXNetError) -> int:
-    """Returns the index of the input that the loss does not depend on. MXNet names it only in
-    `error`, one input at a time, and has no function that finds it earlier (no upstream issue
-    known). If it is another error, raises it."""
+    """Returns the index of the input that the loss does not depend on. MXNet names this input
+    only in `error`, one input at a time, and has no function that finds it earlier (no upstream
+    issue known). Raises `error` itself if it has another cause."""
     match = _UNREACHABLE.search(str(error))
     if match is None:
         raise error
@@ -89,10 +90,10 @@ class MxnetGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
-        gradient (or None) for each leaf, and the list that `call` also returns. Raises
-        `UnsupportedError` if the caller computes a gradient of this gradient (`nested`), or
-        records."""
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
+        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
+        None if the loss does not depend on the leaf. Raises `UnsupportedError` if the caller
+        computes a gradient of this gradient (`nested`), or records."""
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
                 "computing gradients while it records, because most of its operations have no second gradient",
@@ -123,8 +124,9 @@ class MxnetGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns `rule(*row)` for each row of arrays, recorded only inside an outer gradient
-        (`nested`). A rule that writes into its arguments gets copies."""
+        """Returns a list of `rule(*row)` for each row of arrays. Records operations for
+        gradients only if `nested` is True, inside an outer gradient. If `writes` is True,
+        `rule` writes into its arguments, so it gets copies."""
         arithmetic.enter()
         # inside `pause`, MXNet does not record the step; inside an outer gradient (`nested`) it
         # goes on recording

@@ -61,7 +61,7 @@ def log_softmax(x: Any, axis: int) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    """Returns the mean over the rows of what `cross_entropies` returns."""
+    """Returns the mean of the losses that `cross_entropies` returns for the rows."""
     return _mean(cross_entropies(logits, labels))
 
 
@@ -72,15 +72,16 @@ def cross_entropies(logits: Any, labels: Any) -> Any:
 
 
 def embedding(indices: Any, table: Any) -> Any:
-    """Returns the row of the table for each index."""
+    """Returns the row of `table` for each index."""
     # MXNet's operator needs both lengths of the table as settings
     rows, features = table.shape
     return _embedding(indices, table, input_dim=rows, output_dim=features)
 
 
 def gelu(x: Any, approximate: bool) -> Any:
-    """Returns the GELU of `x`, computed with the error function. NotImplemented for a case that
-    MXNet's operator lacks: then the core computes it."""
+    """Returns the GELU of `x`, computed with the error function. Returns NotImplemented if
+    `approximate`, for a dtype other than float32, and for a 0-d array: then the core computes
+    the result."""
     # MXNet's operator has no approximation by tanh, computes in float32 and takes no 0-d array;
     # the core computes these
     if approximate or x.dtype != "float32" or not x.ndim:
@@ -90,8 +91,8 @@ def gelu(x: Any, approximate: bool) -> Any:
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Returns `x` normalized along its last axis, and scaled and shifted by `weight` and
-    `bias`, which may be None. NotImplemented for another dtype than float32: then the core
-    computes it."""
+    `bias`, which may be None. Returns NotImplemented for a dtype other than float32: then the
+    core computes the result."""
     # MXNet's operator rounds eps to float32, so it is right for float32 only
     if x.dtype != "float32":
         return NotImplemented
@@ -111,8 +112,8 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 
 def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that also takes empty batches: it adds an image of zeros, and removes the
-    result for it."""
+    """Makes a kernel that also takes empty batches: it adds an image of zeros to an empty
+    batch, and removes the result for this image."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
@@ -126,7 +127,8 @@ def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 @_with_an_image
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
-    """Returns the images after a convolution with the kernel. `bias` may be None."""
+    """Returns the convolution of the images `x` with `kernel`, plus `bias` for each output
+    channel unless `bias` is None."""
     # the kernel has the shape (filters, channels, height, width)
     filters, _, *size = kernel.shape
     arrays = (x, kernel) if bias is None else (x, kernel, bias)
@@ -142,13 +144,15 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
 
 @_with_an_image
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    """Returns the maximum of each window of the images."""
+    """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
+    pairs (rows, columns)."""
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="max")
 
 
 @_with_an_image
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    """Returns the mean of each window of the images."""
+    """Returns the mean of each window of the images `x`, in which padding counts as zeros.
+    `size`, `stride` and `padding` are pairs (rows, columns)."""
     # MXNet counts the padding as zeros, as PyTorch does
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
 
@@ -156,13 +160,14 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 @lru_cache(4)
 def _before(queries: int, keys: int, device: Any) -> Any:
     """Returns a bool matrix that is True where the key is not after the query. The last four
-    are kept: a model uses the same one in all of its layers."""
+    matrices are cached, because all layers of a model use the same matrix."""
     return _np.tril(_np.ones((queries, keys), ctx=device)).astype("bool")
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
-    """Returns the weighted means of the values `v` for each query in `q`. `mask` is None, or
-    True for each key that a query may see; with `causal`, a query sees no later key."""
+    """Returns for each query in `q` the mean of the values `v`, weighted by how well the query
+    matches the keys `k`. `mask` is None, or a bool tensor that is True for each key that a
+    query may see; with `causal`, a query sees no later key."""
     shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
     size = q.shape[-1]
     # `batch_dot` takes arrays of three dimensions, so the axes of the stack become one
@@ -200,9 +205,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    """Returns the new parameter and means of each row after a step of Adam, computed by
-    MXNet's kernel; NotImplemented on a GPU, so that the core computes the step by its own
-    formula."""
+    """Returns, for each row (parameter, gradient, two running means), the new parameter and
+    means after a step of Adam, computed by MXNet's kernel; NotImplemented on a GPU, so that the
+    core computes the step by its own formula."""
     # the kernel takes the number of steps as a Python number; reading it from a GPU would wait
     # for the GPU
     if step.ctx.device_type != "cpu":

@@ -30,17 +30,17 @@ def operator(
     """Returns an operator with one result as a function of mx.np arrays and of settings
     (keywords).
 
-    Its name is the family ("np", "npi" or "npx") and the words, joined: `operator("npi", "add",
-    "scalar")` is `_npi_add_scalar`. The family "nd" is not part of the name. A call with any
-    other argument goes to `own`, or without `own` to MXNet's public function with the name of
-    the first word."""
+    The name of the operator is the family ("np", "npi" or "npx") and the words, joined:
+    `operator("npi", "add", "scalar")` is `_npi_add_scalar`. The family "nd" is not part of the
+    name. A call with an argument that is not an mx.np array goes to `own`, or, if that is None,
+    to MXNet's public function with the name of the first word."""
     otherwise = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()
     _check(library.NNGetOpHandle(name.encode(), byref(handle)))
 
     def call(*arrays: Any, **settings: Any) -> Any:
-        """Calls the operator, or `own` if one of the arguments is not an mx.np array."""
+        """Calls the operator, or `otherwise` if one of `arrays` is not an mx.np array."""
         for x in arrays:
             if type(x) is not _Array:
                 return otherwise(*arrays, **settings)
@@ -65,8 +65,9 @@ def _texts(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    """Returns the gradient of `loss` for each input, as `mx.autograd.grad` does, but mx.np
-    arrays for mx.np arrays. Raises `UnsupportedError` for a gradient that is not dense."""
+    """Returns the gradient of `loss` for each input, as `mx.autograd.grad` does, but the
+    gradient for an mx.np array is an mx.np array. Raises `UnsupportedError` for a gradient that
+    is not dense."""
     if any(type(x) is not _Array for x in inputs):
         return list(mx.autograd.grad(loss, inputs))
     outputs, types, count = _Handles(), _Types(), len(inputs)

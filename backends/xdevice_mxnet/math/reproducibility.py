@@ -21,7 +21,7 @@ class MxnetReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
-        """Seeds MXNet's default generators of all devices."""
+        """Seeds MXNet's default generators on all devices."""
         mx.random.seed(n)
 
     @contextmanager

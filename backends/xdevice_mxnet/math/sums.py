@@ -56,15 +56,16 @@ def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
 
 
 def _ones(n: int, dtype: Any, device: Any) -> Any:
-    """Returns a vector of `n` ones. Short vectors share memory with those of earlier calls; the
-    object is new."""
+    """Returns a vector of `n` ones, as a new object. A short vector shares its memory with the
+    vectors of earlier calls."""
     # `__wrapped__` is the function without its cache
     return (_kept if n <= _KEPT else _kept.__wrapped__)(n, dtype, device).detach()
 
 
 @lru_cache(32)
 def _kept(n: int, dtype: Any, device: Any) -> Any:
-    """Returns a vector of `n` ones, by the cache the same object for the same arguments."""
+    """Returns a vector of `n` ones. The results are cached, so the same arguments give the same
+    object."""
     return mx.np.ones((n,), dtype=dtype, ctx=device)
 
 

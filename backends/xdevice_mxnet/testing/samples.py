@@ -36,7 +36,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def native_ones(self, *shape: int) -> Any:
-        """Returns ones of this shape, made by MXNet's own function."""
+        """Returns a tensor of ones with this shape, made by MXNet's own function."""
         return mx.np.ones(shape)
 
     def floats(self) -> None:
@@ -66,20 +66,21 @@ class MxnetSamples(Samples):
         return leaf.grad
 
     def requires_grad(self, x: Any) -> bool:
-        """Whether an array is marked as one that gets a gradient."""
+        """Whether an array is marked to get a gradient."""
         return x.grad is not None
 
     @use_np  # type: ignore[untyped-decorator]
     def marked(self, x: Any) -> Any:
-        """Returns an array with the values of `x` that gets a gradient."""
+        """Returns an array that has the values of `x` and is marked to get a gradient."""
         # a copy, because `attach_grad` marks the array itself, which belongs to the suite
         leaf = x.copy()
         leaf.attach_grad()
         return leaf
 
     def modes(self) -> Modes:
-        """Returns, for each mode that a thread has for itself, a context manager that enters
-        it, and a function that tells whether this thread is in it."""
+        """Returns, for each mode that MXNet keeps separately for each thread, a context manager
+        that enters the mode, and a function that tells whether the mode is on in this
+        thread."""
         return {"record": (mx.autograd.record, mx.autograd.is_recording)}
 
     def draw(self) -> list[float]:
@@ -88,11 +89,12 @@ class MxnetSamples(Samples):
         return numbers
 
     def determinism(self) -> str | None:
-        """Returns the setting that deterministic mode changes."""
+        """Returns the current value of the setting that deterministic mode changes."""
         return os.environ.get("MXNET_ENFORCE_DETERMINISM")
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """Returns a model of one linear layer, on the CPU."""
+        """Returns a model of one linear layer, from `inputs` to `outputs` features, on the
+        CPU."""
         return _built(nn.Dense(outputs, in_units=inputs))
 
     def settings(self) -> Any:
@@ -102,7 +104,8 @@ class MxnetSamples(Samples):
         return _built(nn.Dense(4, in_units=3, flatten=False), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions that make a model of each kind, by name."""
+        """Returns a dict from the name of each kind of model to a function that makes a model
+        of that kind."""
         return {
             "layer": lambda: _built(nn.Dense(1, in_units=4)),
             "running statistics": lambda: _built(
@@ -126,15 +129,15 @@ class MxnetSamples(Samples):
         return {name: parameter.data() for name, parameter in parameters.items()}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model of two layers with one weight, and a function that tells whether a
-        model still shares it."""
+        """Returns a model whose two layers share one weight, and a function that tells whether
+        the layers of a given model share their weight."""
         first = nn.Dense(3, in_units=3)
         # `params` makes the second layer use the parameters of the first
         second = nn.Dense(3, in_units=3, params=first.params)
         return _built(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> Any:
-        """Returns a model with one part on cpu:0 and one on `device`."""
+        """Returns a model with one part on cpu:0 and another part on `device`."""
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
         # only one of the two layers
         net[1].collect_params().reset_ctx(self.backend.to_native(device))
@@ -156,13 +159,13 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def failing_work(self) -> Any:
-        """Starts work on the CPU that fails, and returns its result."""
+        """Starts work on the CPU that will fail, and returns the result of that work."""
         # a matrix that is not positive definite: MXNet reports it when the result is waited for
         return mx.np.linalg.cholesky(-mx.np.eye(3))
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts work on a device that takes long. Returns its result, and a function that
-        tells whether it is done. None on a GPU."""
+        """Starts long-running work on a device. Returns the result of the work, and a function
+        that tells whether the work is done. Returns None for a GPU."""
         native = self.backend.to_native(device)
         if native.device_type == "gpu":
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020

@@ -44,14 +44,14 @@ def require(x: Any) -> None:
 
 def settled(x: Any) -> Array:
     """Returns the result of a kernel as an array. The core calls this for kernels of two
-    tensors, because `np.add` and others of NumPy's own functions return a scalar for operands
+    tensors, because some of NumPy's functions, such as `np.add`, return a scalar for operands
     without dimensions."""
     return np.asarray(x)
 
 
 def _array(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that never warns. It does not silence warnings, which
-    would take 2 us."""
+    """Makes a kernel from a function that never warns. The kernel does not silence warnings,
+    which would take 2 us."""
 
     def kernel(*operands: Array) -> Array:
         return np.asarray(function(*operands))
@@ -93,13 +93,13 @@ def copy(x: Array) -> Array:
 
 
 def full_like(x: Array, value: complex, name: str) -> Array:
-    """Returns an array of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns an array with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     return np.full(x.shape, value, host_dtype(name))
 
 
 def number(value: complex, name: str, like: Array) -> Array:
-    """Returns a number as an array without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as an array without dimensions, with the dtype `name`, on the device of
     `like`."""
     # NumPy warns if the number is too large for the dtype and becomes infinity
     with np.errstate(all="ignore"):
@@ -148,7 +148,7 @@ def sign(x: Array) -> Array:
 
 def _reducing(function: Callable[..., Any]) -> Callable[..., Array]:
     """Makes a kernel with the arguments `(x, axes, keepdims)` from one of NumPy's reductions.
-    It does not warn."""
+    The kernel does not warn."""
 
     def kernel(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
         with np.errstate(all="ignore"):
@@ -165,7 +165,7 @@ prod = _reducing(np.multiply.reduce)
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    """Returns the mean over some axes."""
+    """Returns the mean over `axes`, which stay as axes of length 1 if `keepdims` is True."""
     # np.mean would warn of an empty array with `warnings.warn`, which `errstate` does not
     # silence
     with np.errstate(all="ignore"):
@@ -184,7 +184,8 @@ argmin = _array(np.argmin)
 
 
 def cumulative_prod(x: Array, axis: int) -> Array:
-    """Returns the products of the elements up to each place along an axis."""
+    """Returns, for each place along an axis, the product of the elements up to and including
+    that place."""
     with np.errstate(all="ignore"):
         # by default NumPy widens small integers, which the core does itself where the standard
         # requires it
@@ -192,7 +193,8 @@ def cumulative_prod(x: Array, axis: int) -> Array:
 
 
 def cumulative_sum(x: Array, axis: int) -> Array:
-    """Returns the sums of the elements up to each place along an axis."""
+    """Returns, for each place along an axis, the sum of the elements up to and including that
+    place."""
     # the dtype as in `cumulative_prod`
     return np.cumsum(x, axis=axis, dtype=x.dtype)
 
@@ -204,18 +206,18 @@ def searchsorted(x1: Array, x2: Array, side: Any) -> Array:
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     result = np.sort(x, axis=axis, kind="stable")
     return np.flip(result, axis) if descending else result
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    """Returns the elements of `x` at the indices along an axis."""
+    """Returns the slices of `x` at `indices`, a vector, along an axis."""
     return np.take(x, indices, axis=axis)
 
 
 def put(x: Array, indices: Array, values: Array) -> Array:
-    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
+    """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
     # kernels return new arrays and never write into the caller's
     result = x.copy()
     result[indices] = values
@@ -227,8 +229,8 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
-    """Returns `x` with its values moved into the range from `min` to `max`; None means no
-    bound."""
+    """Returns `x` with values below `min` replaced by `min`, and values above `max` by `max`.
+    None means no bound."""
     # cast to the dtype of `x`, because a bound of another dtype would change the dtype of the
     # result
     bounds: Any = [
@@ -254,8 +256,8 @@ concat = np.concatenate
 
 
 def diagonal(x: Array, k: int) -> Array:
-    """Returns the diagonals, `k` places above the main ones, of the matrices in the last two
-    axes."""
+    """Returns the diagonals of the matrices in the last two axes: those `k` places above the
+    main diagonals, or below them if `k` is negative."""
     return np.diagonal(x, k, -2, -1)
 
 

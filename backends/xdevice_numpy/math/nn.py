@@ -59,8 +59,8 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """Returns the mean over the rows of the cross-entropy of the logits with the label, the
-    index of a class."""
+    """Returns the mean of the cross-entropies of the rows of logits with their labels, the
+    indices of classes."""
     return np.asarray(-np.mean(np.take_along_axis(log_softmax(logits, 1), labels[:, None], 1)))
 
 
@@ -72,7 +72,8 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
-    """Returns the images after a convolution with the kernel. `bias` may be None."""
+    """Returns the convolution of the images `x` with `kernel`, plus `bias` for each output
+    channel unless `bias` is None."""
     windows = _windows(x, kernel.shape[2:], stride, padding, 0)
     # sums over the channels, rows and columns of each window; the output channels come last,
     # and move to axis 1
@@ -81,13 +82,15 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    """Returns the maximum of each window of the images."""
+    """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
+    pairs (rows, columns)."""
     # padding with zeros would give a maximum of 0 in windows of negative numbers
     return np.asarray(np.max(_windows(x, size, stride, padding, -np.inf), (4, 5)))
 
 
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
-    """Returns the mean of each window of the images."""
+    """Returns the mean of each window of the images `x`, in which padding counts as zeros.
+    `size`, `stride` and `padding` are pairs (rows, columns)."""
     # padding counts as zeros, as in PyTorch
     return np.asarray(np.mean(_windows(x, size, stride, padding, 0), (4, 5)))
 

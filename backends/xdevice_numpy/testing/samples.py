@@ -20,7 +20,7 @@ class NumpySamples(Samples):
         return None  # NumPy has only cpu:0
 
     def native_ones(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Returns ones of this shape, made by NumPy's own function."""
+        """Returns a tensor of ones with this shape, made by NumPy's own function."""
         return np.ones(shape)
 
     def address(self, x: np.ndarray[Any, Any]) -> int:

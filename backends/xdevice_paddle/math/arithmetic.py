@@ -81,8 +81,8 @@ copy = paddle.assign
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
-    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     # `full_like` would round a larger int to a float64, so it is added to zeros; `abs` itself
     # is a kernel here
     if isinstance(value, int) and builtins.abs(value) > 2**53:
@@ -91,7 +91,7 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
     `like`."""
     place = _where(like)
     # `_C_ops.full` needs a place and takes no complex number
@@ -130,9 +130,9 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """Returns the quotient or the remainder of x1 by x2, as `function` computes it. Integers
-    divided by 0 give 0. On the CPU, Paddle would crash the process for a division of integers
-    by 0, and for the least integer divided by -1."""
+    """Returns the quotient or the remainder of `x1` divided by `x2`, whichever `function`
+    computes. Integers divided by 0 give 0. On the CPU, Paddle would crash the process for a
+    division of integers by 0, and for the least integer divided by -1."""
     if paddle.is_floating_point(x1):
         return function(x1, x2)
     # both divisors are replaced by 1; for -1 the numerator changes its sign instead
@@ -150,9 +150,10 @@ def pow(x1: Any, x2: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """Returns the int64 power of `x`, computed by repeated squaring. An even exponent above 63
-    is replaced by 62, an odd one by 63. With such exponents only the powers of 0, 1 and -1 do
-    not overflow, and the replacement does not change these."""
+    """Returns `x` to the power of `exponent`, both int64, computed by repeated squaring. An
+    even exponent above 63 is replaced by 62, and an odd exponent by 63. With exponents above 63
+    only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these
+    powers."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     result = paddle.ones_like(x)
@@ -188,7 +189,8 @@ argmin = paddle.argmin
 
 
 def argsort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
+    """Returns the indices that sort `x` along an axis, in descending order if `descending` is
+    True. Equal elements keep their order."""
     return paddle.argsort(x, axis, descending, stable=True)
 
 
@@ -218,7 +220,7 @@ def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     return paddle.sort(x, axis, descending, stable=True)
 
 
@@ -285,7 +287,7 @@ view = reshape
 
 
 def solve(x1: Any, x2: Any) -> Any:
-    """Returns the solutions y of `x1 @ y = x2`."""
+    """Returns the solution y of `x1 @ y = x2`, for one matrix `x1` or a stack of matrices."""
     # Paddle's own gradient ends the process with SIGSEGV unless both operands need a gradient
     # (3.3.1), so `_Solve` replaces it
     if (
@@ -312,7 +314,8 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Returns the gradients of x1 and x2; None for one that needs no gradient."""
+        """Returns the gradients of x1 and x2, and None in place of a gradient that is not
+        needed."""
         x1, result = ctx.saved_tensor()
         of_x2 = solve(_adjoint(x1), gradient)
         of_x1 = None if ctx.are_constant[0] else -product(of_x2, _adjoint(result))
@@ -320,7 +323,7 @@ class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
 
 
 def _adjoint(x: Any) -> Any:
-    """Returns the conjugate of the transposed matrices."""
+    """Returns the adjoint of each matrix in `x`: its conjugate transpose."""
     return conj(paddle.swapaxes(x, -1, -2))
 
 

@@ -47,8 +47,8 @@ _HAS_KERNEL = (
     private.has("paddle.base.core.eager.run_partial_grad")
     and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
 )
-"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has these parameters, which it
-passes on. With fewer arguments `run_partial_grad` crashes the process."""
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` has the parameters that it passes on
+to `run_partial_grad`. With fewer arguments `run_partial_grad` crashes the process."""
 
 
 def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
@@ -62,9 +62,10 @@ def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
 
 
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
-    """Returns the gradient of the loss for each input; None for those that the loss does not
-    depend on. The gradients are recorded themselves if `goes_on`. Raises `UnsupportedError`,
-    made by `backend`, if one of the operations has no gradient of its gradient."""
+    """Returns the gradient of the loss for each input; None for an input that the loss does not
+    depend on. If `goes_on` is True, the computation of the gradients is recorded too. Raises
+    `UnsupportedError`, made by `backend`, if one of the operations has no gradient of its
+    gradient."""
     try:
         with _one_at_a_time:
             if not _HAS_KERNEL:
@@ -90,10 +91,10 @@ class PaddleGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
-        gradient (or None) for each leaf, and the list that `call` also returns. `nested` says
-        whether the caller computes a gradient of this gradient. Raises `UnsupportedError` in a
-        traced function."""
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
+        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
+        None if the loss does not depend on the leaf. `nested` is True if the caller computes a
+        gradient of this gradient. Raises `UnsupportedError` in a traced function."""
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "computing gradients inside a function that paddle.jit.to_static traces",
@@ -124,8 +125,9 @@ class PaddleGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns `rule(*row)` for each row of tensors, recorded for gradients only inside an
-        outer gradient (`nested`). A rule that writes into its arguments gets copies."""
+        """Returns a list of `rule(*row)` for each row of tensors. Records operations for
+        gradients only if `nested` is True, inside an outer gradient. If `writes` is True,
+        `rule` writes into its arguments, so it gets copies."""
         # not recorded, because the new parameters would otherwise keep the graphs of all steps
         # before them
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):

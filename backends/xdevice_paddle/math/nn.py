@@ -57,8 +57,8 @@ def log_softmax(x: Any, axis: int) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    """Returns the mean over the rows of the cross-entropy of the logits with the label, the
-    index of a class."""
+    """Returns the mean of the cross-entropies of the rows of logits with their labels, the
+    indices of classes."""
     # a traced function cannot look at the losses, so it always computes in the exact way below
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
@@ -76,8 +76,8 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 
 
 def _losses(logits: Any, column: Any) -> Any:
-    """Returns the loss of each row as a column, cut off at 64 on the CPU. `column` has the
-    labels, in the shape (N, 1)."""
+    """Returns the losses of the N rows of logits in the shape (N, 1). On the CPU, losses above
+    64 are cut off there. `column` has the labels, in the shape (N, 1)."""
     if _losses_and_softmax is None:
         # bounded at 64: https://github.com/PaddlePaddle/Paddle/issues/20994
         return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
@@ -92,8 +92,8 @@ gelu = functional.gelu
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Returns `x` normalized along its last axis, and scaled and shifted by `weight` and
-    `bias`, which may be None. NotImplemented for a case that Paddle refuses: then the core
-    computes it."""
+    `bias`, which may be None. Returns NotImplemented for a vector and for `eps` above 1e-3,
+    which Paddle refuses: then the core computes the result."""
     # Paddle's own refuses vectors, and an eps above 1e-3
     if len(x.shape) == 1 or eps > 1e-3:
         return NotImplemented
@@ -113,7 +113,8 @@ max_pool2d = functional.max_pool2d
 
 
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    """Returns the mean of each window of the images."""
+    """Returns the mean of each window of the images `x`, in which padding counts as zeros.
+    `size`, `stride` and `padding` are pairs (rows, columns)."""
     # padding counts as zeros, as in PyTorch
     return functional.avg_pool2d(x, size, stride, padding, exclusive=False)
 
@@ -128,9 +129,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    """Returns the new parameter and means of each row after a step of Adam, computed by
-    Paddle's kernel; NotImplemented if that cannot be used, so that the core computes the step
-    by its own formula."""
+    """Returns, for each row (parameter, gradient, two running means), the new parameter and
+    means after a step of Adam, computed by Paddle's kernel; NotImplemented if this kernel
+    cannot be used, so that the core computes the step by its own formula."""
     # the kernel is used on the CPU; the powers of beta are computed with its logarithm, which 0
     # does not have
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
@@ -175,13 +176,13 @@ def adam(
 
 def _may_be_at_the_bound(losses: Any) -> bool:
     """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so,
-    they have to be computed in another way, which is exact and takes three times as long."""
+    the losses have to be computed by exact operations, which take three times as long."""
     return not _value(paddle.max(losses.detach())) < 63
 
 
 def _value(x: Any) -> Any:
-    """Returns the number in a tensor without dimensions. To compute a maximum with Paddle and
-    read it here takes half the time of copying all numbers to NumPy for its `max`."""
+    """Returns the number in a tensor without dimensions. Computing a maximum with Paddle and
+    reading it here takes half as long as copying all numbers to NumPy for `numpy.max`."""
     # this read is not reported as a transfer of the program: does the same as `patching.unseen`
     # in a tenth of its time
     token = listening.set(False)

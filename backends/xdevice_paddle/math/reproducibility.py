@@ -20,7 +20,7 @@ class PaddleReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
-        """Seeds Paddle's default generators of all devices."""
+        """Seeds Paddle's default generators on all devices."""
         paddle.seed(n)
 
     @contextmanager

@@ -33,7 +33,7 @@ class PaddleSamples(Samples):
         )
 
     def native_ones(self, *shape: int) -> paddle.Tensor:
-        """Returns ones of this shape, made by Paddle's own function."""
+        """Returns a tensor of ones with this shape, made by Paddle's own function."""
         return paddle.ones(shape)
 
     def address(self, x: paddle.Tensor) -> int:
@@ -50,19 +50,20 @@ class PaddleSamples(Samples):
         return leaf.grad.detach()
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
-        """Whether a tensor is marked as one that gets a gradient."""
+        """Whether a tensor is marked to get a gradient."""
         return not x.stop_gradient
 
     def marked(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Returns a tensor with the values of `x` that gets a gradient."""
+        """Returns a tensor that has the values of `x` and is marked to get a gradient."""
         # `detach` gives another object with the same memory: the suite's own keeps its flag
         leaf = x.detach()
         leaf.stop_gradient = False
         return leaf
 
     def modes(self) -> Modes:
-        """Returns, for each mode that a thread has for itself, a context manager that enters
-        it, and a function that tells whether this thread is in it."""
+        """Returns, for each mode that Paddle keeps separately for each thread, a context
+        manager that enters the mode, and a function that tells whether the mode is on in this
+        thread."""
         return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
 
     def draw(self) -> list[float]:
@@ -70,7 +71,8 @@ class PaddleSamples(Samples):
         return [float(number) for number in paddle.rand([5])]
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
-        """Returns a model of one linear layer, on the CPU."""
+        """Returns a model of one linear layer, from `inputs` to `outputs` features, on the
+        CPU."""
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
 
     def settings(self) -> paddle.nn.Layer:
@@ -78,7 +80,8 @@ class PaddleSamples(Samples):
         return _on_cpu(_without_parameters)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions that make a model of each kind, by name."""
+        """Returns a dict from the name of each kind of model to a function that makes a model
+        of that kind."""
         nn = paddle.nn
         kinds: dict[str, Callable[[], Any]] = {
             "linear": lambda: nn.Linear(4, 1),
@@ -94,14 +97,14 @@ class PaddleSamples(Samples):
         return {name: x for name, x in tensors.items() if models.has_memory(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model of two layers with one weight, and a function that tells whether a
-        model still shares it."""
+        """Returns a model whose two layers share one weight, and a function that tells whether
+        the layers of a given model share their weight."""
         first, second = _on_cpu(lambda: (paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3)))
         second.weight = first.weight
         return paddle.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> paddle.nn.Layer:
-        """Returns a model with one part on cpu:0 and one on `device`."""
+        """Returns a model with one part on cpu:0 and another part on `device`."""
         first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
         # only one of the two layers
         second.to(device=virtual_devices.name_of(device))
@@ -137,8 +140,8 @@ class PaddleSamples(Samples):
         return net, optimizer, step
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts work on a device that takes long. Returns its result, and a function that
-        tells whether it is done. None for other devices than real GPUs."""
+        """Starts long-running work on a device. Returns the result of the work, and a function
+        that tells whether the work is done. Returns None for devices other than real GPUs."""
         if device.kind != "gpu" or virtual_devices.registered():
             return None
         # copies, because they need no kernel: Paddle may have been built without kernels for

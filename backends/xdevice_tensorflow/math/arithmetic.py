@@ -80,19 +80,20 @@ copy = _placed(tf.identity)
 
 @_placed
 def full_like(x: Any, value: complex, name: str) -> Any:
-    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     return tf.fill(tf.shape(x), _number(value, name))
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
     `like`."""
     return _made(like, _number, value, name)
 
 
 def _number(value: complex, name: str) -> Any:
-    """Returns a number as a tensor of the dtype `name`, on the device of the open scope."""
+    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
+    the open scope."""
     # `tf.constant` raises for a number other than a bool if the dtype is bool
     return tf.constant(bool(value) if name == "bool" else value, name)
 
@@ -144,9 +145,9 @@ def copysign(x1: Any, x2: Any) -> Any:
 
 
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a test of floats that does not take complex numbers. The kernel tests
-    the real and the imaginary part of these, and `together` joins the two results: with "and"
-    or with "or"."""
+    """Makes a kernel from a test of floats that does not take complex numbers. For complex
+    numbers the kernel tests the real and the imaginary parts, and combines the two results with
+    `together`, a logical "and" or "or"."""
 
     @_placed
     def kernel(x: Any) -> Any:
@@ -172,8 +173,8 @@ def signbit(x: Any) -> Any:
 
 @_placed
 def floor_divide(x1: Any, x2: Any) -> Any:
-    """Returns the quotient rounded down; of floats, without the error of TensorFlow's own
-    function that the top of this file describes."""
+    """Returns the quotient rounded down; for floats, without the rounding error of TensorFlow's
+    `floordiv`."""
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
@@ -210,7 +211,8 @@ argmin = _placed(tf.argmin)
 
 @_placed
 def argsort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
+    """Returns the indices that sort `x` along an axis, in descending order if `descending` is
+    True. Equal elements keep their order."""
     keys = _exchanged_with_last(_keys(x), axis)
     # `top_k` sorts in descending order, and puts the first of equal values first. For the
     # ascending order it sorts the complements (`invert`), whose order is the reverse
@@ -260,13 +262,13 @@ sliced = _placed(tables.sliced)
 
 @_placed
 def sort(x: Any, axis: int, descending: bool) -> Any:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
 @_placed
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the elements of `x` at the indices along an axis."""
+    """Returns the slices of `x` at `indices`, a vector, along an axis."""
     return tf.gather(x, indices, axis=axis)
 
 
@@ -278,7 +280,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
 @_placed
 def put(x: Any, indices: Any, values: Any) -> Any:
-    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
+    """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
     # TensorFlow takes a row of coordinates for each place, here of one coordinate
     return tf.tensor_scatter_nd_update(x, tf.expand_dims(indices, 1), values)
 
@@ -322,7 +324,8 @@ view = _placed(tf.reshape)
 
 @_placed
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
-    """Returns U, the singular values and the adjoint of V."""
+    """Returns the factors U, S and Vh of the singular value decomposition of `x`: Vh is the
+    adjoint of V."""
     # TensorFlow returns V, and the standard requires its adjoint
     values, u, v = tf.linalg.svd(x, full_matrices=full_matrices)
     return u, values, tf.linalg.adjoint(v)

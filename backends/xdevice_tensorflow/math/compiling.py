@@ -30,15 +30,16 @@ class TensorflowCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that computes the note and the tensors that `call` returns for a
-        list of tensors. The note is an object of the core, which `call` makes while it is
-        traced."""
+        """Returns a function that takes a list of tensors, and returns the note and the tensors
+        that `call` returns for them. The note is an object of the core, which `call` makes
+        while it is traced."""
         native = self.to_native(device)
         # the note and the program for the shapes and dtypes of the arguments
         programs: dict[Any, tuple[Any, Any]] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
-            """Runs the program for such tensors, which is traced at the first call."""
+            """Returns the note and the results for these tensors, computed by a program that is
+            traced at the first call with tensors of these shapes and dtypes."""
             key = tuple([(x.shape, x.dtype) for x in tensors])
             entry = programs.get(key)
             if entry is None:
@@ -54,8 +55,8 @@ class TensorflowCompiling(Compiling):
 
 
 def _traced(call: Traced, tensors: list[Any], native: str) -> tuple[Any, Any]:
-    """Returns the note of `call`, and its program for tensors with the shapes and dtypes of
-    these. The operations of the program run on the device `native`, such as "GPU:0"."""
+    """Returns the note of `call`, and its program for arguments with the shapes and dtypes of
+    `tensors`. The operations of the program run on the device `native`, such as "GPU:0"."""
     note: Any = None
 
     def traced(tensors: list[Any]) -> list[Any]:

@@ -32,8 +32,8 @@ def _device_scope(x: Any) -> AbstractContextManager[Any]:
 
 
 def _input(x: Any) -> Any:
-    """Returns a new tensor object with the values of `x`, on its device. A tape distinguishes
-    inputs by their object."""
+    """Returns a new tensor object with the values of `x`, on the device of `x`, because a tape
+    distinguishes its inputs by object."""
     with _device_scope(x):
         return tf.identity(x)
 
@@ -55,9 +55,10 @@ class TensorflowGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
-        gradient (or None) for each leaf, and the list that `call` also returns. `nested` is not
-        needed, because an outer tape records what the inner one does."""
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
+        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
+        None if the loss does not depend on the leaf. `nested` is ignored, because an outer tape
+        records the operations of the inner tape."""
         with _device_scope(leaves[0]):
             # only the inputs are watched: variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -80,8 +81,8 @@ class TensorflowGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns `rule(*row)` for each row of tensors, computed on the device of the row's
-        first tensor."""
+        """Returns a list of `rule(*row)` for each row of tensors, computed on the device of the
+        row's first tensor. `nested` and `writes` are ignored."""
         new = []
         # TensorFlow's tensors cannot be changed, so a rule that writes (`writes`) needs no
         # copies; nor is `nested` needed, because TensorFlow records only for tapes

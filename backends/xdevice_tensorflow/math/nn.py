@@ -35,7 +35,7 @@ log_softmax = placed(tf.nn.log_softmax)
 
 def guards(indices: Any, place: str) -> bool:
     """Whether the core may call the kernels below without reading `indices`, which are on a
-    device of the kind `place`. For an index out of range they return NaN."""
+    device of the kind `place`. For an index out of range these kernels return NaN."""
     # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
     # raise at once
     return place != "cpu" and not is_blocking()
@@ -43,7 +43,7 @@ def guards(indices: Any, place: str) -> bool:
 
 @placed
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    """Returns the mean over the rows of what `cross_entropies` returns."""
+    """Returns the mean of the losses that `cross_entropies` returns for the rows."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
@@ -61,7 +61,7 @@ def binary_cross_entropies(logits: Any, labels: Any) -> Any:
 
 @placed
 def embedding(indices: Any, table: Any) -> Any:
-    """Returns the row of the table for each index; on a GPU, NaN for one out of range."""
+    """Returns the row of `table` for each index; on a GPU, NaN for an index out of range."""
     return _nan_where_wrong(tf.gather(table, indices), indices, table)
 
 
@@ -78,10 +78,10 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 
 def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
-    """Returns `rows`, one for each index, with NaN for each index that is below 0 or not below
-    the length. `n` is the length as an int, or a tensor that has this length. A GPU gives zeros
-    for such an index; on the host, the core has checked the indices. A traced function may run
-    on either, so it is treated like one on a GPU."""
+    """Returns `rows`, which has one row for each index, with NaN in the rows whose index is not
+    in `range(n)`. `n` is an int, or a tensor whose first axis has that length. GPU kernels give
+    zeros for such an index. On the host, where the core has checked the indices, returns `rows`
+    itself; a traced function may run on a GPU, so its rows are treated like those on a GPU."""
     if "GPU" not in getattr(rows, "backing_device", "GPU"):
         return rows
     # while a function is traced, the length of a table may not be known; then an operation
@@ -93,7 +93,8 @@ def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
 
 @placed
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
-    """Returns the images after a convolution with the kernel. `bias` may be None."""
+    """Returns the convolution of the images `x` with `kernel`, plus `bias` for each output
+    channel unless `bias` is None."""
     # a convolution of an empty batch would return the batch unchanged (no upstream issue known)
     if x.shape[0] == 0:
         blank = tf.zeros((1, *x.shape[1:]), x.dtype)
@@ -112,10 +113,12 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    """Returns the maximum of each window of the images."""
+    """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
+    pairs (rows, columns)."""
 
     def pool(images: Any, data_format: str = "NHWC") -> Any:
-        """TensorFlow's pool, with the padding for this order of the axes."""
+        """Returns the images after TensorFlow's pool, for images with their axes in the order
+        `data_format`."""
         return tf.nn.max_pool2d(
             images, size, stride, _around(padding, data_format), data_format
         )
@@ -125,7 +128,8 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    """Returns the mean of each window of the images."""
+    """Returns the mean of each window of the images `x`, in which padding counts as zeros.
+    `size`, `stride` and `padding` are pairs (rows, columns)."""
     # padding counts as zeros; TensorFlow's own padding is left out of the mean
     if padding != (0, 0):
         height, width = padding

@@ -80,7 +80,7 @@ class TensorflowSamples(Samples):
         return devices.of("cpu", 1)
 
     def native_ones(self, *shape: int) -> Any:
-        """Returns ones of this shape, made by TensorFlow's own function."""
+        """Returns a tensor of ones with this shape, made by TensorFlow's own function."""
         return tf.ones(shape)
 
     def address(self, x: Any) -> int | None:
@@ -108,12 +108,13 @@ class TensorflowSamples(Samples):
         ]
 
     def determinism(self) -> object:
-        """Returns the setting that deterministic mode changes."""
+        """Returns the current value of the setting that deterministic mode changes."""
         is_on = private.get("tensorflow.python.framework.config.is_op_determinism_enabled")
         return is_on() if is_on else NotImplemented
 
     def network(self, inputs: int, outputs: int) -> Any:
-        """Returns a model of one linear layer, on the CPU."""
+        """Returns a model of one linear layer, from `inputs` to `outputs` features, on the
+        CPU."""
         # without the scope, TensorFlow makes variables on the first GPU
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
@@ -131,11 +132,12 @@ class TensorflowSamples(Samples):
             )
 
     def floats(self) -> Any:
-        """Returns floats of the default dtype; None if there is no such default."""
+        """Returns a tensor of floats in Keras's default dtype."""
         return keras.ops.ones(2)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions that make a model of each kind, by name."""
+        """Returns a dict from the name of each kind of model to a function that makes a model
+        of that kind."""
         kinds: dict[str, Callable[[], Any]] = {
             "tf.Variable": lambda: tf.Variable(tf.ones((2, 3)), name="weight"),
             "tf.Module": Module,
@@ -157,8 +159,8 @@ class TensorflowSamples(Samples):
         }
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model of two layers with one weight, and a function that tells whether a
-        model still shares it."""
+        """Returns a model whose two layers share one weight, and a function that tells whether
+        the layers of a given model share their weight."""
         with tf.device("/CPU:0"):
             dense = keras.layers.Dense(3)
             parts = [keras.Sequential([keras.Input((3,)), dense]) for _ in range(2)]
@@ -172,7 +174,7 @@ class TensorflowSamples(Samples):
         return both, is_tied
 
     def spread(self, device: Device) -> Any:
-        """Returns a model with one part on cpu:0 and one on `device`."""
+        """Returns a model with one part on cpu:0 and another part on `device`."""
         with tf.device("/CPU:0"):
             first = _built(keras.layers.Dense(2), (None, 2))
         with tf.device(self.backend.to_native(device)):
@@ -184,8 +186,8 @@ class TensorflowSamples(Samples):
         return keras.Sequential([keras.layers.Dense(2)])
 
     def trainable(self) -> tuple[Any, Step]:
-        """Returns a model, and a function that trains it by one step on `x, y` and returns the
-        loss."""
+        """Returns a model, and a function that trains the model by one step on `x, y` and
+        returns the loss."""
         with tf.device("/CPU:0"):
             net = keras.Sequential(
                 [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")]
@@ -200,7 +202,7 @@ class TensorflowSamples(Samples):
         return net, step
 
     def failing_work(self) -> Any:
-        """Starts work on the CPU that fails, and returns its result."""
+        """Starts work on the CPU that will fail, and returns the result of that work."""
         _go_asynchronous()
         with tf.device("/CPU:0"):
             return _fail(tf.ones(4))
@@ -216,8 +218,8 @@ class TensorflowSamples(Samples):
             config.set_synchronous_execution(True)
 
     def long_work(self, device: Device) -> Work:
-        """Starts work on a device that takes long. Returns its result, and a function that
-        tells whether it is done."""
+        """Starts long-running work on a device. Returns the result of the work, and a function
+        that tells whether the work is done."""
         _go_asynchronous()
         done = threading.Event()
 
@@ -233,8 +235,8 @@ class TensorflowSamples(Samples):
 
 
 def _slow(value: Any, done: threading.Event) -> Any:
-    """Returns `value` after 0.3 s, and sets the event. TensorFlow calls it in a thread of its
-    own."""
+    """Sets `done` after 0.3 s, and returns `value`. TensorFlow calls this function in another
+    thread."""
     time.sleep(0.3)
     done.set()
     return value
@@ -242,7 +244,7 @@ def _slow(value: Any, done: threading.Event) -> Any:
 
 @tf.function  # type: ignore[untyped-decorator]
 def _fail(x: Any) -> Any:
-    """Fails when it is computed, for a tensor whose sum is not negative."""
+    """Returns `x + 1`, whose computation fails if the sum of `x` is not negative."""
     tf.debugging.Assert(tf.reduce_sum(x) < 0, [x])
     return x + 1
 
@@ -257,7 +259,7 @@ def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
     """Returns a function that calls `make` with the CPU as the device of new variables."""
 
     def make_there() -> Any:
-        """Calls `make`."""
+        """Returns `make()`, called with the CPU as the default device."""
         with tf.device("/CPU:0"):
             return make()
 
@@ -289,8 +291,8 @@ def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
 
 
 def _sequential() -> Any:
-    """Returns a sequential model with a layer that has running statistics, and one that draws
-    random numbers."""
+    """Returns a sequential model with a layer that has running statistics, and a layer that
+    draws random numbers."""
     layers = [
         keras.layers.Dense(3),
         keras.layers.BatchNormalization(),

@@ -75,14 +75,14 @@ def copy(x: Tensor) -> Tensor:
 
 
 def full_like(x: Tensor, value: complex, name: str) -> Tensor:
-    """Returns a tensor of the dtype `name`, filled with a number, with the shape and on the
-    device of `x`."""
+    """Returns a tensor with the shape and the device of `x` and the dtype `name`, filled with
+    `value`."""
     # only the shape and the device of `x` are used, so no gradient flows to it
     return torch.full_like(x, value, dtype=dtype(name), requires_grad=False)
 
 
 def number(value: complex, name: str, like: Tensor) -> Tensor:
-    """Returns a number as a tensor without dimensions, of the dtype `name`, on the device of
+    """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
     `like`."""
     return torch.full((), value, dtype=dtype(name), device=like.device)
 
@@ -116,7 +116,8 @@ def sign(x: Tensor) -> Tensor:
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    """Returns the product of the elements over some axes."""
+    """Returns the product of the elements over `axes`, which stay as axes of length 1 if
+    `keepdims` is True."""
     if len(axes) == x.ndim and not keepdims:
         return torch.prod(x)
     # torch.prod takes one axis; the last comes first, so that the numbers of the others stay
@@ -127,7 +128,8 @@ def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """Returns the indices that sort `x` along an axis; equal elements keep their order."""
+    """Returns the indices that sort `x` along an axis, in descending order if `descending` is
+    True. Equal elements keep their order."""
     return torch.sort(x, dim=axis, descending=descending, stable=True).indices
 
 
@@ -147,17 +149,17 @@ def sliced(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 
 def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """Returns `x` sorted along an axis."""
+    """Returns `x` sorted along an axis, in descending order if `descending` is True."""
     return torch.sort(x, dim=axis, descending=descending, stable=True).values
 
 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """Returns the elements of `x` at the indices along an axis."""
+    """Returns the slices of `x` at `indices`, a vector, along an axis."""
     return torch.index_select(x, axis, indices)
 
 
 def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
-    """Returns a copy of `x` in which `values[i]` replaces the row `indices[i]`."""
+    """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""
     return torch.index_copy(x, 0, indices, values)
 
 
@@ -180,7 +182,8 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    """Returns the root of the sum of the squared magnitudes over some axes."""
+    """Returns the Euclidean norm over `axes`: the square root of the sum of the squared
+    magnitudes."""
     return torch.linalg.vector_norm(x, 2, axes, keepdims)  # type: ignore[no-any-return]
 
 
@@ -188,8 +191,8 @@ def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def diagonal(x: Tensor, k: int) -> Tensor:
-    """Returns the diagonals, `k` places above the main ones, of the matrices in the last two
-    axes."""
+    """Returns the diagonals of the matrices in the last two axes: those `k` places above the
+    main diagonals, or below them if `k` is negative."""
     return torch.diagonal(x, k, -2, -1)
 
 

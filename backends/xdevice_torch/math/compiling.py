@@ -53,8 +53,8 @@ _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
-"""Operations that return a bool or a number which does not depend on the values of a tensor. A
-function with such an operation that is missing here would be refused, and not computed
+"""The operations that return a bool or a number, independent of the values of tensors. If an
+operation of this kind is missing here, functions that use it are refused, and not computed
 wrongly."""
 # PyTorch's tags of operations whose result, or its shape, depends on the values of a tensor
 _DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -81,8 +81,8 @@ _native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
-    """Represents a tensor while a function is compiled. `value` is that tensor, and `variable`
-    its name in the program."""
+    """Represents a tensor while a function is compiled. `value` is the represented tensor, and
+    `variable` is its name in the program."""
 
     value: torch.Tensor
     variable: str
@@ -153,13 +153,15 @@ for _name in (
 
 
 class Reading(TorchFunctionMode):
-    """A mode that refuses the reads in `_READS` of a tensor that is not a symbol. They do not
-    reach the dispatcher, so the compiled program would repeat the value of the first call."""
+    """A mode that refuses the reads in `_READS` of a tensor that is not a symbol. These reads
+    do not reach the dispatcher, so the compiled program would repeat the values of the first
+    call."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Calls a function of PyTorch, unless it reads a tensor of the program."""
+        """Calls `function`. Raises `UnsupportedError` if `function` reads the memory or the
+        gradient of a tensor that is not a symbol."""
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
                 f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; "
@@ -205,9 +207,9 @@ class Recorder(Mode):
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Computes the operation `func`, adds it to the program, and returns its result with
-        symbols in place of tensors. Raises `UnsupportedError` if another call of the function
-        might have to do it differently. PyTorch calls this method for each operation below
-        autograd (see `__torch_dispatch__` below)."""
+        symbols in place of tensors. Raises `UnsupportedError` for an operation that another
+        call of the function might have to do differently. PyTorch calls this method for each
+        operation below autograd (see `__torch_dispatch__` below)."""
         kwargs = kwargs or {}
         # autograd makes aliases all the time; they compute nothing, so they are not in the
         # program
@@ -293,8 +295,8 @@ class Recorder(Mode):
 
     def _require_no_seed(self) -> None:
         """Raises `UnsupportedError` if the function has changed the generator's state other
-        than by drawing, such as with `torch.manual_seed`: that is no operation, so the program
-        would not repeat it."""
+        than by drawing, such as with `torch.manual_seed`. Such a change is not an operation, so
+        the program would not repeat it."""
         if self._random != _random_state(self._inputs[0].device):
             raise self._refuse(
                 f"setting the seed or the state of random numbers {_WHILE}",
@@ -314,7 +316,7 @@ class Recorder(Mode):
 
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has called `backward()`, which writes
-        gradients into tensors; the program would not write them."""
+        gradients into tensors: the program would not do this."""
         wrote = any(x.grad is not None for x in self.arguments)
         for x in self.outside:
             # a symbol must not stay in a tensor of the user's
@@ -328,10 +330,10 @@ class Recorder(Mode):
     # the operations, written as lines of the program
 
     def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Adds an operation that changes the shape of its argument in place (`unsqueeze_`), as
-        the operation that returns such a view (`unsqueeze`), and returns the changed symbol.
-        Raises `UnsupportedError` if there is no such operation, or if the argument is not a
-        tensor made by the function."""
+        """Adds to the program, for an operation that changes the shape of its argument in place
+        (`unsqueeze_`), the operation that returns a view with the new shape (`unsqueeze`).
+        Returns the changed symbol. Raises `UnsupportedError` if there is no such operation, or
+        if the argument is not a tensor made by the function."""
         symbol, (name, _, overload) = args[0], func.__name__.partition(".")
         # the overload has the same name in both operations, except that `transpose` calls it
         # "int"
@@ -416,8 +418,9 @@ class Recorder(Mode):
 
     def ended(self, results: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Program]:
         """Returns the results of this first call as tensors, and the program, which computes a
-        list of such results from the arguments. `results` are those that the function has
-        returned, mostly symbols."""
+        list of such results from the arguments. `results` are the tensors that the function has
+        returned, mostly symbols. Raises `UnsupportedError` if the function has seeded the
+        random generator."""
         if self._has_drawn:
             self._require_no_seed()
         for x, original in zip(self.arguments, self._inputs, strict=True):
@@ -480,8 +483,8 @@ def _memory(x: torch.Tensor) -> int:
 
 
 def _generator(device: torch.device) -> torch.Generator:
-    """Returns PyTorch's default random generator for a device: that of the GPU, or the one of
-    the CPU."""
+    """Returns PyTorch's default random generator for a device: the GPU's generator for a CUDA
+    GPU, otherwise the CPU's."""
     # CUDA has no generators before it is initialized
     generators = torch.cuda.default_generators if device.type == "cuda" else ()
     return generators[device.index] if generators else torch.default_generator
@@ -522,7 +525,8 @@ class TorchCompiling(Compiling):
     precedes = True
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "symbol" for `Symbol`, and what the device layer returns for others."""
+        """Returns "symbol" for `Symbol`; for any other class what the device layer's `classify`
+        returns."""
         return "symbol" if cls is Symbol else super().classify(cls)  # type: ignore[safe-super]
 
     def tracing(self) -> str | None:
@@ -532,9 +536,10 @@ class TorchCompiling(Compiling):
     virtual: int
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns a function from a list of tensors to the note and the tensors that `call`
-        returns for them; or to None if the core has to call the user's function itself. The
-        note is an object of the core, which is the same for each call with such tensors."""
+        """Returns a function that takes a list of tensors, and returns the note and the tensors
+        that `call` returns for them. It returns None if the core has to call the user's
+        function itself. The note is an object of the core; all calls that run the same program
+        return the same note."""
         private.require("compile")
         # a virtual GPU counts as measured: its kernels are those of the CPU
         is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
@@ -543,7 +548,9 @@ class TorchCompiling(Compiling):
         programs: dict[Any, tuple[Any, Program] | None] = {}
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]] | None:
-            """Runs the program for tensors like these, which the first call records."""
+            """Returns the note and the results for these tensors, computed by a program that
+            the first call with such tensors records; None if the core has to call the user's
+            function itself."""
             if not _is_all(tensors):
                 return None
             # `with torch.device(...)` decides where the function makes tensors
@@ -576,9 +583,10 @@ class TorchCompiling(Compiling):
 
 
 def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
-    """Calls `call` once and records it. Returns its result, and its note and program for
-    further calls. Returns `(None, None)`, with the effects of the call undone, if gradients are
-    to flow through the results: then the function itself has to be called."""
+    """Calls `call` once and records it. Returns a pair: the result of the call, and the note
+    with the program for further calls. Returns `(None, None)`, with the effects of the call
+    undone, if gradients are to flow through the results: then the core has to call the function
+    itself."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
     try:
@@ -617,10 +625,10 @@ def _twice(tensors: list[Any]) -> tuple[int, ...]:
 
 def _is_all(tensors: list[Any]) -> bool:
     """Whether the operations below autograd are all that a function of these tensors does now.
-    They are not under autocast, in inference mode, while something traces or transforms the
-    call, if a mode other than a scope of devices is active, or if a tensor is of a subclass,
-    has a gradient, is the result of a recorded operation, or has attributes set by the
-    program."""
+    False under autocast, in inference mode, while something traces or transforms the call, and
+    while a mode other than a scope of devices is active. Also False if a tensor is of a
+    subclass, has a gradient, is the result of a recorded operation, or has attributes that the
+    program has set."""
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()

@@ -52,10 +52,11 @@ class TorchGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, its
-        gradient (or None) for each leaf, and the list that `call` also returns. `nested` says
-        whether the caller computes a gradient of this gradient. Raises `UnsupportedError`
-        inside a transformation of `torch.func`."""
+        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
+        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
+        None if the loss does not depend on the leaf. `nested` is True if the caller computes a
+        gradient of this gradient. Raises `UnsupportedError` inside a transformation of
+        `torch.func`."""
         if _transformation() is not None:
             raise self.unsupported(
                 "computing gradients with autograd inside a torch.func transformation",
@@ -101,9 +102,9 @@ class TorchGradients(Gradients):
     def _gradients(
         self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
     ) -> list[Any]:
-        """Returns the gradient of the loss for each input; None for those that the loss does
-        not depend on. The gradients are recorded themselves if `goes_on`. Raises
-        `UnsupportedError` if one of the operations has no gradient of its gradient."""
+        """Returns the gradient of the loss for each input; None for an input that the loss does
+        not depend on. If `goes_on` is True, the computation of the gradients is recorded too.
+        Raises `UnsupportedError` if one of the operations has no gradient of its gradient."""
         try:
             # this thread launches the kernels itself; to wake a thread of the engine takes 0.15
             # ms of a step on an H100
@@ -126,8 +127,9 @@ class TorchGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns `rule(*row)` for each row of tensors, recorded for gradients only inside an
-        outer gradient (`nested`). A rule that writes into its arguments gets copies."""
+        """Returns a list of `rule(*row)` for each row of tensors. Records operations for
+        gradients only if `nested` is True, inside an outer gradient. If `writes` is True,
+        `rule` writes into its arguments, so it gets copies."""
         before = torch.is_grad_enabled()
         # a step of an optimization is recorded only inside an outer gradient
         torch.set_grad_enabled(nested and before)

@@ -53,7 +53,8 @@ log_softmax = torch.log_softmax
 
 
 def ends(indices: Tensor) -> list[int]:
-    """Returns the least and the greatest of the indices, with one copy to the host."""
+    """Returns the least and the greatest index as a list of two ints, with one copy to the
+    host."""
     conversion.require_values(indices)
     # faster than reading all indices with NumPy
     return torch.stack(torch.aminmax(indices)).tolist()
@@ -61,8 +62,8 @@ def ends(indices: Tensor) -> list[int]:
 
 def guards(indices: Tensor, place: str) -> bool:
     """Whether the kernels themselves refuse indices out of range on a device of the kind
-    `place`, so that the core need not read them first: always on the CPU, on others if their
-    kernels raise, and never while something traces or transforms the call."""
+    `place`, so that the core need not read `indices` first. True on the CPU and on devices in
+    `_raising()`, but False while something traces or transforms the call."""
     if type(indices) is not torch.Tensor:  # such as the symbols of torch.export
         return False
     if place != "cpu" and indices.device.type not in _raising():
@@ -71,9 +72,10 @@ def guards(indices: Tensor, place: str) -> bool:
 
 
 def _raising() -> tuple[str, ...]:
-    """Returns the types of the devices whose kernels raise. A virtual GPU raises at once. CUDA
-    has an assertion, which the host notices when it next waits; that is too late in blocking
-    mode. ROCm's builds leave assertions out unless ROCM_KERNEL_ASSERT is set."""
+    """Returns the types of the devices, other than the CPU, whose kernels raise for indices out
+    of range. A virtual GPU raises at once. CUDA has an assertion, which the host notices when
+    it next waits; that is too late in blocking mode. ROCm's builds leave assertions out unless
+    ROCM_KERNEL_ASSERT is set."""
     return ("vgpu", "cuda") if _ASSERTS and not is_blocking() else ("vgpu",)
 
 
@@ -107,7 +109,7 @@ def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns the mean over the rows of what `cross_entropies` returns."""
+    """Returns the mean of the losses that `cross_entropies` returns for the rows."""
     return (
         cross_entropies(logits, labels).mean()
         if _is_unread(labels)
@@ -130,7 +132,7 @@ def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def embedding(indices: Tensor, table: Tensor) -> Tensor:
-    """Returns the row of the table for each index."""
+    """Returns the row of `table` for each index."""
     if _is_unread(indices):
         return _nan_where_wrong(
             lambda safe: functional.embedding(safe, table), indices, table.shape[0]
@@ -166,8 +168,9 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Returns the weighted means of the values `v` for each query in `q`. `mask` is None, or
-    True for each key that a query may see; with `causal`, a query sees no later key."""
+    """Returns for each query in `q` the mean of the values `v`, weighted by how well the query
+    matches the keys `k`. `mask` is None, or a bool tensor that is True for each key that a
+    query may see; with `causal`, a query sees no later key."""
     # PyTorch takes either a mask or `is_causal`, so the two are combined: `tril` keeps the keys
     # up to each query
     if causal and mask is not None:
@@ -193,9 +196,9 @@ def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
 def adam(
     rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    """Returns the new parameter and means of each row after a step of Adam, computed by
-    PyTorch's fused kernel; NotImplemented if that cannot be used, so that the core computes the
-    step by its own formula."""
+    """Returns, for each row (parameter, gradient, two running means), the new parameter and
+    means after a step of Adam, computed by PyTorch's fused kernel; NotImplemented if this
+    kernel cannot be used, so that the core computes the step by its own formula."""
     params, grads, *means = zip(*rows, strict=True)
     # the fused kernel does not keep the type of a subclass, and it was tried only on the CPU
     # and on CUDA

@@ -23,13 +23,13 @@ class TorchReproducibility(Reproducibility):
     `xdevice.math.contract.reproducibility`."""
 
     def seed_generators(self, n: int) -> None:
-        """Seeds PyTorch's default generators of all devices."""
+        """Seeds PyTorch's default generators on all devices."""
         torch.manual_seed(n)
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        """A block in which PyTorch chooses deterministic kernels. Yields a line for each thing
-        that stays nondeterministic; at the end the settings are as before."""
+        """A block in which PyTorch chooses deterministic kernels. Yields a list with a line for
+        each thing that stays nondeterministic, and restores the settings at the end."""
         cudnn = torch.backends.cudnn
         before = (
             torch.are_deterministic_algorithms_enabled(),
@@ -49,7 +49,7 @@ class TorchReproducibility(Reproducibility):
 
 def _lacking() -> list[str]:
     """Returns a line for each thing that stays nondeterministic in the block, with the remedy;
-    an empty list if there is nothing."""
+    an empty list if everything is deterministic."""
     # without CUDA, or with the workspace set, all kernels are deterministic or raise
     if not torch.cuda.is_available() or _WORKSPACE in os.environ:
         return []

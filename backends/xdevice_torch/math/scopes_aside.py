@@ -24,8 +24,8 @@ _push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_sta
 
 
 def _scope_classes() -> tuple[type, ...]:
-    """Returns the class of the scopes of devices in a tuple, which is empty if PyTorch has no
-    way to list modes."""
+    """Returns a tuple with the class of PyTorch's device scopes; an empty tuple if PyTorch has
+    no way to list modes."""
     if function_modes is None:
         return ()
     # PyTorch has no public name for the class, so a scope is entered to see it
@@ -40,8 +40,8 @@ not show it."""
 
 def set_scopes_aside() -> Sequence[Any]:
     """Removes the scopes of devices from this thread and returns them, the innermost first. If
-    there are other modes, removes none and returns an empty tuple, because those modes have to
-    see each operation in its scopes."""
+    a mode of another kind is active, removes no scope and returns an empty tuple, because that
+    mode has to see each operation inside its scopes."""
     count = count_function_modes()
     for i in range(count):
         if not isinstance(_mode_at(i), SCOPES):
@@ -50,7 +50,7 @@ def set_scopes_aside() -> Sequence[Any]:
 
 
 def put_scopes_back(scopes: Sequence[Any]) -> None:
-    """Opens the scopes that `set_scopes_aside` returned again."""
+    """Reopens the scopes that `set_scopes_aside` has returned."""
     # reversed, because the innermost one was removed first and has to be opened last
     for scope in reversed(scopes):
         _push(scope)

@@ -33,7 +33,7 @@ class TorchSamples(Samples):
         return devices.of("gpu") if self.backend.virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
-        """Returns ones of this shape, made by PyTorch's own function."""
+        """Returns a tensor of ones with this shape, made by PyTorch's own function."""
         return torch.ones(*shape)
 
     def address(self, x: torch.Tensor) -> int:
@@ -48,16 +48,17 @@ class TorchSamples(Samples):
         return leaf.grad
 
     def requires_grad(self, x: torch.Tensor) -> bool:
-        """Whether a tensor is marked as one that gets a gradient."""
+        """Whether a tensor is marked to get a gradient."""
         return x.requires_grad
 
     def marked(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor with the values of `x` that requires its gradient."""
+        """Returns a tensor that has the values of `x` and requires a gradient."""
         return x.detach().requires_grad_()
 
     def modes(self) -> Modes:
-        """Returns, for each mode that a thread has for itself, a context manager that enters
-        it, and a function that tells whether this thread is in it."""
+        """Returns, for each mode that PyTorch keeps separately for each thread, a context
+        manager that enters the mode, and a function that tells whether the mode is on in this
+        thread."""
         return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
 
     def draw(self) -> list[float]:
@@ -66,7 +67,7 @@ class TorchSamples(Samples):
         return numbers
 
     def determinism(self) -> tuple[bool, ...]:
-        """Returns the settings that deterministic mode changes."""
+        """Returns the current values of the settings that deterministic mode changes."""
         cudnn = torch.backends.cudnn
         return (
             torch.are_deterministic_algorithms_enabled(),
@@ -75,7 +76,7 @@ class TorchSamples(Samples):
         )
 
     def network(self, inputs: int, outputs: int) -> nn.Module:
-        """Returns a model of one linear layer."""
+        """Returns a linear layer from `inputs` to `outputs` features."""
         return nn.Sequential(nn.Linear(inputs, outputs))
 
     def settings(self) -> nn.Module:
@@ -85,7 +86,8 @@ class TorchSamples(Samples):
         return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions that make a model of each kind, by name."""
+        """Returns a dict from the name of each kind of model to a function that makes a model
+        of that kind."""
         return {
             "linear": lambda: nn.Linear(4, 1),
             "buffers": lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
@@ -99,15 +101,15 @@ class TorchSamples(Samples):
         return {name: x for name, x in tensors.items() if not nn.parameter.is_lazy(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
-        """Returns a model of two layers with one weight, and a function that tells whether a
-        model still shares it."""
+        """Returns a model whose two layers share one weight, and a function that tells whether
+        the layers of a given model share their weight."""
         first, second = nn.Linear(3, 3), nn.Linear(3, 3)
         second.weight = first.weight
         return nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
-        """Returns two models that share a buffer, and a function that tells whether they still
-        do."""
+        """Returns two models that share a buffer, and a function that tells whether the two
+        models still share it."""
         one = nn.BatchNorm1d(3)
         other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
         # a buffer, because `Module.to` makes a new tensor of it, while a parameter stays the
@@ -116,7 +118,7 @@ class TorchSamples(Samples):
         return one, other, lambda: one.running_mean is other[1].running_mean
 
     def spread(self, device: Device) -> nn.Module:
-        """Returns a model with one layer on cpu:0 and one on `device`."""
+        """Returns a model with one layer on cpu:0 and another layer on `device`."""
         native = self.backend.to_native(device)
         return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(native))
 
@@ -144,8 +146,8 @@ class TorchSamples(Samples):
         return net, optimizer, step
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts work on a GPU that takes long. Returns its result, and a function that tells
-        whether it is done; None for other devices."""
+        """Starts long-running work on a GPU. Returns the result of the work, and a function
+        that tells whether the work is done; None for other devices."""
         if device.kind != "gpu" or not torch.cuda.is_available():
             return None
         x = torch.ones(8, device=torch.device("cuda", device.index))
