@@ -115,7 +115,7 @@ def test_a_typo_in_the_variable_is_refused(monkeypatch):
             xdevice.try_gpu()
     with pytest.raises(
         xdevice.errors.BackendNotFoundError,
-        match="'keras': .*is called 'tensorflow'; known",
+        match=r"'keras': .*is called 'tensorflow'; known",
     ):
         xdevice.backend("keras")
     monkeypatch.setenv("XDEVICE_BACKEND", " ")
