@@ -118,7 +118,7 @@ def _announce_shapes() -> None:
 
 
 def _refuse(record: logging.LogRecord) -> bool:
-    """A filter of a logger that refuses every record."""
+    """A logging filter that rejects every record."""
     return False
 
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task gets a thread, and on PyTorch a stream on every GPU in use. It inherits `with device:`, the selected
-    backend, context variables and the framework's own state of the thread. 32 tasks run at once, or as many as there
-    are cores if there are more than 32; the others wait. Calls nest. docs/reference/async.md has more. Costs tens of
+    Each task gets a thread, and on PyTorch a stream on every GPU in use. The task inherits `with device:`, the selected
+    backend, context variables and the framework's own per-thread state. Up to 32 tasks run at once, or one per core on
+    a machine with more than 32 cores; the others wait. Calls nest. docs/reference/async.md has more. Costs tens of
     microseconds a task, ten times that for the first thread, and on GPUs a few microseconds for each tensor in a
     result.
 

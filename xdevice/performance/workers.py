@@ -1,7 +1,7 @@
 """xdevice's own threads, and how they end with the program.
 
 While Python exits, it lets daemon threads run on, and ends each thread as soon as it asks for
-Python's lock. If that happens inside a framework's C++, the whole process ends by SIGABRT
+Python's lock. If that happens inside a framework's C++ code, SIGABRT kills the whole process
 (measured on PyTorch, TensorFlow, JAX and NumPy). For a thread that is not a daemon, Python
 waits without telling it to end. So xdevice's threads are daemons. When Python exits, xdevice
 tells them to end, and then waits for them.

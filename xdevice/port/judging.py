@@ -51,7 +51,8 @@ def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judge
 
 def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
     """The judgement that the edits rest on an assumption: if it is wrong, the new text raises
-    an error. `code` says what is not proven: usually the argument."""
+    an error. `code` identifies the assumption; the default, XD161, is that the call's
+    argument is a device."""
     return Judgement("rewritten", why, code, "safe", edits, since)
 
 

@@ -119,7 +119,7 @@ class PaddleGradients(Gradients):
         )
 
     def stop_gradient(self, x: Any) -> Any:
-        """Returns a tensor in the memory of `x` through which no gradient flows."""
+        """Returns a tensor that shares the memory of `x` and passes no gradient on to it."""
         return x.detach()
 
     def update(

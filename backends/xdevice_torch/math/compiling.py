@@ -583,8 +583,8 @@ class TorchCompiling(Compiling):
 
 
 def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
-    """Calls `call` once and records it. Returns a pair: the result of the call, and the note
-    with the program for further calls. Returns `(None, None)`, with the effects of the call
+    """Calls `call` once and records it. Returns two pairs: `(note, results)` of this
+    call, and `(note, program)` for later calls. Returns `(None, None)`, with the effects of the call
     undone, if gradients are to flow through the results: then the core has to call the function
     itself."""
     recorder = Recorder(tensors, refuse)

@@ -215,7 +215,8 @@ class ReplicaChecks(Suite):
             "it waits for the computation, though the memory is there"
         )
         raise AssertionError(
-            "an address of what is not computed yet: wait, unless samples.makes_memory_first"
+            "memory_of returned an address before the value was computed: wait in memory_of, or set "
+            "samples.makes_memory_first"
         )
 
     def test_a_written_value_is_not_aliased(self) -> None:

@@ -131,7 +131,7 @@ def compare(
     if inputs is not None:
         if skipped:
             raise ArgumentError(
-                "skip= leaves out parameters, but inputs= compares the outputs of both models; pass only one of them"
+                "skip= leaves out parameters, but inputs= compares the outputs of the models; pass skip= or inputs="
             )
         return _of_outputs(actual, expected, rule, inputs, names or {})
     for side, x in (("actual", actual), ("expected", expected)):
