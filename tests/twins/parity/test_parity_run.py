@@ -605,6 +605,9 @@ def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
     status, out = invoke("compare-runs", tmp_path / "run", tmp_path / "run" / "jax")
     assert status == 0, out
     assert "calibrated:" in out
+    runs = tmp_path / "run", tmp_path / "run" / "jax"
+    status, out = invoke("compare-runs", *runs, "--rtol", 1e-3)
+    assert (status, "was calibrated" in out) == (2, True), out
     status, out, err = command(
         "parity", tmp_path / "script.py", "--backends", "numpy,jax", "--calibrate", "--save", tmp_path / "run",
         "--overwrite", FAR="yes",

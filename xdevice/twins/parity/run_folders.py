@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.base import floats
-from xdevice.errors import RecordingError, listed
+from xdevice.errors import ArgumentError, RecordingError, listed
 from xdevice.twins.tracing.operations import TwoPrograms
 
 from . import operations_script, traced_calls
@@ -241,9 +241,15 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
     of `first`.
 
     Raises:
-        RecordingError: as in `report_of_run`, for either folder.
+        RecordingError: as in `report_of_run`, for either folder. ArgumentError: `rule` has an rtol or atol, but
+            `first` was calibrated.
     """
     expected, actual = load(first), load(second)
+    # the measured noise replaces the tolerances, so they would be ignored
+    if expected.calibration and (rule.rtol, rule.atol) != (None, None):
+        raise ArgumentError(
+            f"{first} was calibrated, which measures the tolerances; leave out rtol and atol"
+        )
     recorded = {
         name: one for name, one in expected.backends.items() if one.recording is not None
     }

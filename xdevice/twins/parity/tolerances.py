@@ -96,7 +96,7 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     is above 0.
 
     `dtype` is what `coarser` gives: None for ints and bools. `noise` is the error that rounding alone makes in these
-    leaves; None if it was not measured.
+    leaves; None if it was not measured. A measured noise decides alone: callers refuse `rtol` and `atol` with it.
     """
     # the noise is measured for float32, so other float dtypes keep their usual tolerance
     if noise is not None and dtype in (None, "float32"):
