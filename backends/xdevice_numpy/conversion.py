@@ -60,8 +60,9 @@ class NumpyConversion(Conversion):
 
     def export(self, x: Array) -> Any:
         """Returns a DLPack capsule of an array. Raises BufferError for an array that is
-        read-only."""
-        # "V" is the kind of bfloat16, which NumPy does not export
+        read-only, or has the byte order of another machine."""
+        # "V" is the kind of bfloat16, which NumPy does not export; 8-bit floats, some of which
+        # have this kind too, are not converted
         return (x.view("uint16") if x.dtype.kind == "V" else x).__dlpack__()
 
     def compact(self, x: Array) -> Array:

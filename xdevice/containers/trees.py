@@ -75,6 +75,8 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
     contains the next one twice, have a billion places.
     """
     while True:
+        # loading a backend replaces the global dict `walks` by a new one, by which the end of the
+        # loop notices that types were walked by outdated rules
         ways = walks
         root: _Node | None = None
         leaves: list[Any] = []

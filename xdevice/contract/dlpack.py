@@ -131,9 +131,12 @@ class Lent:
         """
         import numpy
 
-        # A NumPy capsule, with the fields of this tensor written into it. It may be released
-        # while an exception propagates. NumPy's deleter and callbacks of weak references
-        # preserve the exception; a callback of ctypes loses it, or crashes.
+        # The importer gets a second capsule in place of the original one: NumPy's capsule of
+        # `token`, with the fields of this tensor written into it. When the importer releases
+        # it, `token` dies, `released` puts itself into `_let_go`, and the thread removes the
+        # entry of `_held`, which releases the original. A NumPy capsule, because it may be
+        # released while an exception propagates: NumPy's deleter and callbacks of weak
+        # references preserve the exception; a callback of ctypes loses it, or crashes.
         token = numpy.empty(1, "uint8")
         capsule = token.__dlpack__()
         managed = _Managed.from_address(_pointer_of(capsule, _NAME))

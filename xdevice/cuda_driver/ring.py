@@ -145,14 +145,16 @@ def _asked(name: str, kind: Any, *arguments: Any) -> Any:
 
 
 def _done(copy: _Copy) -> bool:
-    """Makes a copy through the ring. Returns False if that has failed; the framework then makes
-    the copy, and raises its own error if it fails too."""
+    """Makes a copy through the ring. Returns False if the ring cannot make it, or has failed;
+    the framework then makes the copy, and raises its own error if it fails too."""
     global _ring
+    # in the ring's threads this handle would mean another stream
     if copy.stream == _PER_THREAD:
         return False
     try:
         copy.place = _place_of(copy.address)
-        # under the lock, so that no other thread frees the ring before the copy has begun
+        # one ring for all GPUs, made for the first one that copies; under the lock, so that no
+        # other thread frees it before the copy has begun
         with _making:
             _ring = _ring or _Ring(copy.place)
             _ring.begin(copy)

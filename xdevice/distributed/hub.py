@@ -747,9 +747,11 @@ class Hub(threading.Thread):
     # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
-        """Does the work of each beat while ranks wait: tells the waiting ranks that rank 0 is
-        alive, asks every rank that is waited for whether its process works, and ends the world
-        if one of those has been late or silent for `timeout`. `now` is the hub's time."""
+        """Does the work of each beat; nothing unless all ranks have joined and one waits. Tells
+        the waiting ranks that rank 0 is alive, and asks every rank that is waited for whether
+        its process works. Ends the world if one of those has been late or silent for `timeout`,
+        or if all ranks are in a call and the engine makes no progress. Logs a warning after a
+        long wait. `now` is the hub's time."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return

@@ -247,7 +247,9 @@ class Session:
             raise reason from error
 
     def _close(self) -> None:
-        """Closes the engine and the control connection, after all ranks have left the block without an error."""
+        """Closes the framework's own group, the engine and the control connection, after all ranks have left the block
+        without an error. An engine that does not close within `timeout` seconds is left behind. A rank that fails now
+        is ignored. Closes nothing if no engine was started. Raises the errors of closing the engine."""
         runner, carrier, line = self._runner, self._carrier, self._line
         native, self._native = self._native, None
         # first, so that a call while the engine closes is refused like one outside the block

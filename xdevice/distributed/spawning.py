@@ -387,8 +387,10 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
-        """Returns the failure to report: the first that is not a mere `PeerError` because of
-        another failure. Some rank must have failed."""
+        """Returns the failure to report: of the ranks of this machine, the first to fail with
+        an error of its own, and not with a `PeerError` that only repeats another rank's
+        failure. If all have a `PeerError`, because the rank to blame is on another machine,
+        returns the first of these. Some rank must have failed."""
         failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()

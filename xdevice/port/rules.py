@@ -78,11 +78,13 @@ class JudgedSites(JudgedModule):
 
     def _as_a_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
         """The judgement that keeps a test such as `torch.cuda.is_available()` or `d.type ==
-        "cuda"`, because it guards a use that only CUDA can run, or because the tests around it
-        ask for other vendors, too. None for any other use.
+        "cuda"`; None for any other use. A test is kept if it guards a use that only CUDA can
+        run, or if the tests around it ask for other vendors, too, and the guarded code does
+        more than choose a device: a mere choice is right for any vendor's device.
 
         `stays` are the vendor-specific uses that are not rewritten, by their nodes.
         """
+        # in `name.startswith("cuda")` the use is the string, but the test is the call
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
         inside = [inner for part in parts for inner in ast.walk(part)] if stays else ()
@@ -504,8 +506,9 @@ def _has_one_vendor(use: Use, judgement: Judgement) -> bool:
 
 
 def _idiom_of_word(full_name: str) -> Idiom:
-    """The idiom of a name in the table of words. Its code and link are those in the table of
-    calls; XD156, a question about what a device can do, for names that are not there."""
+    """The idiom of the PyTorch name `full_name`, judged as a word. A name that is also in the
+    table of calls has the code and the link given there; any other name has the code XD156
+    ("asks what a device can do") and no link."""
     listed = idioms.CALLS.get(full_name)
     return Idiom(
         full_name,

@@ -362,7 +362,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
     # `torch.autocast` without its required argument is a mistake, which is left to its author
     if device is None and name == "device_type" and name in names:
         return OTHER_ARGUMENTS
-    # another device, or a computed one, names no vendor
+    # only the literal "cuda" is rewritten: a computed device comes from elsewhere, "cpu" is
+    # right everywhere, and another vendor's name is the author's choice
     if device is not None and text_of(device) != "cuda":
         return GIVEN
     text, test = device_type(use), use.module.available

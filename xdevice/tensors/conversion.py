@@ -297,9 +297,10 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """Returns a tensor of the target in the memory of `x`, a tensor of `source`. Raises
-    `BufferError` if the target could not compute in that memory, and `UnsupportedError` if one
-    of the frameworks cannot share it."""
+    """Returns a tensor of the target in the memory of `x`, a tensor of `source` on `device`
+    with this dtype. Raises `BufferError` if one of the frameworks does not share memory on this
+    device, or if the target could not compute in this memory, and `UnsupportedError` if an
+    adapter has no `export` or `adopt`."""
     takes = target.takes()
     if takes is None:
         raise BufferError(

@@ -394,7 +394,8 @@ def _holds(attribute: _Attribute) -> bool:
     if not (way is ATTRIBUTES or isinstance(value, _ITERATED)) or looks.is_plain([value]):
         return False
     try:
-        # True, True: as in `WholeModel._search`
+        # as `WholeModel._search` walks it: objects that move themselves are leaves, and a
+        # container in two places is walked once
         tree = Tree(value, True, True)
     # a list that contains itself, for example: an error only if there are tensors in it
     except ContainerError as error:

@@ -173,9 +173,11 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         refuse_mixed_devices()
 
     def limit(self) -> None:
-        """Checks each new array against the limits of its virtual GPU, and counts its memory
-        until it is freed if that is limited."""
-        # virtual GPUs without limits do not pay for a check of each array
+        """Replaces methods of MXNet's arrays until the process ends: each new array is checked
+        against what its virtual GPU lacks. If any virtual GPU has limited memory, the memory of
+        each array is counted until it is freed. Changes nothing if no virtual GPU has limits."""
+        # a character (what a virtual GPU lacks, and its memory) is false if it has no limits;
+        # arrays then need no check, which costs time
         if not any(self.characters):
             return
         owner, name = _MAKE

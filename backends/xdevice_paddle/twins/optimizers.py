@@ -135,8 +135,10 @@ def _coupled(
 def _decoupled(
     optimizer: Any, p: Any, group: Any, stated: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
-    """Returns the settings of the weight decay of an AdamW. Multiplies the rate in `stated` by the ratio that the AdamW
-    has for the parameter `p`. Raises `UnsupportedError` if `p` has a regularizer."""
+    """Returns the settings of the weight decay that an AdamW applies to the parameter `p`: 0 if the optimizer's
+    `apply_decay_param_fun` leaves `p` out. `group` has the settings of the group of `p`. Multiplies the rate in
+    `stated` by the optimizer's `lr_ratio` for `p`, if it has one. Raises `UnsupportedError` if `p` has a
+    regularizer."""
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW optimizer whose parameter {p.name} also has a regularizer",

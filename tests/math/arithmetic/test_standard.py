@@ -187,7 +187,7 @@ def test_complex_numbers(xp, name):
 @pytest.mark.parametrize("dtype", ["int32", "bool"])
 def test_only_integers_and_bools_have_no_powers_below_zero(xp, dtype):
     x = xp.ones(2, dtype=getattr(xp, dtype))
-    with pytest.raises(xdevice.errors.DTypeError, match="power of -1 is not an integer"):
+    with pytest.raises(xdevice.errors.DTypeError, match="power of -1 are not integers"):
         xp.pow(x, -1)
     close(xp.pow(xp.asarray([2.0]), -1), np.array([0.5], "float32"))
 

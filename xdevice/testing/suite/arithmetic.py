@@ -205,10 +205,10 @@ class ArithmeticChecks(Suite):
         return [self.samples.marked(self.make(array)) for array in arrays]
 
     def update(self, rows: list[tuple[Any, Any]]) -> None:
-        """Checks a step whose rule adds the gradient to the parameter, with and without
-        permission to write into the old parameters: the new parameters must be right and not
-        marked, and the rule must not get the memory of the old ones. `rows` has pairs of a
-        parameter and its gradient."""
+        """Checks a step whose rule adds the gradient to the parameter, without and with
+        permission to write into its arguments: the new parameters must be right and not marked.
+        With permission, the rule must get copies. `rows` has the two pairs of a parameter and
+        its gradient that `test_an_update_is_in_memory_of_its_own` makes."""
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:
@@ -222,9 +222,11 @@ class ArithmeticChecks(Suite):
                 new = self.adapter.update(rows, rule, False, writes)
             except UnsupportedError:
                 return
+            # [1, 2] + [10, 2], and [3] + [3]
             for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
                 self.assert_on(self.here, x, np.array(value, "float32"), "a new parameter")
                 assert not self.requires_grad(x), "the step was recorded"
+        # the operands of the last step, whose rule may write
         for x, y in zip((x for row in rows for x in row), operands, strict=True):
             if self.adapter.can_write(x):
                 self.assert_apart(x, y, "the arguments of the rule")

@@ -213,7 +213,9 @@ def _left_out(
 
 
 def _write_freely(origin: Twin, target: Backend, request: Request, state: State) -> None:
-    """Writes all layers into `state` under the source's names, without a model of the target."""
+    """Writes all layers of `origin` into `state` under the source's names, in the layouts of `target`, without a model
+    of the target. Lists tensors that are in no layer as unmapped, and layers whose order of pixels is in doubt as
+    differences."""
     # no other model says how many channels a group norm has
     origin = without_channels(origin)
     writer = Writer(origin, target, None, state, request)

@@ -508,13 +508,14 @@ def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, .
 
 
 def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[Settings]:
-    """Yields the settings that a layer of the kind may have been made with, those with the fewest parameters first. The
-    names of its variables begin with `start`."""
+    """Yields the settings that a layer of the kind may have been made with, as far as they decide which parameters it
+    has; {} for a kind without such settings. The caller keeps those that fit `variables` best. The names of the layer's
+    variables begin with `start`."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}
         yield {"packed": False}
     elif kind in layouts.RECURRENT:
-        # no shape says how many levels there are: only the numbers in the names of the parameters do
+        # each number of levels is tried: no shape tells it, only the numbers in the names of the parameters do
         for number in range(1, _MOST_LAYERS + 1):
             yield {"layers": number, "bidirectional": False}
             yield {"layers": number, "bidirectional": True}

@@ -242,9 +242,9 @@ def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any
 
 
 def _name_of(group: Any, name: str) -> str:
-    """The name of the layer that a group stands for; `name` is the group's own name."""
-    # these three are attributes of a layer, whose names paths have; any other group has an attribute
-    # with the layer's name
+    """The part of a path for the layer that a group stands for; `name` is the name of the group in the file."""
+    # HDF5 keeps the layer's own name with the group. Keras's paths name the three below by the attribute of the outer
+    # layer that holds them, which is the group's name
     own = _decoded(group["vars"].attrs.get("name", name))
     return name if name in ("cell", "forward_layer", "backward_layer") else own
 
