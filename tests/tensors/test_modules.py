@@ -211,7 +211,9 @@ def test_layers_that_two_models_share_stay_shared_or_are_named():
         torch.nn.ParameterList([weight]),
         torch.nn.ParameterList([weight, torch.nn.Parameter(torch.ones(1))]),
     ]
-    with pytest.raises(xdevice.errors.UnsupportedError, match="share an object of type Parameter"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="share an object of type Parameter"
+    ):
         xdevice.copy_to(tied, "cpu")
     moved = xdevice.to_device(models, "meta")
     assert moved["one"][0] is moved["other"][1] is layer

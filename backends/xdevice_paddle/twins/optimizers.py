@@ -98,7 +98,9 @@ def _settings(
     if clip is not None and getattr(p, "need_clip", True):
         settings["clip"] = _clip(clip, backend)
     decayed = _decoupled if type(optimizer) is paddle.optimizer.AdamW else _coupled
-    return terms.settings(kind, **settings, **decayed(optimizer, p, group, settings, backend))
+    # first, because it also changes the rate in `settings`
+    decay = decayed(optimizer, p, group, settings, backend)
+    return terms.settings(kind, **settings, **decay)
 
 
 def _stated(optimizer: Any) -> dict[str, Any]:

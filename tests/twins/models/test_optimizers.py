@@ -301,6 +301,16 @@ def test_the_eps_that_is_advised_makes_adam_nearly_equal():
     assert apart[0] < 1e-3 < 1e-2 < apart[1]
 
 
+def test_the_rates_of_paddles_layers_count():
+    paddle = xdevice.backend("paddle").framework
+    layer = paddle.nn.Linear(2, 2)
+    optimizer = paddle.optimizer.AdamW(0.1, parameters=layer.parameters())
+    # the CPU refuses the argument `lr_ratio`
+    optimizer._lr_ratio = lambda p: 0.5
+    first = xdevice.backend("paddle").optimizer(optimizer).parameters[0]
+    assert first.settings["lr"] == 0.05
+
+
 def test_groups_are_compared_in_their_order():
     import torch
 
