@@ -428,7 +428,7 @@ def refused_gradients_leave_the_world_open():
         hook = cleared.weight.register_post_accumulate_grad_hook(clear)
         rows = torch.tensor([[1]])
         for model, x, words in (
-            (tables[0], rows, "not dense; make it dense first, with x.to_dense()"),
+            (tables[0], rows, "not dense; make it dense first with x.to_dense()"),
             (tables[1], rows, "not dense"),
             (cleared, torch.ones(1, 2), "a hook has removed the gradient of weight"),
         ):
