@@ -364,7 +364,7 @@ def test_a_graph_that_is_gone_gives_its_memory_back():
 def test_work_on_another_gpu_is_refused(two):
     x, y = full(1, two[0]), full(1, two[1])
     with pytest.raises(
-        xdevice.errors.DeviceMismatchError, match=r"cuda:1 .*.* its graph is for cuda:0"
+        xdevice.errors.DeviceMismatchError, match=r"cuda:1 .* its graph is for cuda:0"
     ):
         xdevice.accelerator.make_graphed_callable(lambda: (x + 1, y + 1), two[0])
     with pytest.raises(xdevice.errors.DeviceMismatchError):
