@@ -386,10 +386,10 @@ def writes_too_early():
                 backward(model, x)
                 act()
 
-        with pytest.raises(xdevice.errors.ArgumentError, match=r"0\.weight was written"):
+        with pytest.raises(xdevice.errors.ArgumentError, match=r"0\.weight was changed"):
             averaged(optimizer.step)
         with pytest.raises(
-            xdevice.errors.ArgumentError, match=r"the gradient of .* was written"
+            xdevice.errors.ArgumentError, match=r"the gradient of .* was changed"
         ):
             averaged(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1e-3))
         averaged(lambda: None)  # the world works on
@@ -441,7 +441,7 @@ def refused_gradients_leave_the_world_open():
         hook.remove()
         cleared.weight.register_post_accumulate_grad_hook(step)
         with (
-            pytest.raises(xdevice.errors.ArgumentError, match="was written"),
+            pytest.raises(xdevice.errors.ArgumentError, match="was changed"),
             world.averaging(cleared),
         ):
             backward(cleared, torch.ones(1, 2))
