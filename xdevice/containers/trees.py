@@ -75,8 +75,6 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
     contains the next one twice, have a billion places.
     """
     while True:
-        # loading a backend replaces the global dict `walks` by a new one, by which the end of the
-        # loop notices that types were walked by outdated rules
         ways = walks
         root: _Node | None = None
         leaves: list[Any] = []
@@ -313,6 +311,8 @@ def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
     unknown types that hold tensors. `walk` is the result of `flatten(x, whole, once=True)` if
     the caller has it already. Raises `ContainerError` as `flatten` and `Tree.stranger` do."""
     while True:
+        # loading a backend replaces the global dict `walks` by a new one, by which the end of the
+        # loop notices that types were walked by outdated rules
         ways = walks
         tree = Tree(x, whole, once=True, walk=walk)
         for i in tree.unknown():

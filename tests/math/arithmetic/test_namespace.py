@@ -549,6 +549,12 @@ def test_products(xp, shapes, dtype):
     close(xp.vecdot(y1, y1), (x1 * x1).sum(-1, dtype=dtype))
 
 
+@pytest.mark.parametrize("axes", [-1, 3])
+def test_tensordot_of_a_number_of_axes_that_is_not_there(xp, axes):
+    with pytest.raises(xdevice.errors.ShapeError, match="axes must be from 0 to"):
+        xp.tensordot(xp.ones((2, 2)), xp.ones((2, 2)), axes=axes)
+
+
 # making
 
 

@@ -421,8 +421,9 @@ def _contracted(
     if not isinstance(axes, tuple | list):
         # a number means that many axes at the end of the first tensor and at the beginning of
         # the second
-        axes = range(ndims[0] - axes, ndims[0]), range(axes)
-        if axes[0].start < 0 or len(axes[1]) > ndims[1]:
+        count = axes
+        axes = range(ndims[0] - count, ndims[0]), range(count)
+        if not 0 <= count <= min(ndims):
             raise ShapeError(
                 f"tensordot: axes must be from 0 to the number of axes in each of the shapes {shapes[0]} and "
                 f"{shapes[1]}"

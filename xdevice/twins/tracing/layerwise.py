@@ -38,8 +38,6 @@ _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _LISTED: Final = 6
 """How many calls in a gap a message names."""
-_OF_SHAPE: Final = "of the shape"
-"""The words in the text of a difference whose shapes differ."""
 
 
 class TracedRun(NamedTuple):
@@ -62,11 +60,8 @@ class FirstDifference(NamedTuple):
     error: float
     """How far off the values are, as a share of the largest expected value; infinite if shapes, NaNs, infinities or
     whole numbers differ."""
-
-    @property
-    def is_of_shapes(self) -> bool:
-        """Whether the shapes differ, so that no values were compared."""
-        return _OF_SHAPE in self.text
+    is_of_shapes: bool = False
+    """Whether the shapes differ, so that no values were compared."""
 
 
 class CallPair(NamedTuple):
@@ -231,7 +226,8 @@ class TwoRuns:
         )
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
-        return FirstDifference(calls.expected.path, text, error)
+        other_shapes = _have_other_shapes(calls.actual.outputs, calls.expected.outputs)
+        return FirstDifference(calls.expected.path, text, error, other_shapes)
 
     def _settings(self, path: str) -> str:
         """A text that names the settings in which the two layers of a pair differ, with both values; "" if there are
@@ -278,16 +274,18 @@ class TwoRuns:
         start = f"after {self._name(before)}" if before else "at the beginning"
         if behind:
             path, value_in_words = behind.expected.path, f"the input of {self._name(behind)}"
-            far = _error_text(error, behind.actual.inputs, behind.expected.inputs)
+            arrays = behind.actual.inputs, behind.expected.inputs
         else:
             path, value_in_words = "", "the output of the model"
-            far = _error_text(error, self._actual.outputs, self._expected.outputs)
+            arrays = self._actual.outputs, self._expected.outputs
+        far = _error_text(error, *arrays)
         ours, theirs = self._between(before, behind)
         return FirstDifference(
             path,
             f"the first difference lies {start}: {value_in_words} is {far}; between them are "
             f"{_listed(self._actual, ours)}, and {_listed(self._expected, theirs)}",
             error,
+            _have_other_shapes(*arrays),
         )
 
     def _unpaired(
@@ -379,16 +377,18 @@ def _listed(run: TracedRun, calls: Calls) -> str:
 
 
 def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
-    """An error in words: its size or, if it is infinite, the shapes of the first arrays. If both shapes have the same
-    axes in any order, the text says that NaN, an infinity or a whole number differs."""
+    """An error in words: its size or, if it is infinite, the shapes of the first arrays if these differ; otherwise the
+    text says that NaN, an infinity or a whole number differs."""
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
-    shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
-    # the same axes in another order were compared
-    if len({tuple(sorted(shape)) for shape in shapes}) == 1:
-        return "different: NaN, an infinity or a whole number differs"
-    return (
-        f"{_OF_SHAPE} {shapes[0]}, expected {shapes[1]}"
-        if len(shapes) == 2
-        else "something else"
-    )
+    if not (ours and theirs):
+        return "something else"
+    if _have_other_shapes(ours, theirs):
+        return f"of the shape {tuple(ours[0].shape)}, expected {tuple(theirs[0].shape)}"
+    return "different: NaN, an infinity or a whole number differs"
+
+
+def _have_other_shapes(ours: Arrays, theirs: Arrays) -> bool:
+    """Whether the first arrays differ in shape. The same axes in another order count as the same shape, because such
+    arrays were compared."""
+    return bool(ours and theirs) and sorted(ours[0].shape) != sorted(theirs[0].shape)

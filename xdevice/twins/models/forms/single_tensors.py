@@ -284,10 +284,11 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
         if source_path in ours and target_path in theirs
     }
     # the paths of a tensor of the source and of one of the target
-    for here, there in sure.items():
-        if ours[here] != theirs[there]:
+    for source_path, target_path in sure.items():
+        if ours[source_path] != theirs[target_path]:
             raise StateError(
-                f"names= pairs {here!r} with {there!r}, but their shapes are {ours[here]} and {theirs[there]}"
+                f"names= pairs {source_path!r} with {target_path!r}, but their shapes are "
+                f"{ours[source_path]} and {theirs[target_path]}"
             )
     # names= may pair a tensor with one of another path although both models have a tensor at its own path
     taken = {*sure, *sure.values()}
