@@ -360,6 +360,10 @@ def test_a_test_says_what_an_option_is(test, verdict):
         # A is before B because L says so, and K has only A
         "class L(A, B): pass\nclass K(A): pass\nclass C(L, K): pass",
         "class B(A):\n    pass\nclass C(B, A): pass",
+        # what a base inherits comes before the next base
+        "class D(A): pass\nclass C(D, B): pass",
+        # the later of two classes of one name, which inherits from the earlier one
+        "class B(B):\n    def run(self, x):\n        return x.item()\nclass C(B): pass",
     ],
 )
 def test_a_method_is_that_of_the_first_base_in_pythons_order(bases):
@@ -372,7 +376,7 @@ def test_a_method_is_that_of_the_first_base_in_pythons_order(bases):
             f"{base}class A(Base):\n{method.format('x.item()')}"
             f"class B(Base):\n{method.format('x')}{bases}\nC().run(torch.ones(1))\n"
         )
-        text += re.sub(r"\b(Base|A|B|C|K|L)\b", rf"\g<1>_{i}", part)
+        text += re.sub(r"\b(Base|A|B|C|D|K|L)\b", rf"\g<1>_{i}", part)
     sites = [(site.idiom, site.verdict) for site in examined(text).sites]
     assert sites.count((".item()", "rewritten")) == 8
 

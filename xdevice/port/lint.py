@@ -587,7 +587,6 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
         "-U0",
         # the user's settings (diff.mnemonicPrefix, diff.noprefix, diff.interHunkContext and a
         # textconv for notebooks) could change the paths and the line numbers
-        "--src-prefix=a/",
         "--dst-prefix=b/",
         "--inter-hunk-context=0",
         "--no-textconv",
