@@ -203,8 +203,8 @@ class Class:
 
 def classes_in(value: Value) -> list[Class]:
     """The classes of the project that a value may be, in an order that is the same in each run:
-    by file, and within a file the last definition first, because a later class may inherit from
-    an earlier one."""
+    by file, and within a file the last definition first, because it replaces an earlier class of
+    the same name."""
     return sorted(
         [atom.subject for atom in value if atom.kind == "class"],
         key=lambda cls: (cls.module.source.path, -cls.node.lineno),
