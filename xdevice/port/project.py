@@ -203,11 +203,10 @@ class Class:
 
 def classes_in(value: Value) -> list[Class]:
     """The classes of the project that a value may be, in an order that is the same in each run:
-    by file, and within a file the last definition first, because it replaces an earlier class of
-    the same name."""
+    by file and line."""
     return sorted(
         [atom.subject for atom in value if atom.kind == "class"],
-        key=lambda cls: (cls.module.source.path, -cls.node.lineno),
+        key=lambda cls: (cls.module.source.path, cls.node.lineno),
     )
 
 

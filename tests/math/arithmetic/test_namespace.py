@@ -870,6 +870,7 @@ def test_clip_at_numbers_of_any_size(xp, name):
     assert xdevice.to_numpy(xp.clip(x, -float("inf"), 2)).tolist() == [-3.0, 0.5, 2.0]
     assert xdevice.to_numpy(xp.clip(x, 1, None)).dtype == "float32"
     assert xdevice.to_numpy(xp.clip(x, 2.0, 1.0)).tolist() == [1.0, 1.0, 1.0]
+    assert xdevice.item(xp.clip(xp.asarray([3e5]), None, 1e5)[0]) == 1e5
     # above all of float32
     assert xdevice.to_numpy(xp.clip(x, -(10**39), 1e39)).tolist() == [-3.0, 0.5, 3.0]
     assert xdevice.to_numpy(xp.clip(x, 1e39, None)).tolist() == [float("inf")] * 3

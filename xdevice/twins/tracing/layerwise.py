@@ -272,12 +272,11 @@ class TwoRuns:
                 return self._layer(calls, returned)
             before = calls
         start = f"after {self._name(before)}" if before else "at the beginning"
+        path, value_in_words = "", "the output of the model"
+        arrays: tuple[Arrays, Arrays] = self._actual.outputs, self._expected.outputs
         if behind:
             path, value_in_words = behind.expected.path, f"the input of {self._name(behind)}"
             arrays = behind.actual.inputs, behind.expected.inputs
-        else:
-            path, value_in_words = "", "the output of the model"
-            arrays = self._actual.outputs, self._expected.outputs
         far = _error_text(error, *arrays)
         ours, theirs = self._between(before, behind)
         return FirstDifference(
