@@ -24,8 +24,8 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
+    is_only,
     of,
-    only,
     tuple_of,
     union,
     value_of,
@@ -198,7 +198,7 @@ class Invocation:
             if atom.kind != "function":
                 continue
             # only of a tuple is it known which parameter gets which item
-            if len(arguments) != 1 or not only(arguments, ("tuple",)):
+            if len(arguments) != 1 or not is_only(arguments, ("tuple",)):
                 self.inference.escape(value_of(atom))
                 continue
             (argument,) = arguments
@@ -269,7 +269,7 @@ class Invocation:
         module, of a class or object of the project, or of a name outside it."""
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
-    def _method_of_anything(self, owner: Atom, name: str) -> Value:
+    def _method_of_unknown(self, owner: Atom, name: str) -> Value:
         """The possible values of a call of a method of an object about which nothing is
         known."""
         self._escape()
@@ -432,7 +432,7 @@ class Invocation:
         "model": _model,
     }
     _OWNERS: ClassVar[dict[str, Any]] = {
-        "anything": _method_of_anything,
+        "anything": _method_of_unknown,
         "array": _method_of_array,
         "class": _attribute,
         "dict": _method_of_container,

@@ -43,14 +43,14 @@ class Cells:
         self.unsettled: dict[Task, None] = {}
         self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
-        self.reader: Task | None = None  # the task that is being interpreted
+        self.current_task: Task | None = None  # the task that is being interpreted
         # dicts, whose order is the same in each run: it is that in which the readers run again
         self._readers: defaultdict[Any, dict[Task | None, None]] = defaultdict(dict)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
         # the attributes of each family of classes that have a cell, by name
         self._attributes: defaultdict[Class, dict[str, None]] = defaultdict(dict)
 
-    def give_up(self, value: Value) -> None:
+    def stop_following(self, value: Value) -> None:
         """Treats everything that can be reached from a value as "anything". `Inference`
         implements this method."""
         raise NotImplementedError
@@ -59,7 +59,7 @@ class Cells:
         """The value of a cell, empty if nothing has been put into it. Notes that the current
         task has read the cell."""
         # an empty cell counts as read too: its first value has to make the reader run again
-        self._readers[key].setdefault(self.reader)
+        self._readers[key].setdefault(self.current_task)
         return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
@@ -69,8 +69,8 @@ class Cells:
         # nothing new: the usual case
         if value <= old:
             return
-        if self.reader in self.unsettled:
-            self.give_up(value)
+        if self.current_task in self.unsettled:
+            self.stop_following(value)
             value = UNKNOWN
         new = union(old, value)
         # `union` may have dropped what "anything" covers
@@ -99,12 +99,12 @@ class Cells:
             if done % 64 == 0:
                 progress("following values", done, done + len(self._waiting))
             # the oldest first: a module before the functions that it has scheduled
-            self.reader, _ = self._waiting.popitem(last=False)
-            self._readings[self.reader] += 1
-            if self._readings[self.reader] > MOST_READINGS:
-                self.unsettled[self.reader] = None
-            interpret(self.reader)
-        self.reader = None
+            self.current_task, _ = self._waiting.popitem(last=False)
+            self._readings[self.current_task] += 1
+            if self._readings[self.current_task] > MOST_READINGS:
+                self.unsettled[self.current_task] = None
+            interpret(self.current_task)
+        self.current_task = None
 
     # containers
 

@@ -334,7 +334,7 @@ def lint(
             if revision is not None:
                 findings = rules.only_added(findings, revision, root)
             elif baseline is not None:
-                findings = rules.beyond(findings, baseline)
+                findings = rules.not_in_baseline(findings, baseline)
             return rules.with_guarded(findings)
 
         shown = narrow(findings)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import porting, sources
 from .cells import Task
-from .idioms import SETS_CURRENT
+from .idioms import SETS_CURRENT_DEVICE
 from .inference import Inference
 from .interpreter import infer
 from .neutral_sites import NeutralSites
@@ -175,9 +175,9 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
         in_text |= origins(module, inference, parts_in_text)
         if is_neutral:
             on_devices |= origins(module, inference, devices_in)
-        if _sets_current(module, inference):
+        if _sets_current_device(module, inference):
             setters.append(module)
-        # a large project would not fit into memory otherwise; `walked` is computed again below
+        # a large project would not fit into memory otherwise; the rules below compute `nodes` again
         module.release()
     current = _connected(setters, inference)
     sites: dict[object, Site] = {}
@@ -271,11 +271,11 @@ def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonM
     return connected
 
 
-def _sets_current(module: PythonModule, inference: Inference) -> bool:
+def _sets_current_device(module: PythonModule, inference: Inference) -> bool:
     """Whether a module calls a function that sets the current device, such as
     `torch.cuda.set_device`."""
-    calls = (node for node in module.walked[0] if isinstance(node, ast.Call))
-    return any(inference.full_name(call.func) in SETS_CURRENT for call in calls)
+    calls = (node for node in module.nodes if isinstance(node, ast.Call))
+    return any(inference.full_name(call.func) in SETS_CURRENT_DEVICE for call in calls)
 
 
 def _common_folder(paths: list[Path]) -> Path:

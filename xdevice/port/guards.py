@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from .sources import PythonModule
-from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union, value_of
+from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, inferred, union, value_of
 
 Env = dict[str, Value]
 """The possible values of the names at one place of a program."""
@@ -52,7 +52,7 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
                 new = narrowed(part, new, is_true)
             return new
     # this name loses the value None, which it has without a GPU
-    if is_true and means_of(test) == AVAILABLE:
+    if is_true and inferred(test) == AVAILABLE:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
@@ -250,7 +250,7 @@ def last_name(node: ast.AST) -> str:
 def known_at(node: ast.expr, parents: Parents) -> Value:
     """The possible values of an expression at its place. For an attribute such as `args.gpu`,
     None is left out if a test around the expression excludes it."""
-    means = means_of(node)
+    means = inferred(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
     # environments know names only, so the tests around the attribute are read
@@ -298,7 +298,7 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
             if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
                 test, is_true = test.operand, False
             # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` and its relatives
-            if is_skip(decorator, is_true) and means_of(test) == AVAILABLE:
+            if is_skip(decorator, is_true) and inferred(test) == AVAILABLE:
                 return True
     return False
 

@@ -245,7 +245,7 @@ HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate
 """Names of d2l's helpers. If the project defines a function of this name itself, the body is
 rewritten and the calls stay."""
 
-SETS_CURRENT: Final = set(
+SETS_CURRENT_DEVICE: Final = set(
     """
     torch.cuda.set_device torch.accelerator.set_device_index torch.accelerator.set_device_idx
     torch.accelerator.device_index torch.cuda.device paddle.set_device paddle.device.set_device

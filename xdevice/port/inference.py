@@ -19,7 +19,7 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
-    means_of,
+    inferred,
     of,
     tuple_of,
     union,
@@ -54,7 +54,7 @@ class Inference(Cells):
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
 
-    def give_up(self, value: Value) -> None:
+    def stop_following(self, value: Value) -> None:
         """Treats everything that can be reached from a value as "anything", because the value
         is no longer followed: functions may be called with anything, and lists and dicts may
         hold anything."""
@@ -69,7 +69,7 @@ class Inference(Cells):
                 case "list" | "dict":
                     self.put(("items", atom.subject), UNKNOWN)
                 case "tuple":
-                    self.give_up(union(*atom.subject))
+                    self.stop_following(union(*atom.subject))
 
     def open(self, function: Function) -> None:
         """Notes that code outside the project may call a function: adds to each parameter,
@@ -274,7 +274,7 @@ class Inference(Cells):
                 method = atom.subject.method("__iter__")
                 # without __iter__ Python iterates by indices; an __iter__ that loops over its
                 # own object would be read for ever
-                if method is None or method is self.reader:
+                if method is None or method is self.current_task:
                     return self.item_of(atom)
                 method.has_callers = True
                 iterator = self.get((method, "return"))
@@ -306,5 +306,5 @@ def _is_inner_class(atom: Atom, name: str) -> bool:
 def _only_atom(node: ast.AST) -> Atom:
     """The one atom that an expression can be; `ANYTHING` if it can be several, or nothing is
     known about it yet."""
-    means = means_of(node)
+    means = inferred(node)
     return next(iter(means)) if len(means) == 1 else ANYTHING

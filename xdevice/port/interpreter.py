@@ -38,10 +38,10 @@ from .values import (
     UNKNOWN,
     Atom,
     Value,
+    inferred,
+    is_only,
     may_be,
-    means_of,
     of,
-    only,
     tuple_of,
     union,
     value_of,
@@ -290,7 +290,7 @@ class Interpreter(Inference):
             if item.optional_vars is not None:
                 # `__enter__` of files, devices and objects of the project is taken to return
                 # the object itself; any other may return anything
-                is_itself = only(value, ("result", "device", "instance"))
+                is_itself = is_only(value, ("result", "device", "instance"))
                 self.bind(item.optional_vars, value if is_itself else UNKNOWN)
         return self._block(node.body, self.env)
 
@@ -456,7 +456,7 @@ class Interpreter(Inference):
         name = self.full_name(decorator) or ast.unparse(decorator)
         # d2l spreads a class over several cells: `@d2l.add_to_class(Trainer)`
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
-            for cls in classes_in(means_of(node.args[0])):
+            for cls in classes_in(inferred(node.args[0])):
                 cls.methods.setdefault(function.name, function)
                 function.owner, function.is_method = cls, True
                 self.put((function, function.positional[0]), of("instance", cls))
@@ -656,7 +656,7 @@ class Interpreter(Inference):
         if not isinstance(node.func, ast.Attribute):
             return invocation.of_value(callee)
         # the call of a method has evaluated the object as part of the attribute
-        owner = means_of(node.func.value)
+        owner = inferred(node.func.value)
         # `None` has no methods, so a call on what may also be None gives what the other values
         # give
         if len(owner) > 1:
@@ -708,16 +708,16 @@ class Interpreter(Inference):
         if TENSOR in (left, right):
             return TENSOR
         # `/` gives a float, also of whole numbers
-        if only(left, _NUMBERS) and only(right, _NUMBERS):
+        if is_only(left, _NUMBERS) and is_only(right, _NUMBERS):
             is_whole = not isinstance(node.op, ast.Div) and not may_be(left | right, ("float",))
             return INT if is_whole else FLOAT
-        if only(left, ("str", "spelling")):
+        if is_only(left, ("str", "spelling")):
             is_filled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
             return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
-        if only(left, _HOST_NUMBERS) and only(right, _HOST_NUMBERS):
+        if is_only(left, _HOST_NUMBERS) and is_only(right, _HOST_NUMBERS):
             return ARRAY
         # `[a] + [b]` and `[a] * 2`
-        if only(left, ("list", "tuple")) and only(right, ("list", "tuple", "int")):
+        if is_only(left, ("list", "tuple")) and is_only(right, ("list", "tuple", "int")):
             items = (self.iterate(value) for value in (left, right) if value != INT)
             return self.list_of(node, union(*items))
         return UNKNOWN
@@ -740,7 +740,7 @@ class Interpreter(Inference):
         # `not x` is a bool, whatever x is
         if isinstance(node.op, ast.Not):
             return BOOL
-        return INT if only(value, ("bool", "available")) else value
+        return INT if is_only(value, ("bool", "available")) else value
 
     def _comparison(self, node: ast.Compare) -> Value:
         """The value of a comparison: a tensor, an array or a bool, depending on both sides."""
@@ -752,10 +752,10 @@ class Interpreter(Inference):
             return TENSOR
         if counts_gpus(node, self.full_name):
             return AVAILABLE
-        if all(only(value, _HOST_NUMBERS) for value in values):
+        if all(is_only(value, _HOST_NUMBERS) for value in values):
             return ARRAY if any(may_be(value, ("array",)) for value in values) else BOOL
         host = (*_NUMBERS, "str", "spelling", "none", "device")
-        return BOOL if all(only(value, host) for value in values) else UNKNOWN
+        return BOOL if all(is_only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
         """The value of `x if test else y`: that of x where the test is true, and that of y

@@ -57,9 +57,9 @@ def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgem
 
 
 # reasons and judgements that several rules share
-NAMED: Final = "its full name identifies it"
-GIVEN: Final = Judgement("neutral", "names no vendor's device")
-STARS: Final = left_open("its arguments are hidden behind * or **", "XD166")
+IDENTIFIED: Final = "its full name identifies it"
+NAMES_NO_VENDOR: Final = Judgement("neutral", "names no vendor's device")
+HIDDEN_ARGUMENTS: Final = left_open("its arguments are hidden behind * or **", "XD166")
 OTHER_ARGUMENTS: Final = left_open(
     "it has arguments that the neutral word does not take", "XD166"
 )
@@ -75,11 +75,10 @@ class for the same stream."""
 class JudgedModule:
     """A module whose uses of devices are judged, with the facts that the rules need.
 
-    `text_origins` and `device_origins` are nodes of the whole project that choose a device or
-    its name (see `text_flow.origins`): in `text_origins`, the device or name is turned into
-    text somewhere, and in `device_origins`, it is passed to a function that takes a device.
-    `sets_current` tells whether the program may set the current device; "cuda" may then mean a
-    GPU other than the first. `goal` says which words are written.
+    `text_origins` and `device_origins` are nodes of the whole project that choose a device or its name (see
+    `text_flow.origins`): in `text_origins`, the device or name is turned into text somewhere, and in `device_origins`,
+    it is passed to a function that takes a device. `sets_current_device` tells whether the program may set the current
+    device; "cuda" may then mean a GPU other than the first. `goal` says which words are written.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class JudgedModule:
         module: PythonModule,
         inference: Inference,
         text_origins: set[ast.AST],
-        sets_current: bool,
+        sets_current_device: bool,
         goal: Goal,
         device_origins: set[ast.AST],
     ) -> None:
@@ -96,11 +95,11 @@ class JudgedModule:
         self.source = module.source
         self.segment = module.segment
         self.span = module.span
-        self.nodes, self.parents = module.walked
+        self.nodes, self.parents = module.nodes, module.parents
         self.inference = inference
         self.full_name = inference.full_name
         self.text_origins = text_origins
-        self.sets_current = sets_current
+        self.sets_current_device = sets_current_device
         self.frameworks = frameworks_of(module)
         # names as well as imports, because a helper may do the import: GluonCV loads decord by
         # `try_import_decord`
@@ -202,7 +201,7 @@ class Use:
     def __post_init__(self) -> None:
         self.span = self.module.span
         self.full_name = self.module.full_name
-        self.sets_current = self.module.sets_current
+        self.sets_current_device = self.module.sets_current_device
         self.start, self.end = self.span(self.node)
         self.args: list[ast.expr] = getattr(self.node, "args", [])
         self.keywords: dict[str | None, ast.keyword] = {

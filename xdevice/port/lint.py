@@ -237,7 +237,7 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
             source.place(node.end_lineno)[0],
             column(source, node.end_lineno, node.end_col_offset),
         )
-        first, last = _statement_lines(node, module.walked[1])
+        first, last = _statement_lines(node, module.parents)
         yield Finding(
             source.path,
             *_start(source, node),
@@ -548,7 +548,7 @@ def baseline(findings: Iterable[Finding]) -> str:
     return json.dumps({"version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
-def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
+def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
     """The findings that the baseline in `file` does not have. If a line has more findings of a
     code than the baseline counts, the last ones are new.
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from .guards import guarded_by, is_chosen_by_release, last_name, tells_vendors_apart
 from .project import imported_names
 from .sources import PythonModule
-from .values import TENSOR, means_of
+from .values import TENSOR, inferred
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
@@ -212,7 +212,7 @@ class _View:
 
     def __init__(self, module: PythonModule) -> None:
         self.module = module
-        self.nodes, self.parents = module.walked
+        self.nodes, self.parents = module.nodes, module.parents
         self.imports: dict[str, str] = {}
         self.words: set[str] = set()
         for node in self.nodes:
@@ -432,7 +432,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
             # without the engine nothing is known about the receiver, and nothing is found
-            if means_of(receiver) == TENSOR:
+            if inferred(receiver) == TENSOR:
                 yield (
                     "XD212",
                     f"`.{method}()` returns a new tensor, and leaves this one where it is",

@@ -12,8 +12,8 @@ from .idioms import Idiom
 from .judging import Edits, Judgement, Use, left_open, proven, text_of
 from .knowledge import framework_of
 from .rules import Judged, JudgedSites
-from .rules_of_calls import stands_loose
-from .values import AVAILABLE, DEVICES, means_of, only
+from .rules_of_calls import needs_no_brackets
+from .values import AVAILABLE, DEVICES, inferred, is_only
 from .words import ROWS
 
 # beginnings of full names that are for one vendor's devices
@@ -60,11 +60,11 @@ class NeutralSites(JudgedSites):
             return use, left_open("only PyTorch has a neutral word for this", "XD155")
         return use, rules_of_words.move(use)
 
-    def _of_call(self, use: Use, full_name: str) -> Judgement:
+    def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
         """The judgement on a call of a name that is in the table of calls, but not in the table
         of words for PyTorch."""
         if full_name == "torch.device":
-            return self._of_device(use)
+            return self._judge_torch_device(use)
         if full_name.startswith(_VENDORS):
             return left_open(use.idiom.why)
         row = ROWS.get(full_name)
@@ -75,7 +75,7 @@ class NeutralSites(JudgedSites):
             return left_open("a d2l helper, for which only --to xdevice has a word")
         return _NEUTRAL
 
-    def _of_device(self, use: Use) -> Judgement:
+    def _judge_torch_device(self, use: Use) -> Judgement:
         """The judgement on `torch.device("cuda")`, which is replaced as a whole. For any other
         argument, the call is neutral: a string in it that names CUDA is a site of its own."""
         argument = use.only_argument
@@ -86,7 +86,7 @@ class NeutralSites(JudgedSites):
         # which would then be true for a tensor on the CPU
         if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
-            text = text if stands_loose(use) else f"({text})"
+            text = text if needs_no_brackets(use) else f"({text})"
         why = "names the current accelerator"
         return proven(why, use.replace(text), argument, since="2.6")
 
@@ -109,12 +109,12 @@ class NeutralSites(JudgedSites):
         filling = self._filling(node)
         if filling is not None:
             use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
-            return use, self._of_text(use, self._place_of(filling), filling)
-        if not only(means_of(node), DEVICES):
+            return use, self._judge_cuda_text(use, self._place_of(filling), filling)
+        if not is_only(inferred(node), DEVICES):
             return None
         # the value of a string is one atom, whose subject is the text, with stars if it is
         # filled in
-        match = re.match(r"cuda(:|$)", str(next(iter(means_of(node))).subject))
+        match = re.match(r"cuda(:|$)", str(next(iter(inferred(node))).subject))
         if match is None:
             return None
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
@@ -126,7 +126,7 @@ class NeutralSites(JudgedSites):
             return use, proven("the type of the current accelerator", edits, since="2.6")
         # in a call that is a site itself, the string is rewritten with the call
         place = self._place_of(node)
-        return None if place == "a site" else (use, self._of_text(use, place))
+        return None if place == "a site" else (use, self._judge_cuda_text(use, place))
 
     def _filling(self, node: ast.expr) -> ast.expr | None:
         """The expression that fills in a string such as "cuda:%d" or "cuda:{}": the operation
@@ -140,7 +140,9 @@ class NeutralSites(JudgedSites):
                 return call if isinstance(call, ast.Call) and call.func is parent else None
         return None
 
-    def _of_text(self, use: Use, place: str, filling: ast.expr | None = None) -> Judgement:
+    def _judge_cuda_text(
+        self, use: Use, place: str, filling: ast.expr | None = None
+    ) -> Judgement:
         """The judgement on a string that names CUDA. `place` says where it occurs (see
         `_place_of`), and `filling` is the expression that fills in its index, if there is
         one."""
@@ -213,7 +215,7 @@ class NeutralSites(JudgedSites):
         is_choice = (
             isinstance(parent, ast.IfExp)
             and parent.body is node
-            and means_of(parent.test) == AVAILABLE
+            and inferred(parent.test) == AVAILABLE
         )
         return "text" if is_choice or node in self.device_origins else "elsewhere"
 
@@ -242,5 +244,5 @@ class NeutralSites(JudgedSites):
 def _names_device(node: ast.expr) -> bool:
     """Whether an expression is known to be a device, or the name or type of a device."""
     if isinstance(node, ast.Attribute) and node.attr in ("type", "device_type"):
-        return only(means_of(node.value), ("device",))
-    return only(means_of(node), DEVICES)
+        return is_only(inferred(node.value), ("device",))
+    return is_only(inferred(node), DEVICES)

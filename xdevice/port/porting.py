@@ -82,7 +82,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
     # other modules may import the name from a package's `__init__.py`
     if module.source.path.endswith("__init__.py"):
         return set()
-    nodes, parents = module.walked
+    nodes, parents = module.nodes, module.parents
     removed = set()
     for node in nodes:
         if (
@@ -104,7 +104,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
     """Whether an imported name has uses, the edits replace all of them, and no string is equal
     to the name."""
-    nodes, _ = module.walked
+    nodes = module.nodes
     uses = [
         module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name
     ]

@@ -272,7 +272,7 @@ def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
 
 def frameworks_of(module: PythonModule) -> set[str]:
     """The names of the frameworks that a module imports anywhere in it, such as {"torch"}."""
-    names = {name for node in module.walked[0] for name in imported_names(node, module)}
+    names = {name for node in module.nodes for name in imported_names(node, module)}
     return {framework for framework in map(framework_of, names) if framework is not None}
 
 

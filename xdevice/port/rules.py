@@ -12,9 +12,9 @@ from . import idioms, rules_of_calls, rules_of_methods, rules_of_words
 from .guards import guarded_by, is_chosen_by_release, tells_vendors_apart
 from .idioms import Idiom
 from .judging import (
-    GIVEN,
+    HIDDEN_ARGUMENTS,
+    NAMES_NO_VENDOR,
     OTHER_GPU,
-    STARS,
     JudgedModule,
     Judgement,
     Use,
@@ -26,7 +26,7 @@ from .knowledge import SPELLING, framework_of
 from .project import SCOPES
 from .rules_of_calls import is_usual_choice
 from .sites import Site
-from .values import may_be, means_of, only
+from .values import inferred, is_only, may_be
 
 Judged = tuple[Use, Judgement]
 
@@ -73,10 +73,10 @@ class JudgedSites(JudgedModule):
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
             # uses without edits stay in any case
-            kept = self._as_a_test(use, stays) if judgement.edits else None
+            kept = self._kept_test(use, stays) if judgement.edits else None
             yield self._site(use, kept or judgement)
 
-    def _as_a_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
+    def _kept_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
         """The judgement that keeps a test such as `torch.cuda.is_available()` or `d.type ==
         "cuda"`; None for any other use. A test is kept if it guards a use that only CUDA can
         run, or if the tests around it ask for other vendors, too, and the guarded code does
@@ -115,13 +115,13 @@ class JudgedSites(JudgedModule):
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
         """The site of a use with its judgement. A use that could be rewritten stays if the code
-        around it is a reason against the edit (see `_hindrance`)."""
+        around it is a reason against the edit (see `_reason_against_edit`)."""
         node, idiom = use.node, use.idiom
         # of a keyword argument, the site is its value
         where: Any = node.value if isinstance(node, ast.keyword) else node
         # only for uses with edits: an open use has its reason already
         if judgement.edits:
-            judgement = self._hindrance(where, idiom) or judgement
+            judgement = self._reason_against_edit(where, idiom) or judgement
         position = node.lineno, node.col_offset
         # at the dot, because all calls of a chain such as `x.cpu().numpy()` begin at `x`
         if isinstance(node, ast.Call) and idiom.name.startswith("."):
@@ -179,7 +179,7 @@ class JudgedSites(JudgedModule):
             return judged
         if full_name in idioms.CALLS:
             use = Use(self, node, idioms.CALLS[full_name])
-            return use, self._of_call(use, full_name)
+            return use, self._judge_listed_call(use, full_name)
         name = full_name.rpartition(".")[2]
         # the project defines `try_gpu()` itself
         if (
@@ -198,11 +198,11 @@ class JudgedSites(JudgedModule):
             )
         return None
 
-    def _of_call(self, use: Use, full_name: str) -> Judgement:
+    def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
         """The judgement on a call of a name in the table of calls. No call with stars is
         rewritten, because they may hide any argument."""
         judgement = _RULES[use.idiom.rule](use)
-        return STARS if judgement.edits and use.has_stars else judgement
+        return HIDDEN_ARGUMENTS if judgement.edits and use.has_stars else judgement
 
     def _judge_word(self, node: ast.expr, full_name: str) -> Judged | None:
         """The judgement on a use of a PyTorch name that has a row in the table of words or
@@ -247,7 +247,7 @@ class JudgedSites(JudgedModule):
         """The judgement on a call of a method with a name such as `to` or `cpu`; None if the
         name is clearly that of a function or of another object. `full_name` is "" unless the
         receiver is a module or a name outside the project."""
-        receiver = means_of(use.receiver)
+        receiver = inferred(use.receiver)
         # a function in a module, such as `np.copyto`
         if full_name and (
             framework_of(full_name) is None or not may_be(receiver, ("foreign",))
@@ -294,12 +294,12 @@ class JudgedSites(JudgedModule):
         text = text_of(node.value)
         # a device that comes from elsewhere, or a text that is right on every machine
         if text is None or text.lower() in ("cpu", "auto", "meta"):
-            return use, GIVEN
+            return use, NAMES_NO_VENDOR
         # DALI's device="gpu" and the like mean something else
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a string, for a function that may read it as text", "XD165")
         # after set_device "cuda" means the GPU that was set, and xdevice.native.gpu() the first
-        if self.sets_current and ":" not in text:
+        if self.sets_current_device and ":" not in text:
             if not self.current_gpu:
                 return use, OTHER_GPU
             return use, proven(
@@ -333,7 +333,7 @@ class JudgedSites(JudgedModule):
                 left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
                 ops=[_],
                 comparators=[ast.Constant(value="cuda" | "cpu" | "gpu" as text)],
-            ) if only(means_of(owner), ("device",)):
+            ) if is_only(inferred(owner), ("device",)):
                 use = Use(self, node, Idiom(f".{name} == {text}", "XD112", "comparison"))
                 if text == "cpu":
                     return use, Judgement(
@@ -353,7 +353,7 @@ class JudgedSites(JudgedModule):
         `x`."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
-        means = means_of(node.value)
+        means = inferred(node.value)
         if may_be(means, (*_NO_OBJECTS, "instance", "result")) or not means:
             return None
         # usual names for the settings of a program, whose `device` is not that of a tensor
@@ -399,7 +399,7 @@ class JudgedSites(JudgedModule):
 
     # reasons against an edit
 
-    def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
+    def _reason_against_edit(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
         """The judgement that a use which could be rewritten stays, because of the code around
         it; None if there is no reason against the edit. `idiom` is the idiom of the use at
         `node`."""

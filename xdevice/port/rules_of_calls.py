@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .judging import (
-    NAMED,
+    IDENTIFIED,
     OTHER_ARGUMENTS,
     OTHER_GPU,
     Edits,
@@ -24,12 +24,12 @@ from .judging import (
     text_of,
 )
 from .knowledge import SPELLING
-from .values import DEVICES, NUMBERS, Value, is_device, is_number, may_be, means_of, only
+from .values import DEVICES, NUMBERS, Value, inferred, is_device, is_number, is_only, may_be
 
 _NO_DEVICE: Final = "the argument is not proven to be a device"
 _A_DEVICE: Final = "the argument is a device"
 _A_TEXT: Final = "the string names a device"
-_LOOSE: Final = (
+_NO_BRACKETS_IN: Final = (
     ast.If,
     ast.While,
     ast.BoolOp,
@@ -41,7 +41,7 @@ _LOOSE: Final = (
     ast.Assert,
 )
 """The nodes in which a comparison needs no brackets around it. Arguments of calls need none,
-either: `stands_loose` finds these."""
+either: `needs_no_brackets` finds these."""
 
 
 def no_word(use: Use) -> Judgement:
@@ -62,7 +62,7 @@ def renamed(use: Use) -> Judgement:
     # d2l.numpy(x, y) is a mistake, which is left to its author
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
-    return proven(NAMED, use.renamed)
+    return proven(IDENTIFIED, use.renamed)
 
 
 def replaced(use: Use) -> Judgement:
@@ -72,7 +72,8 @@ def replaced(use: Use) -> Judgement:
         return left_open("the neutral word takes no arguments", "XD166")
     text = use.idiom.text
     return proven(
-        NAMED, use.replace(f"({text})" if " " in text and not stands_loose(use) else text)
+        IDENTIFIED,
+        use.replace(f"({text})" if " " in text and not needs_no_brackets(use) else text),
     )
 
 
@@ -86,7 +87,7 @@ def asks_build(use: Use) -> Judgement:
     return safe("the new text asks about the machine, not about the build", judgement.edits)
 
 
-def stands_loose(use: Use) -> bool:
+def needs_no_brackets(use: Use) -> bool:
     """Whether a comparison needs no brackets if it replaces this use."""
     match use.parent:
         # an argument, but not the called function itself
@@ -94,7 +95,7 @@ def stands_loose(use: Use) -> bool:
             return use.node is not func
         case ast.UnaryOp(op=ast.Not()) | ast.IfExp(test=use.node):
             return True
-    return isinstance(use.parent, _LOOSE)
+    return isinstance(use.parent, _NO_BRACKETS_IN)
 
 
 # devices
@@ -105,7 +106,9 @@ def torch_device(use: Use) -> Judgement:
     `torch.device(index)`."""
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
-            return _by_index(index, use.replace_around(index, f"{_native(name)}(", ")"))
+            return _by_index(
+                index, use.replace_around(index, f"{_native_function(name)}(", ")")
+            )
     # `torch.device("cuda", i)` is judged above; what is left has one argument
     argument = use.only_argument
     if argument is None:
@@ -113,7 +116,7 @@ def torch_device(use: Use) -> Judgement:
     if (
         isinstance(argument, ast.Attribute)
         and argument.attr == "type"
-        and only(means_of(argument.value), ("device",))
+        and is_only(inferred(argument.value), ("device",))
     ):
         return Judgement("neutral", "made from the type of another device")
     judgement = _device_of_text(use, argument)
@@ -138,7 +141,7 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
         return left_open("the string names no device that xdevice knows", "XD165")
     if text is not None:
         name, _, index = text.partition(":")
-        return proven(_A_TEXT, use.replace(f"{_native(name)}({index})"))
+        return proven(_A_TEXT, use.replace(f"{_native_function(name)}({index})"))
     before, filled = _filled_in(use, argument)
     if filled is not None and before == "cuda:":
         return _by_index(
@@ -148,19 +151,19 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
         return proven(
             "a GPU if there is one", use.replace("xdevice.native.try_gpu()"), argument
         )
-    means = means_of(argument)
+    means = inferred(argument)
     edits = use.rename("xdevice.native.device")
     # both functions return a device as it is, read a string, and raise for anything else
-    if only(means, DEVICES):
+    if is_only(means, DEVICES):
         return proven("the argument is a device or names one", edits)
-    if only(means, NUMBERS):
+    if is_only(means, NUMBERS):
         return proven("the argument is a number", use.rename("xdevice.native.gpu"))
-    if only(means, ("str", *DEVICES)):
+    if is_only(means, ("str", *DEVICES)):
         return proven("the argument is a string; one that names no device raises", edits)
     return safe("the argument is not proven to name a device", edits)
 
 
-def _native(name: str) -> str:
+def _native_function(name: str) -> str:
     """The name of xdevice's function for the framework's own device: the CPU if `name` is
     "cpu", else a GPU."""
     return "xdevice.native.cpu" if name.lower() == "cpu" else "xdevice.native.gpu"
@@ -201,7 +204,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     whether the use is certain to mean a GPU."""
     in_text = use.node in use.module.text_origins
     # nobody sees the index
-    if not in_text and not use.sets_current:
+    if not in_text and not use.sets_current_device:
         return judgement
     # the new text below always makes a GPU
     if not is_gpu:
@@ -212,8 +215,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     # the new text needs a name for torch: after `from torch import device` there is none
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
         return left_open(
-            "the index 0 would show or be wrong, and the module has no name for torch",
-            "XD169",
+            "the index 0 would show or be wrong, and the module has no name for torch", "XD169"
         )
     why = "is turned into text" if in_text else "follows set_device"
     edits = use.replace(f"{root.id}.device(xdevice.native.gpu().type)")
@@ -244,7 +246,7 @@ def device_with_index(use: Use) -> Judgement:
         return OTHER_ARGUMENTS
     edits = use.renamed
     if not use.arguments:
-        return proven(NAMED, edits)
+        return proven(IDENTIFIED, edits)
     # `device_id=` goes: the new function has another name for the index
     for keyword in use.keywords.values():
         edits = (*edits, use.edit(use.span(keyword)[0], use.span(keyword.value)[0], ""))
@@ -284,7 +286,7 @@ def scope(use: Use) -> Judgement:
     # such as the job and task of a cluster, or a name that is put together at run time
     if match is None or argument is None:
         return left_open("the argument is not a string that names one device", "XD165")
-    native = _native(match[1])
+    native = _native_function(match[1])
     if filled is not None:
         return _by_index(
             filled, use.replace(f"{native}({use.module.segment(filled)})", argument)
@@ -359,7 +361,7 @@ def put_on_device(use: Use) -> Judgement:
     # `device_put` also takes shardings, donate and more, which `to_device` does not
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")
-    if only(means_of(use.args[0]), ("int", "float", "bool")):
+    if is_only(inferred(use.args[0]), ("int", "float", "bool")):
         return left_open("a Python number, which to_device refuses", "XD162")
     edits = use.renamed
     return proven(_A_DEVICE, edits) if is_device(use.args[1]) else safe(_NO_DEVICE, edits)
@@ -368,8 +370,8 @@ def put_on_device(use: Use) -> Judgement:
 def current_device(use: Use) -> Judgement:
     """The judgement on `paddle.set_device(device)` as a statement. Elsewhere its result, a
     Paddle object, is used."""
-    means = means_of(use.only_argument)
-    if not use.is_statement or not only(means, DEVICES):
+    means = inferred(use.only_argument)
+    if not use.is_statement or not is_only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
     texts = (atom.subject.lower() for atom in means if atom.kind == "spelling")
     # paddle.distributed.launch assigns a GPU to each process, which "gpu" means and "gpu:0"
@@ -388,7 +390,7 @@ def wait(use: Use) -> Judgement:
     edits = use.renamed
     # no argument, or a device, which `sync` takes, too
     if not use.args or is_device(use.args[0]):
-        return proven(NAMED, edits)
+        return proven(IDENTIFIED, edits)
     if is_number(use.args[0]):
         (index,) = use.args
         # sync takes a device, and not a bare index
@@ -417,7 +419,7 @@ def split_and_load(use: Use) -> Judgement:
             return left_open("split_batch always splits the first axis", "XD166")
         edits = (*edits, use.drop(axis))
     # `split_and_load` also takes an array on the host
-    if may_be(means_of(use.args[0]), ("array", "list", "tuple")):
+    if may_be(inferred(use.args[0]), ("array", "list", "tuple")):
         return safe("the batch is not proven to be a tensor", edits, "XD162")
     return proven("the arguments are a batch and a list of devices", edits)
 
@@ -428,10 +430,10 @@ def scatter(use: Use) -> Judgement:
     if (
         len(use.args) != 2
         or use.keywords
-        or not _is_list_of_devices(use, means_of(use.args[1]))
+        or not _is_list_of_devices(use, inferred(use.args[1]))
     ):
         return left_open("only the form scatter(tensor, devices) is rewritten", "XD166")
-    if not only(means_of(use.args[0]), ("tensor",)):
+    if not is_only(inferred(use.args[0]), ("tensor",)):
         return left_open("the first argument is not proven to be a tensor", "XD162")
     end = use.end - 1
     # the new argument is put before the last bracket, where a comma would end up double
@@ -445,7 +447,7 @@ def scatter(use: Use) -> Judgement:
 def _is_list_of_devices(use: Use, means: Value) -> bool:
     """Whether a value is known to be a list with nothing but devices or their names in it."""
     items = use.module.inference.items
-    return only(means, ("list",)) and all(only(items(atom), DEVICES) for atom in means)
+    return is_only(means, ("list",)) and all(is_only(items(atom), DEVICES) for atom in means)
 
 
 def split_batch(use: Use) -> Judgement:
@@ -463,7 +465,9 @@ def split_batch(use: Use) -> Judgement:
     # split_batch(x, y, devices) becomes zip(*xdevice.split_batch((x, y), devices))
     middle, end = use.span(use.args[1])[1], use.end
     start = use.rename_with_bracket(f"zip(*{use.idiom.text}((")
-    return proven(NAMED, (start, use.edit(middle, middle, ")"), use.edit(end - 1, end, "))")))
+    return proven(
+        IDENTIFIED, (start, use.edit(middle, middle, ")"), use.edit(end - 1, end, "))"))
+    )
 
 
 def memory(use: Use) -> Judgement:
@@ -471,9 +475,11 @@ def memory(use: Use) -> Judgement:
     result of `xdevice.memory(device)`."""
     # without an argument Paddle takes the current GPU
     if not use.arguments:
-        if use.sets_current:
+        if use.sets_current_device:
             return OTHER_GPU
-        return proven(NAMED, use.replace(f"xdevice.memory(xdevice.gpu()).{use.idiom.text}"))
+        return proven(
+            IDENTIFIED, use.replace(f"xdevice.memory(xdevice.gpu()).{use.idiom.text}")
+        )
     if is_device(use.only_argument):
         end = use.end
         return proven(

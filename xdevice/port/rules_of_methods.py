@@ -15,10 +15,29 @@ from typing import Final
 
 from .guards import known_at
 from .idioms import METHODS, ONLY_MXNET
-from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, Use, left_open, proven, safe
+from .judging import (
+    HIDDEN_ARGUMENTS,
+    OTHER_ARGUMENTS,
+    OTHER_GPU,
+    Judgement,
+    Use,
+    left_open,
+    proven,
+    safe,
+)
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
 from .rules_of_calls import names_no_index
-from .values import DEVICES, NUMBERS, TENSOR, Atom, is_device, is_known, may_be, means_of, only
+from .values import (
+    DEVICES,
+    NUMBERS,
+    TENSOR,
+    Atom,
+    inferred,
+    is_device,
+    is_known,
+    is_only,
+    may_be,
+)
 
 _A_DEVICE: Final = "the argument is a device, and the result is used"
 _NO_DEVICE: Final = "the argument is not proven to be a device; anything else raises"
@@ -51,9 +70,9 @@ def to(use: Use) -> Judgement:
     """The judgement on `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also
     takes dtypes and tensors."""
     if use.has_stars:
-        return STARS
+        return HIDDEN_ARGUMENTS
     device = use.arguments[0]
-    means = means_of(device)
+    means = inferred(device)
     # PyTorch's `.to` takes a dtype, a device or a tensor in the same place
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "the argument is a dtype")
@@ -68,24 +87,24 @@ def to(use: Use) -> Judgement:
     if means == TENSOR:
         return left_open("it adopts the device and the dtype of another tensor", "XD161")
     # after set_device, "cuda" means the GPU that was set
-    if use.sets_current and names_no_index(device):
+    if use.sets_current_device and names_no_index(device):
         if not use.module.current_gpu or use.method != "to" or use.keywords.keys() - {"device"}:
             return OTHER_GPU
         edits = (*use.move_to(device), *use.replace(use.module.current_gpu, device))
-        return _moved(use, proven(_A_DEVICE, edits))
-    if only(means, NUMBERS):
-        return _moved(use, proven(_A_DEVICE, use.move_to(device, maker="xdevice.gpu")))
+        return _judge_move(use, proven(_A_DEVICE, edits))
+    if is_only(means, NUMBERS):
+        return _judge_move(use, proven(_A_DEVICE, use.move_to(device, maker="xdevice.gpu")))
     edits = use.move_to(device)
-    if only(means, DEVICES):
-        return _moved(use, proven(_A_DEVICE, edits))
+    if is_only(means, DEVICES):
+        return _judge_move(use, proven(_A_DEVICE, edits))
     # even an unknown argument is a device if only MXNet has a method of this name
     if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
-        return _moved(
+        return _judge_move(
             use, proven("only MXNet arrays have this method, and it takes a device", edits)
         )
-    if only(means, ("dtype", "float", "tensor", "model", "array")):
+    if is_only(means, ("dtype", "float", "tensor", "model", "array")):
         return Judgement("not a device", "the argument is not a device")
-    return _moved(use, safe(_NO_DEVICE, edits))
+    return _judge_move(use, safe(_NO_DEVICE, edits))
 
 
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
@@ -100,18 +119,18 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
         "double",
     ):
         return True
-    return only(means_of(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
+    return is_only(inferred(node), ("dtype",)) or _DTYPE.search(full_name(node)) is not None
 
 
-def _moved(use: Use, judgement: Judgement) -> Judgement:
+def _judge_move(use: Use, judgement: Judgement) -> Judgement:
     """Completes the judgement on a move: `judgement` considers only the argument of the move.
     The move can be rewritten if its result is used, or if the receiver is a model: a tensor
     whose move is thrown away stays where it is."""
-    moved = means_of(use.receiver)
+    moved = inferred(use.receiver)
     # any other reason says more about the argument, so it is kept
     is_plain = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
-        if is_plain and moved and all(map(_can_move, moved)):
+        if is_plain and moved and all(map(_is_tensor_or_model, moved)):
             return replace(judgement, why="the receiver and the argument are known")
         return judgement
     if moved and all(map(_moves_in_place, moved)):
@@ -126,7 +145,7 @@ def _moved(use: Use, judgement: Judgement) -> Judgement:
     )
 
 
-def _can_move(atom: Atom) -> bool:
+def _is_tensor_or_model(atom: Atom) -> bool:
     """Whether an atom is a tensor or a model."""
     return atom.kind == "tensor" or is_model(atom)
 
@@ -137,7 +156,7 @@ def _moves_in_place(atom: Atom) -> bool:
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
     # a tensor whose result is thrown away moves nowhere, with the old text and with the new
-    return _can_move(atom)
+    return _is_tensor_or_model(atom)
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
@@ -171,19 +190,19 @@ def to_vendor(use: Use) -> Judgement:
     if device is None:
         return _to_default_device(use, maker)
     means = known_at(device, use.module.parents)
-    if only(means, DEVICES):
-        return _moved(use, proven(_A_DEVICE, use.move_to(device)))
-    if only(means, NUMBERS):
-        return _moved(use, proven(_A_DEVICE, use.move_to(device, maker=maker)))
+    if is_only(means, DEVICES):
+        return _judge_move(use, proven(_A_DEVICE, use.move_to(device)))
+    if is_only(means, NUMBERS):
+        return _judge_move(use, proven(_A_DEVICE, use.move_to(device, maker=maker)))
     # what may be a number needs the maker, and what may be a device must not have it
-    edits = use.move_to(device, maker=maker if only(means, (*NUMBERS, "none")) else "")
-    return _moved(use, safe(_NO_DEVICE, edits))
+    edits = use.move_to(device, maker=maker if is_only(means, (*NUMBERS, "none")) else "")
+    return _judge_move(use, safe(_NO_DEVICE, edits))
 
 
 def _to_default_device(use: Use, maker: str) -> Judgement:
     """The judgement on `.cuda()` and `.cpu()` that name no device."""
     new = f"{maker}()"
-    if maker == "xdevice.gpu" and use.sets_current:
+    if maker == "xdevice.gpu" and use.sets_current_device:
         if not use.module.current_gpu:
             return OTHER_GPU
         new = use.module.current_gpu
@@ -195,7 +214,7 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
     if use.keywords:
         [non_blocking] = use.keywords.values()  # stays, behind the device
         end, text = use.span(non_blocking)[0], f"{new}, "
-    return _moved(
+    return _judge_move(
         use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text))
     )
 
@@ -234,8 +253,7 @@ def reset(use: Use) -> Judgement:
     (device,) = use.arguments
     if not is_device(device):
         return left_open(
-            "the argument is not proven to be one device; for several, use replicate",
-            "XD151",
+            "the argument is not proven to be one device; for several, use replicate", "XD151"
         )
     return proven(_A_MODEL, use.move_to(device))
 
@@ -246,10 +264,10 @@ def copy_to(use: Use) -> Judgement:
     argument = use.only_argument
     if argument is None:
         return left_open("only the form copyto(device) is rewritten", "XD166")
-    means = means_of(argument)
-    if only(means, ("tensor", "array")):
+    means = inferred(argument)
+    if is_only(means, ("tensor", "array")):
         return Judgement("not a device", "copies into another array")
-    if not only(means, DEVICES):
+    if not is_only(means, DEVICES):
         return left_open("the argument may be an array to write into", "XD161")
     return proven("the argument is a device", use.move_to(argument, "xdevice.copy_to"))
 
@@ -269,8 +287,8 @@ def read(use: Use) -> Judgement:
     on the host."""
     if use.args or use.keywords.keys() not in (set(), {"force"}):
         return OTHER_ARGUMENTS
-    means, parent = means_of(use.receiver), use.parent
-    if only(means, _HOST):
+    means, parent = inferred(use.receiver), use.parent
+    if is_only(means, _HOST):
         return _ON_HOST
     # `x.numpy()[0] = 1` changes the tensor on the CPU, and a copy would not
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
@@ -310,7 +328,9 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
         return False
     match use.parent:
         case ast.Subscript(value=indexed, slice=index):
-            takes_arrays = only(means_of(indexed), ("tensor", "array", "list", "tuple", "str"))
+            takes_arrays = is_only(
+                inferred(indexed), ("tensor", "array", "list", "tuple", "str")
+            )
             return index is use.node and not takes_arrays
         case ast.Attribute(attr=name):
             return name in ("decode", "startswith", "endswith", "split")
@@ -329,8 +349,8 @@ def _is_mxnets(use: Use) -> bool:
 def read_as_list(use: Use) -> Judgement:
     """The judgement on `x.tolist()`, which becomes `to_numpy(x).tolist()`, because no word of
     xdevice makes a list."""
-    means = means_of(use.receiver)
-    if only(means, _HOST):
+    means = inferred(use.receiver)
+    if is_only(means, _HOST):
         return _ON_HOST
     if means != TENSOR or use.arguments:
         return left_open("the receiver is not proven to be a tensor", "XD162")

@@ -16,10 +16,10 @@ from typing import Final
 
 from .guards import block_of, known_at
 from .judging import (
-    GIVEN,
+    HIDDEN_ARGUMENTS,
+    NAMES_NO_VENDOR,
     OF_CUDA_STREAMS,
     OTHER_ARGUMENTS,
-    STARS,
     Edits,
     Judgement,
     Use,
@@ -28,15 +28,15 @@ from .judging import (
     safe,
     text_of,
 )
-from .rules_of_calls import stands_loose
-from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
+from .rules_of_calls import needs_no_brackets
+from .values import DEVICES, NUMBERS, Value, inferred, is_known, is_only, may_be
 from .words import ROWS, Row
 
 _HANDLES: Final = left_open(
     "this file uses CUDA's own streams: default_stream, ExternalStream, cuda_stream or cuda_event",
     "XD162",
 )
-NAMED: Final = "the table of neutral words has it"
+IN_TABLE: Final = "the table of neutral words has it"
 TOO_NEW: Final = "XD171"
 """The code of a use whose word `--torch-minimum` excludes."""
 _STREAMS: Final = {
@@ -134,7 +134,7 @@ def _not_called(use: Use, row: Row) -> Judgement:
     later calls can have the same arguments, and give the same without a GPU."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
-        return proven(NAMED, use.replace(_callee(use, row)))
+        return proven(IN_TABLE, use.replace(_callee(use, row)))
     return left_open(
         "it is passed on, but the neutral word takes different arguments or needs a GPU",
         "XD166",
@@ -177,12 +177,12 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
             *edits,
         )
     # the expression becomes a choice between the word and what the old name gave
-    start, end = ("", "") if _stands_free(use) else ("(", ")")
+    start, end = ("", "") if _is_choice_without_brackets(use) else ("(", ")")
     before = (use.edit(use.start, use.start, start),) if start else ()
     return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))
 
 
-def _stands_free(use: Use) -> bool:
+def _is_choice_without_brackets(use: Use) -> bool:
     """Whether a conditional expression (`x if test else y`) needs no brackets if it replaces
     this use."""
     match use.parent:
@@ -196,7 +196,7 @@ def _stands_free(use: Use) -> bool:
 def _renamed(use: Use, row: Row) -> Judgement:
     """The judgement on words that take the same arguments as the name."""
     if use.has_stars:
-        return STARS
+        return HIDDEN_ARGUMENTS
     if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
         return left_open("this file reads properties that only CUDA devices have")
     edits = use.rename(_callee(use, row))
@@ -206,14 +206,16 @@ def _renamed(use: Use, row: Row) -> Judgement:
         if len(use.arguments) > 1:
             return OTHER_ARGUMENTS
         edits = (*edits, use.edit(use.span(device)[0], use.span(device.value)[0], ""))
-    return proven(NAMED, guarded(use, edits, row.idle))
+    return proven(IN_TABLE, guarded(use, edits, row.idle))
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
     """The judgement on words that are expressions without arguments."""
     if use.arguments:
         return OTHER_ARGUMENTS
-    return proven(NAMED, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle))
+    return proven(
+        IN_TABLE, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle)
+    )
 
 
 def _event(use: Use, row: Row) -> Judgement:
@@ -226,7 +228,7 @@ def _event(use: Use, row: Row) -> Judgement:
         use.span(argument)[0]: f"{name}="
         for argument, name in zip(use.args, names, strict=False)
     }
-    return proven(NAMED, (*use.rename(_callee(use, row)), *_insertions(use, inserted)))
+    return proven(IN_TABLE, (*use.rename(_callee(use, row)), *_insertions(use, inserted)))
 
 
 def _is_plain(use: Use) -> bool:
@@ -255,9 +257,9 @@ def _device_scope(use: Use, row: Row) -> Judgement:
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
-    means = means_of(argument)
+    means = inferred(argument)
     edits = use.rename(_callee(use, row))
-    if only(means, (*NUMBERS, "none")):
+    if is_only(means, (*NUMBERS, "none")):
         return proven("the index is a number", edits)
     match re.fullmatch(r"cuda:(\d+)", text_of(argument) or ""):
         case re.Match() as text:
@@ -265,7 +267,9 @@ def _device_scope(use: Use, row: Row) -> Judgement:
                 "the string names the index", (*edits, *use.replace(text[1], argument))
             )
     # `.index` can be put behind these without brackets
-    if only(means, ("device",)) and isinstance(argument, ast.Name | ast.Attribute | ast.Call):
+    if is_only(means, ("device",)) and isinstance(
+        argument, ast.Name | ast.Attribute | ast.Call
+    ):
         _, end = use.span(argument)
         return proven("the argument is a device", (*edits, use.edit(end, end, ".index")))
     return safe("the argument is not proven to be an index; anything else raises", edits)
@@ -277,7 +281,7 @@ def _stream_scope(use: Use, row: Row) -> Judgement:
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
-    means = means_of(argument)
+    means = inferred(argument)
     # only the argument is left of the call
     edits = use.replace_around(argument, "", "")
     if _is_stream(means):
@@ -365,7 +369,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     # only the literal "cuda" is rewritten: a computed device comes from elsewhere, "cpu" is
     # right everywhere, and another vendor's name is the author's choice
     if device is not None and text_of(device) != "cuda":
-        return GIVEN
+        return NAMES_NO_VENDOR
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
@@ -404,7 +408,7 @@ def _nccl(use: Use, row: Row) -> Judgement:
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":
-        return GIVEN
+        return NAMES_NO_VENDOR
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
     return proven(
         "the collectives of the current accelerator", use.replace(text, backend), backend
@@ -420,7 +424,7 @@ def move(use: Use) -> Judgement:
         or len(use.args) > 1
     ):
         return OTHER_ARGUMENTS
-    receiver = means_of(use.receiver)
+    receiver = inferred(use.receiver)
     if any(
         atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver
     ):
@@ -433,7 +437,7 @@ def move(use: Use) -> Judgement:
         at = use.find(b"(", end) + 1
         text = use.module.accelerator
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
-    elif not only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
+    elif not is_only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
         return left_open("the argument may be None, and .to(None) moves nothing", "XD161")
     # a class of the project has a method `cuda`, and the receiver may be an object of it
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
@@ -450,7 +454,7 @@ def move(use: Use) -> Judgement:
 def is_cuda(use: Use) -> Judgement:
     """The judgement on `x.is_cuda`, which becomes `x.device.type == ...`, in brackets if they
     are needed."""
-    means = means_of(use.node.value)
+    means = inferred(use.node.value)
     if any(atom.kind == "instance" for atom in means):
         return Judgement("not a device", "an attribute of a class of the project")
     _, end = use.span(use.node.value)
@@ -458,9 +462,9 @@ def is_cuda(use: Use) -> Judgement:
     dot = use.find(b".", end)
     edits: Edits = (use.edit(dot + 1, use.end, text),)
     # `not x.is_cuda` needs no brackets, and `x.is_cuda == y` does
-    if not stands_loose(use):
+    if not needs_no_brackets(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
-    if only(means, ("tensor",)):
+    if is_only(means, ("tensor",)):
         return proven("compares with the type of the current accelerator", edits, since="2.6")
     return safe("the receiver is not proven to be a tensor", edits, "XD162", "2.6")
 

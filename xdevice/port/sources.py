@@ -89,10 +89,9 @@ class PythonModule:
         return PurePosixPath(self.source.path)
 
     @cached_property
-    def walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
-        """All nodes of the tree, the outer ones first, and a dict with the parent of each.
-        Operators and the contexts of names are left out: Python uses the same objects for them
-        in all trees, so they have no parent."""
+    def _walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
+        """The results of `nodes` and `parents`, which one pass over the tree finds. Operators and the contexts of
+        names are left out: Python uses the same objects for them in all trees, so they have no parent."""
         nodes: list[Any] = [self.tree]
         parents: dict[ast.AST, ast.AST] = {}
         # a loop, because the trees of long expressions are too deep for recursion
@@ -107,10 +106,20 @@ class PythonModule:
                         nodes.append(child)
         return nodes, parents
 
+    @property
+    def nodes(self) -> list[Any]:
+        """All nodes of the tree, the outer ones first."""
+        return self._walked[0]
+
+    @property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """The parent of each node of the tree."""
+        return self._walked[1]
+
     def release(self) -> None:
-        """Deletes the stored result of `walked`, because a large project would not fit into
-        memory with all of them. The next use of `walked` computes it again."""
-        self.__dict__.pop("walked", None)
+        """Deletes the stored lists behind `nodes` and `parents`, because a large project would
+        not fit into memory with those of all modules. The next use computes them again."""
+        self.__dict__.pop("_walked", None)
 
     def segment(self, node: ast.AST) -> str:
         """The source text of a node."""

@@ -11,7 +11,7 @@ from . import idioms
 from .inference import Inference
 from .knowledge import SPELLING
 from .sources import PythonModule
-from .values import DEVICES, Value, means_of, only
+from .values import DEVICES, Value, inferred, is_only
 
 # Python's functions that turn their arguments into text
 _TEXT_FUNCTIONS: Final = {"print", "str", "repr", "format"}
@@ -43,9 +43,9 @@ def origins(
     """
     return {
         origin
-        for node in module.walked[0]
+        for node in module.nodes
         for part in parts_of(node, inference)
-        for origin in _origins(means_of(part))
+        for origin in _origins(inferred(part))
     }
 
 
@@ -104,7 +104,7 @@ def parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
 
 def _is_text(node: ast.expr) -> bool:
     """Whether an expression is known to be a string."""
-    return only(means_of(node), ("str", "spelling"))
+    return is_only(inferred(node), ("str", "spelling"))
 
 
 def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:

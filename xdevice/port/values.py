@@ -81,20 +81,20 @@ _FOLLOWED: Final = {
 }
 """The kinds of atoms that `union` keeps together with "anything"."""
 # more would make the analysis slow, and no rule can use so many
-_MOST: Final = 24
+_MOST_ATOMS: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
-_LONGEST: Final = 12
+_MOST_ITEMS: Final = 12
 """How many items of a tuple are distinguished."""
 
 
 def union(*values: Value) -> Value:
-    """The union of values. If it contains "anything", or has more than `_MOST` atoms, it is
+    """The union of values. If it contains "anything", or has more than `_MOST_ATOMS` atoms, it is
     reduced to "anything" and the atoms of the kinds in `_FOLLOWED`, which have to be followed
     in any case. Otherwise its tuples of the same length are merged."""
     whole = NOTHING.union(*values)
     # most unions are of one value with itself or with nothing
     if len(whole) > 1:
-        if ANYTHING in whole or len(whole) > _MOST:
+        if ANYTHING in whole or len(whole) > _MOST_ATOMS:
             whole = frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
         elif sum(atom.kind == "tuple" for atom in whole) > 1:
             return _merge_tuples(whole)
@@ -106,7 +106,7 @@ def union(*values: Value) -> Value:
     return whole
 
 
-def only(value: Value, kinds: Iterable[str]) -> bool:
+def is_only(value: Value, kinds: Iterable[str]) -> bool:
     """Whether each atom of a value is of one of these kinds; False for a value that is not
     known yet."""
     return bool(value) and all(atom.kind in kinds for atom in value)
@@ -120,13 +120,13 @@ def may_be(value: Value, kinds: Iterable[str]) -> bool:
 
 def is_device(node: ast.AST | None) -> bool:
     """Whether an expression is known to be a device, or a text that names one."""
-    return only(means_of(node), DEVICES)
+    return is_only(inferred(node), DEVICES)
 
 
 def is_number(node: ast.AST | None) -> bool:
     """Whether an expression is known to be a whole number, which is valid as the index of a
     device."""
-    return only(means_of(node), NUMBERS)
+    return is_only(inferred(node), NUMBERS)
 
 
 def is_known(value: Value) -> bool:
@@ -135,7 +135,7 @@ def is_known(value: Value) -> bool:
     return bool(value) and ANYTHING not in value
 
 
-def means_of(node: ast.AST | None) -> Value:
+def inferred(node: ast.AST | None) -> Value:
     """The inferred value of an expression: the empty set if `node` is None, or if the
     expression is never reached."""
     return getattr(node, "means", NOTHING)
@@ -143,16 +143,16 @@ def means_of(node: ast.AST | None) -> Value:
 
 def tuple_of(values: Iterable[Value]) -> Value:
     """The value of a tuple with these values in it. An item that is itself a tuple of tuples
-    becomes "anything", and so do all items if there are more than `_LONGEST` of them."""
+    becomes "anything", and so do all items if there are more than `_MOST_ITEMS` of them."""
     # a loop such as `x = (x, 1)` would make deeper tuples for ever
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
-    return of("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))
+    return of("tuple", items if len(items) <= _MOST_ITEMS else tuple(UNKNOWN for _ in items))
 
 
 def _is_deep(value: Value) -> bool:
-    """Whether the tuples of a value contain tuples, or have more than `_MOST` items in all."""
+    """Whether the tuples of a value contain tuples, or have more than `_MOST_ATOMS` items in all."""
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
-    return len(inside) > _MOST or any(
+    return len(inside) > _MOST_ATOMS or any(
         atom.kind == "tuple" for inner in inside for atom in inner
     )
 
