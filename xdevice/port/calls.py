@@ -1,5 +1,5 @@
-"""The values of calls: of functions of the project, of functions in the tables of `knowledge`,
-and of methods."""
+"""The possible results of calls: of functions of the project, of functions in the tables of
+`knowledge`, and of methods."""
 
 from __future__ import annotations
 
@@ -38,31 +38,34 @@ _FORWARD: Final = ("__call__", "forward", "call")
 @dataclass
 class Invocation:
     """One call, with the possible values of its arguments. `of_value` and `of_method` put these
-    into the parameters of the called function, and return the possible values of the call.
+    values into the parameters of the functions that may be called, and return the possible
+    results.
 
-    `_CALLEES` and `_OWNERS`, at the end, list the method for each kind of called object, and
-    for each kind of object whose method is called.
+    An atom is one thing that the called object, or the object before the dot, may be (see
+    `values`); `UNKNOWN` is the value of an object about which nothing is known. `_CALLEES` and
+    `_OWNERS`, at the end, list the method for each kind of called object, and for each kind of
+    object before the dot.
     """
 
     inference: Inference
     node: ast.Call
-    values: list[Value]  # of the arguments without names
-    keywords: dict[str | None, Value]  # an argument behind `**` has the key None
+    values: list[Value]  # of the positional arguments
+    keywords: dict[str | None, Value]  # of the keyword arguments; `**x` has the key None
     caller: Function | None  # the function with the call in it; None in the code of a module
     has_gpu: bool  # whether a test around the call has shown that there is a GPU
 
     def __post_init__(self) -> None:
         inference = self.inference
-        # short names for the methods that nearly every rule below uses
+        # short names for methods that are used all over this class
         self.get, self.put, self.list_of = inference.get, inference.put, inference.list_of
         self.iterate = inference.iterate
         self.first = self.values[0] if self.values else NOTHING
-        # a star passes an unknown number of arguments, so that positions after it say nothing
+        # `*x` passes an unknown number of arguments, so the positions after it are unknown
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
     def of_value(self, callee: Value) -> Value:
-        """The possible values of the call if `callee` is called: the union over all objects
-        that it may be."""
+        """The possible results of calling `callee`: the union over all objects that it may
+        be."""
         results = []
         for atom in callee:
             method = self._CALLEES.get(atom.kind, Invocation._other)
@@ -70,8 +73,8 @@ class Invocation:
         return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
-        """The possible values of the call if it calls the method `name` of `owner`; "anything"
-        for kinds of owners without a rule."""
+        """The possible results of calling the method `name` of the object `owner`; "anything"
+        for kinds of objects without a rule."""
         method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
@@ -88,23 +91,24 @@ class Invocation:
         self.inference.escape(union(*self.values, *self.keywords.values()))
 
     def _other(self, callee: Atom) -> Value:
-        """The value of a call of an object about which nothing is known: "anything"."""
+        """The result of calling an unknown object: "anything"."""
         self._escape()
         return UNKNOWN
 
-    # of the project
+    # calls of functions and classes of the project
 
     def _function(self, callee: Atom) -> Value:
-        """The possible values of a call of a function or a bound method of the project."""
+        """The possible results of calling a function or bound method of the project."""
         function: Function = callee.subject
         self._pass_to(function, is_bound=callee.kind == "bound" and function.is_method)
         return self.get((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
-        """The object that a call of a class of the project makes. The arguments go into the
-        parameters of `__init__`."""
+        """The result of calling a class of the project: an object. The arguments are put into
+        the parameters of `__init__`."""
         instance = of("instance", callee.subject)
-        # without an `__init__` in the project, no code of the project gets the arguments
+        # if neither the class nor a base in the project has an `__init__`, no code of the project
+        # gets the arguments
         init = callee.subject.method("__init__")
         if init is not None:
             self.put((init, init.receiver), instance)
@@ -112,8 +116,8 @@ class Invocation:
         return instance
 
     def _instance(self, callee: Atom) -> Value:
-        """The possible values of a call of an object of a class of the project; "anything" if
-        the class has no method for that."""
+        """The possible results of calling an object of a class of the project; "anything" if
+        the class has none of the methods in `_FORWARD`."""
         # PyTorch calls `forward`, Keras `call`, and a class without a framework has `__call__`
         for name in _FORWARD:
             method = callee.subject.method(name)
@@ -124,18 +128,18 @@ class Invocation:
 
     def _pass_to(self, function: Function, is_bound: bool) -> None:
         """Puts the arguments into the parameters of a function. If `is_bound`, the first
-        parameter is the object itself, and gets no argument."""
+        parameter is the object before the dot, and gets no argument."""
         function.has_callers = True
-        # the object itself is put into its parameter where the method is found
+        # the object itself is in its parameter already
         names = function.positional[is_bound:]
         rest = "items", (function, "*")
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
-            # any of the following parameters may get any of the items
+            # each item may get into any of the following parameters
             if isinstance(arg, ast.Starred):
                 items = self.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
                     self.put(key, items)
-                # arguments behind a star are not followed
+                # what follows `*x` is ignored, because its position is unknown
                 break
             self.put((function, names[i]) if i < len(names) else rest, value)
         # every parameter can be given by its name
@@ -148,21 +152,21 @@ class Invocation:
             else:
                 self.put((function, name) if name in names else rest, value)
 
-    # of packages outside
+    # calls of functions and objects outside the project
 
     def _model(self, callee: Atom) -> Value:
-        """The possible values of a call of a layer or model of a framework."""
+        """The possible results of calling a layer or model of a framework."""
         self._escape()
         return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
-        """The value of a call of a function outside the project, by the tables of
+        """The possible results of calling a function outside the project, from the tables of
         `knowledge`."""
         full: str = callee.subject
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
-        # in torch and torch_xla; for many training scripts this is the only call of their main
-        # function
+        # torch and torch_xla have this function; many training scripts call their main function
+        # only through it
         if full.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
         self._escape()
@@ -185,19 +189,20 @@ class Invocation:
             return self.first if self.values else UNKNOWN
         if full == "argparse.ArgumentParser":
             return of("parser", self.node)
-        # a switch for the whole process: from then on, decord returns tensors of a framework
+        # a switch for the whole process: from then on, decord returns tensors of a framework,
+        # and not its own arrays (see `_method_of_result`)
         if full == "decord.bridge.set_bridge":
             self.put(("bridge", "decord"), UNKNOWN)
         return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:
         """`torch.multiprocessing.spawn(function, args)`, which calls the function in each
-        process, with the rank and `args` as arguments, and returns None."""
+        process, with the rank and the items of `args` as arguments. It returns None."""
         arguments = self._argument(1, "args", tuple_of([]))
         for atom in self.first:
             if atom.kind != "function":
                 continue
-            # only of a tuple is it known which parameter gets which item
+            # which parameter gets which item is known only if `args` is one tuple
             if len(arguments) != 1 or not is_only(arguments, ("tuple",)):
                 self.inference.escape(value_of(atom))
                 continue
@@ -210,7 +215,7 @@ class Invocation:
         return NONE
 
     def _builtin(self, name: str) -> Value:
-        """The value of a call of one of Python's built-in functions."""
+        """The possible results of calling one of Python's built-in functions."""
         if name in knowledge.BUILTINS:
             return knowledge.BUILTINS[name]
         match name:
@@ -249,10 +254,10 @@ class Invocation:
         return UNKNOWN
 
     def _mapped(self) -> Value:
-        """The items of `map(function, ...)`: the values of calls of the function with the items
+        """The items of `map(function, ...)`: the results of calling the function with the items
         of the other arguments."""
-        # the node of that call is made only once, because it is the key of a list that the call
-        # returns
+        # the node of these calls is made only once, because it may become the key of a list that
+        # they return
         node = getattr(self.node, "mapped", None)
         if node is None:
             node = ast.copy_location(
@@ -262,32 +267,32 @@ class Invocation:
         items = [self.iterate(value) for value in self.values[1:]]
         return replace(self, node=node, values=items, keywords={}).of_value(self.first)
 
-    # of methods
+    # calls of methods; `owner` is the object before the dot
 
     def _attribute(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method that is found like any attribute: of a
-        module, of a class or object of the project, or of a name outside it."""
+        """The possible results of a method call on a module, on a class or object of the
+        project, or on a name outside the project. The method is looked up like any
+        attribute."""
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_unknown(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of an object about which nothing is
-        known."""
+        """The possible results of a method call on an unknown object."""
         self._escape()
-        # the call may be one of any method of this name in the project, which then gets the
-        # arguments
+        # the call may reach any method of this name in the project: each gets the arguments
         for function in self.inference.methods.get(name, ()):
             self._pass_to(function, is_bound=function.is_method)
         # only the arrays of MXNet and decord have this method
         if name == "asnumpy":
             return ARRAY
+        # the program may have set a function as this attribute of an unknown object
         return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of an object of a class of the project. The
-        class of the project, or the framework's class from which it derives, has the method."""
+        """The possible results of a method call on an object of a class of the project. The
+        class, or a framework's class from which it inherits, has the method."""
         cls: Class = owner.subject
-        # in Lightning and d2l: it sets an attribute for each argument of the calling method,
-        # which it finds by the caller's frame
+        # in Lightning and d2l, `self.save_hyperparameters()` in a method sets an attribute for
+        # each argument of that method
         if name == "save_hyperparameters" and self.caller is not None:
             # all parameters but `self`
             for arg in self.caller.args[1:]:
@@ -305,17 +310,16 @@ class Invocation:
         return self._attribute(owner, name)
 
     def _method_of_model(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of a layer, a model or an optimizer of a
-        framework."""
+        """The possible results of a method call on a framework's layer, model or optimizer."""
         if name in ("parameters", "trainable_weights", "buffers"):
             return self.list_of(self.node, TENSOR)
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of a tensor; "anything" for a method that
-        is in no table."""
+        """The possible results of a method call on a tensor; "anything" for a method that is in
+        no table."""
         has_arguments = bool(self.values or self.node.keywords)
-        # with an axis they give values and indices in PyTorch, and a tensor elsewhere
+        # with an axis, they return values and indices in PyTorch, but one tensor elsewhere
         if name in ("max", "min"):
             return union(TENSOR, tuple_of([TENSOR, TENSOR])) if has_arguments else TENSOR
         # PyTorch's `x.size(0)` is a number, `x.size()` a tuple of them
@@ -326,19 +330,18 @@ class Invocation:
         return knowledge.TENSOR_METHODS.get(name, UNKNOWN)
 
     def _method_of_array(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of an array on the host. All methods except
+        """The possible results of a method call on an array on the host. All methods except
         `item` are taken to return arrays."""
         return FLOAT if name == "item" else ARRAY
 
     def _method_of_text(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of a string."""
+        """The possible results of a method call on a string."""
         if name == "format":
             return filled_text(pattern_of(self.node.func.value), self.node)  # type: ignore[attr-defined]
         return knowledge.TEXT_METHODS.get(name, STR)
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of a list or dict. The method may add
-        items."""
+        """The possible results of a method call on a list or dict. The method may add items."""
         items = "items", owner.subject
         match name:
             # the last argument of each of them is the item
@@ -368,8 +371,8 @@ class Invocation:
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of an `argparse.ArgumentParser`, or of a
-        group in it."""
+        """The possible results of a method call on an `argparse.ArgumentParser`, or on a group
+        in it."""
         namespace = of("namespace", owner.subject)
         match name:
             case "parse_args":
@@ -408,8 +411,8 @@ class Invocation:
         self.put(("arg", parser, name), value)
 
     def _method_of_result(self, owner: Atom, name: str) -> Value:
-        """The possible values of a call of a method of an object that a function outside the
-        project has returned; `owner.subject` is the function's full name."""
+        """The possible results of a method call on an object that a function outside the
+        project has returned. `owner.subject` is the full name of that function."""
         match owner.subject, name:
             case "accelerate.Accelerator", "prepare":
                 return self.first if len(self.values) == 1 else tuple_of(self.values)
@@ -417,7 +420,7 @@ class Invocation:
                 return ARRAY
             case "decord.VideoReader", "get_batch":
                 return self.get(("bridge", "decord")) or knowledge.DECORDS_ARRAY
-            # for one variable it returns one gradient, for a list of variables a list
+            # it returns one gradient for one variable, and a list for a list of variables
             case "tensorflow.GradientTape", "gradient":
                 return TENSOR if self.values[1:2] == [TENSOR] else UNKNOWN
         self._escape()
@@ -457,8 +460,8 @@ def _collate(item: Value) -> Value:
 
 
 def _collate_atom(atom: Atom) -> Value:
-    """The batch for one kind of item: a tensor for numbers and arrays, and for a tuple a tuple
-    of batches."""
+    """The batch for one possible item: a tensor for a tensor, a number or an array, and a tuple
+    of batches for a tuple; "anything" for other items."""
     if atom.kind in ("tensor", "array", "int", "float", "bool"):
         return TENSOR
     return tuple_of(map(_collate, atom.subject)) if atom.kind == "tuple" else UNKNOWN

@@ -1,13 +1,15 @@
-"""The cells, in which modules and functions pass values to each other, and the queue of those
-that have to be interpreted again.
+"""The cells, in which modules and functions pass values to each other, and the queue of the
+modules and functions that have to be interpreted again.
 
-A cell holds a value that only grows. Its key says what it is about:
+A cell holds a value that only grows. Its key says whose value it is:
 
 - `(module, name)`, `(module, "*")`: a global name; the modules that it imports everything from
 - `(function, name)`, `(function, "local", name)`: a parameter; a local name, for functions inside it
 - `(function, "return")`: what it returns
-- `("attr", family, name)`: an attribute of objects of classes that inherit from each other; family None: of anything
-- `("items", key)`: the items of a list or dict, which has the same key; `(function, "*")` and `"**"` are two of them
+- `("attr", family, name)`: an attribute of objects of classes that inherit from each other; if the family is None, of
+  unknown objects
+- `("items", key)`: the items of a list or dict, whose atom has the same key; the key of a function's `*args` is
+  `(function, "*")`, that of its `**kwargs` is `(function, "**")`
 - `("arg", parser, name)`: an argument of the command line
 """
 
@@ -23,41 +25,46 @@ from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 
 Task = PythonModule | Function
-"""The unit that is interpreted at one time: the code of a module outside its functions, or one
+"""What is interpreted in one go: the code of a module outside its functions, or one
 function."""
 
 MOST_READINGS: Final = 100
-"""How often a module or a function is interpreted before the values that it hands on are taken
-for "anything". In PyTorch's torchtitan and in Keras, none needed more than 10."""
+"""How often a module or function may be interpreted. From then on, every value that it puts
+into a cell counts as "anything". In PyTorch's torchtitan and in Keras, none needed more than
+10."""
 
 
 class Cells:
     """The cells of a project, and for each cell the modules and functions that have read it.
 
-    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times. Every value
-    that such a task puts into a cell from then on counts as "anything", so that the analysis
-    ends.
+    `current_task` is the module or function that is being interpreted, None after the analysis.
+    `unsettled` are the tasks that were interpreted more than `MOST_READINGS` times: their
+    values might grow for ever. Every value that such a task puts into a cell counts as
+    "anything", so that the analysis ends.
     """
 
     def __init__(self) -> None:
         self.unsettled: dict[Task, None] = {}
         self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
-        self.current_task: Task | None = None  # the task that is being interpreted
-        # dicts, whose order is the same in each run: it is that in which the readers run again
+        self.current_task: Task | None = None
+        # which tasks have read each cell: dicts instead of sets, because the tasks are scheduled
+        # in this order, which has to be the same in each run
         self._readers: defaultdict[Any, dict[Task | None, None]] = defaultdict(dict)
+        # the queue, as an ordered set: the values of the dict mean nothing
         self._waiting: OrderedDict[Task, None] = OrderedDict()
-        # the attributes of each family of classes that have a cell, by name
+        # for each family of classes, the names of the attributes that have a cell
         self._attributes: defaultdict[Class, dict[str, None]] = defaultdict(dict)
 
     def stop_following(self, value: Value) -> None:
-        """Treats everything that can be reached from a value as "anything". `Inference`
+        """Called with a value that is replaced by "anything". Whatever can be reached from it,
+        such as the parameters of a function, may get anything from then on. `Inference`
         implements this method."""
         raise NotImplementedError
 
     def get(self, key: Any) -> Value:
-        """The value of a cell, empty if nothing has been put into it. Notes that the current
-        task has read the cell."""
+        """The value of a cell; empty if nothing has been put into it. Remembers that the
+        current task has read the cell."""
         # an empty cell counts as read too: its first value has to make the reader run again
         self._readers[key].setdefault(self.current_task)
         return self.values.get(key, NOTHING)
@@ -69,19 +76,21 @@ class Cells:
         # nothing new: the usual case
         if value <= old:
             return
+        # this task has been interpreted too often: from now on it puts only "anything" into
+        # cells, which makes each of them grow at most once more, so that the analysis ends
         if self.current_task in self.unsettled:
             self.stop_following(value)
             value = UNKNOWN
         new = union(old, value)
-        # `union` may have dropped what "anything" covers
+        # if the cell holds "anything", `union` may have dropped all new atoms
         if new != old:
             self.values[key] = new
             self._wake(key)
 
     def _wake(self, key: Any) -> None:
-        """Schedules all tasks that have read a cell."""
+        """Schedules all modules and functions that have read a cell."""
         for reader in self._readers.get(key, ()):
-            # None: a rule has read the cell, after the analysis
+            # None stands for the rules, which read cells after the analysis
             if reader is not None:
                 self.schedule(reader)
 
@@ -90,12 +99,12 @@ class Cells:
         self._waiting.setdefault(task)
 
     def drain(self, interpret: Callable[[Task], None], progress: Progress) -> None:
-        """Calls `interpret` with one scheduled task after the other, until none is left. Tasks
-        may schedule others, and themselves."""
+        """Takes one scheduled task after the other from the queue, and calls `interpret` with
+        it, until none is left. Tasks may schedule others, and themselves."""
         done = 0
         while self._waiting:
             done += 1
-            # not at each task: drawing the bar takes time, too
+            # not for each task, because drawing the bar takes time, too
             if done % 64 == 0:
                 progress("following values", done, done + len(self._waiting))
             # the oldest first: a module before the functions that it has scheduled
@@ -110,8 +119,8 @@ class Cells:
 
     def list_of(self, key: Any, items: Value) -> Value:
         """Adds `items` to the possible items of the lists with this key, and returns the value
-        of such a list. `key` is the node that makes the list, or another key for the place
-        where it is made: all lists made there share their items."""
+        of such a list. `key` is the node that makes the list, or stands for the place where it
+        is made: all lists made there share their items."""
         self.put(("items", key), items)
         return of("list", key)
 
@@ -122,8 +131,8 @@ class Cells:
         return of("dict", key)
 
     def items(self, container: Atom) -> Value:
-        """The possible values of the items of a list or dict; anything for an atom of another
-        kind."""
+        """The possible values of the items of `container`, if that is a list or dict; otherwise
+        "anything"."""
         return (
             self.get(("items", container.subject))
             if container.kind in ("list", "dict")
@@ -133,20 +142,21 @@ class Cells:
     # attributes
 
     def attribute_of(self, cls: Class, name: str) -> tuple[str, Class, str]:
-        """The key of the cell for an attribute of the objects of a class. Classes related by
-        inheritance share the cell."""
+        """The key of the cell for the attribute `name` of a class and its objects. Classes
+        related by inheritance share the cell."""
         family = cls.family()
         # for `unite`, which has to move the cell when two families become one
         self._attributes[family].setdefault(name)
         return "attr", family, name
 
-    def unite(self, one: Class, other: Class) -> None:
-        """Makes one family out of two, because a class inherits from the other."""
-        old, new = one.family(), other.family()
+    def unite(self, cls: Class, base: Class) -> None:
+        """Makes one family out of those of a class and its base, and moves the cells of the
+        attributes."""
+        old, new = cls.family(), base.family()
         if old is new:
             return
         old.united_with = new
-        # whoever has read the attribute of one class may now be given that of the other
+        # a task that has read an attribute of one class may now get the values of the other, too
         for name in self._attributes.pop(old, ()):
             key = "attr", old, name
             self.put(self.attribute_of(new, name), self.values.get(key, NOTHING))

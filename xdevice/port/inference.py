@@ -28,11 +28,13 @@ from .values import (
 
 
 class Inference(Cells):
-    """The facts about a project.
+    """The facts about a project: the values of its names, attributes and items. The interpreter
+    inherits from this class.
 
     `functions` and `classes` map the nodes of the project's definitions to their `Function` or
-    `Class`; `loop_ends` maps each loop to the environment at its end when the loop was last
-    read. The interpreter inherits from this class.
+    `Class`. `loop_ends` maps each loop to the environment at its end when the loop was last
+    read. An `Atom` in the arguments is one thing that an expression may be, and a `Value` a set
+    of them (see `values`).
     """
 
     def __init__(self, project: Project) -> None:
@@ -41,23 +43,23 @@ class Inference(Cells):
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.methods: dict[str, list[Function]] = {}  # of all classes, by name
-        # the modules that a module imports, and those that import it
+        # for each module, the modules that it imports and those that import it
         self.imports: dict[PythonModule, set[PythonModule]] = {}
         self.loop_ends: dict[ast.AST, Env] = {}
-        # the values of `foreign`, by name
+        # the values that `foreign` has returned, by name
         self._foreign: dict[str, Value] = {}
 
     def escape(self, value: Value) -> None:
-        """Notes that the functions in a value are passed to code outside the project, which may
-        call them with anything. `infer` later opens their parameters (see `open`)."""
+        """Marks the functions in a value as passed to code outside the project, which may call
+        them with anything. `infer` later opens their parameters (see `open`)."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
 
     def stop_following(self, value: Value) -> None:
         """Treats everything that can be reached from a value as "anything", because the value
-        is no longer followed: functions may be called with anything, and lists and dicts may
-        hold anything."""
+        itself is replaced by "anything": its functions may be called with anything, and its
+        lists and dicts may hold anything."""
         for atom in value:
             match atom.kind:
                 case "function" | "bound":
@@ -72,9 +74,9 @@ class Inference(Cells):
                     self.stop_following(union(*atom.subject))
 
     def open(self, function: Function) -> None:
-        """Notes that code outside the project may call a function: adds to each parameter,
-        except the receiver, the values that its annotation allows, or "anything" if these are
-        not known."""
+        """Prepares a function for calls from outside the project: adds to each parameter,
+        except the receiver, the values that its annotation allows, or "anything" if it has no
+        annotation that is understood."""
         function.is_open = function.has_callers = True
         for arg in function.args:
             if arg.arg != function.receiver:
@@ -84,8 +86,8 @@ class Inference(Cells):
                 )
 
     def foreign(self, name: str) -> Value:
-        """The value of a full name outside the project. All uses of a name share one `Value`
-        object."""
+        """The value of a name outside the project, given in full, such as "torch.nn.Linear".
+        All uses of a name share one `Value` object."""
         value = self._foreign.get(name)
         if value is None:
             value = self._foreign[name] = of("foreign", name)
@@ -96,8 +98,8 @@ class Inference(Cells):
     def full_name(self, node: ast.AST) -> str:
         """The full name that an expression refers to ("torch.cuda.is_available"); "" if it
         refers to none, or may refer to several."""
-        # a function in a module of the project is named by that module: d2l's helpers are found
-        # like this
+        # an attribute of a project's module has the module's name in front, so that d2l's helpers
+        # are found even if d2l is part of the project
         if isinstance(node, ast.Attribute):
             owner = _only_atom(node.value)
             if owner.kind == "module":
@@ -167,7 +169,7 @@ class Inference(Cells):
         module = self.project.find(name, asker) if name else None
         if module is None or module is asker:
             return None
-        # in both directions: `set_default_device` in one changes what "cuda" means in the other
+        # in both directions: a `set_device` in one changes what "cuda" means in the other
         self.imports.setdefault(asker, set()).add(module)
         self.imports.setdefault(module, set()).add(asker)
         return module
@@ -185,8 +187,9 @@ class Inference(Cells):
     # the attributes and items of values
 
     def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
-        """The possible values of the attribute `name` of an atom; "anything" for kinds of atoms
-        without a rule. `node` is the expression that reads the attribute."""
+        """The possible values of `x.name`, where `x` is the object that `atom` stands for;
+        "anything" for kinds of atoms without a rule. `node` is the expression that reads the
+        attribute."""
         match atom.kind:
             case "foreign":
                 return self.foreign(f"{atom.subject}.{name}")
@@ -211,19 +214,20 @@ class Inference(Cells):
         return UNKNOWN
 
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
-        """The possible values of an attribute of a module of the project: of a global name, or
-        the module of this name inside a package. Empty if there is neither."""
+        """The possible values of an attribute of a module of the project: those of a global
+        name, or the module of this name inside the package. Empty if there is neither."""
         value = self.get((module, name))
-        # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has
-        # imported it
+        # in `a.b.c` after `import a`, b may be a module inside the package a: it is an attribute
+        # of a once any module has imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
             return of("module", inner)
         return value or self.global_name(module, name)
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
-        """The possible values of an attribute of a class of the project, of its objects, or of
-        `super()`. For a property, they are the values that it returns."""
+        """The possible values of an attribute of a class of the project (kind "class"), of its
+        objects ("instance"), or of `super()` in it ("super"). For a property, they are the
+        values that it returns."""
         cls: Class = atom.subject
         values = self.get(self.attribute_of(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
@@ -234,24 +238,26 @@ class Inference(Cells):
             loose = self.get(("attr", None, name))
             inner = cls.inner_class(name, is_super=atom.kind == "super")
             if inner is not None:
-                # the cell of the family has those of other lineages, too
+                # inner classes of this name in the cell may belong to other classes of the
+                # family; this class has only the one found above
                 others = frozenset(
                     value for value in values if not _is_inner_class(value, name)
                 )
                 return union(of("class", inner), others, loose)
             if values:
                 return union(values, loose)
-            # a base outside the project may have set the attribute
+            # nothing in the project sets the attribute, but a base outside the project may
             return UNKNOWN if cls.foreign_bases else loose
         if atom.kind == "class":
             return of("function", method)
-        # the method of a base gets objects of this class, too
+        # the method of a base gets objects of this class as its `self`, too
         if method.receiver:
             self.put((method, method.receiver), of("instance", cls))
         if method.is_property:
             method.has_callers = True
             return self.get((method, "return"))
-        # the method, or whatever the program has assigned to the attribute
+        # the method, or whatever the program has assigned to the attribute; functions are left
+        # out, because the class's body has put the method itself into the cell
         return union(
             of("bound", method),
             frozenset(value for value in values if value.kind != "function"),
@@ -262,7 +268,8 @@ class Inference(Cells):
         return union(*map(self._iterate_atom, value))
 
     def _iterate_atom(self, atom: Atom) -> Value:
-        """The possible values of the variable in a loop over one atom."""
+        """The possible values of the variable in a loop over the object that `atom` stands
+        for."""
         match atom.kind:
             case "tensor" | "array" | "str":
                 return value_of(atom)
@@ -272,8 +279,8 @@ class Inference(Cells):
                 return union(*atom.subject)
             case "instance":
                 method = atom.subject.method("__iter__")
-                # without __iter__ Python iterates by indices; an __iter__ that loops over its
-                # own object would be read for ever
+                # without __iter__, Python loops over indices; an __iter__ that loops over its own
+                # object is treated in the same way, because its result depends on itself
                 if method is None or method is self.current_task:
                     return self.item_of(atom)
                 method.has_callers = True
@@ -282,8 +289,9 @@ class Inference(Cells):
         return UNKNOWN
 
     def item_of(self, atom: Atom) -> Value:
-        """The possible values of an item of an atom: of a list, a data set, or an object with
-        `__getitem__`; "anything" for other atoms."""
+        """The possible values of `x[i]`, where `x` is the object that `atom` stands for: a
+        list, a data set, or an object with `__getitem__`. "Anything" for other objects."""
+        # a data set of images from a framework, whose items are an image and a label
         if atom == Atom("result", "dataset"):
             return tuple_of([TENSOR, TENSOR])
         if atom.kind == "list":
@@ -299,12 +307,12 @@ class Inference(Cells):
 
 
 def _is_inner_class(atom: Atom, name: str) -> bool:
-    """Whether an atom is a class of this name that is defined inside another class."""
+    """Whether an atom is a class with this name that is defined inside another class."""
     return atom.kind == "class" and atom.subject.outer is not None and atom.subject.name == name
 
 
 def _only_atom(node: ast.AST) -> Atom:
-    """The one atom that an expression can be; `ANYTHING` if it can be several, or nothing is
-    known about it yet."""
+    """The one atom that an expression can be; `ANYTHING` if the expression can be several, or
+    if nothing is known about it yet."""
     means = inferred(node)
     return next(iter(means)) if len(means) == 1 else ANYTHING

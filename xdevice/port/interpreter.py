@@ -4,9 +4,9 @@ expression has a set of possible values (see `values`).
 Modules and functions are interpreted one by one until nothing changes any more. The values that
 they pass to each other (arguments, returned values, attributes, globals, items of lists) are
 kept in cells. When a cell grows, the modules and functions that have read it are interpreted
-again. This is done in two phases. In the first, "not known yet" differs from "anything", so
-that the order of the modules does not matter. In the second, functions that are not called in
-the project get "anything" as arguments.
+again. This is done in two phases. In the first, a value that is not known yet is empty, and
+not "anything", so that the order of the modules does not matter. In the second, functions that
+are not called in the project get "anything" as arguments.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from .values import (
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
-"""How often the body of a loop is read before the names that it changes are taken for
+"""How often the body of a loop is read. If values still change after that, every name may be
 anything."""
-# the kinds of Python numbers; "available" is a bool
+# the kinds of atoms for Python numbers; "available" is a bool
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
@@ -63,15 +63,15 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
     interpreter = Interpreter(project)
     for module in project.modules:
         interpreter.schedule(module)
-    # until no cell grows any more
+    # the first phase: until no cell grows any more
     interpreter.drain(interpreter.run, progress)
     for key, value in list(interpreter.values.items()):
         # a global name that still has no value, such as one imported from a module without it
         if isinstance(key[0], PythonModule) and not value:
-            # in the first phase "nothing" meant "not known yet", and now nothing more will come
+            # in the first phase, empty meant "not known yet", but now nothing more will come
             interpreter.put(key, UNKNOWN)
-    # the second phase: only now is it known which functions nobody calls; callers that are
-    # found later count, too
+    # the second phase: only now is it known which functions nothing in the project calls; if
+    # it finds more callers, their arguments are added to "anything"
     for function in interpreter.functions.values():
         if function.is_open or not function.has_callers:
             interpreter.open(function)
@@ -82,9 +82,10 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
 class Interpreter(Inference):
     """Reads one module or function after the other.
 
-    The method for a statement returns the environment after it (what is known about the names),
-    or None if the next statement is never reached. The method for an expression returns its
-    possible values. `_METHODS`, at the end, lists the method for each class of node.
+    The method for a statement returns the *environment* after it: a dict with the possible
+    values of each name. It returns None if the next statement is never reached. The method for
+    an expression returns its possible values. `_METHODS`, at the end, lists the method for each
+    class of node.
     """
 
     function: Function | None
@@ -95,8 +96,8 @@ class Interpreter(Inference):
     owner: Class | None
     """The class whose body is read; None outside the bodies of classes."""
     _left_loops: list[list[Env]]
-    """For each loop around the statement, the outermost first: the environments at its `break`s
-    and `continue`s."""
+    """For each loop around the statement that is read, the outermost first: the environments at
+    its `break`s and `continue`s."""
 
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
@@ -112,21 +113,22 @@ class Interpreter(Inference):
             self.env[arg.arg] = self.get((function, arg.arg))
         parameters = function.node.args
         if parameters.vararg:
-            # the function itself names the list, since no expression makes it
+            # no expression makes this list, so its key is made of the function
             self.env[parameters.vararg.arg] = of("list", (function, "*"))
         if parameters.kwarg:
             self.env[parameters.kwarg.arg] = of("dict", (function, "**"))
         for name, value in self.env.items():
-            # inner functions read the parameters of those around them from here
+            # inner functions read the parameters of the functions around them from these cells
             self.put((function, "local", name), value)
-        # a caller's tests say nothing here: the function may be called from elsewhere, too
+        # decorators of the function or its class may skip it on machines without a GPU; tests
+        # around its calls prove nothing, because it may be called from elsewhere, too
         owner = function.owner.node.decorator_list if function.owner is not None else []
         is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *owner])
-        # the function, or its class, may be skipped on machines without a GPU
+        # an empty value stands for "there is a GPU" (see `guards.GPU`)
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.put((function, "return"), self.evaluate(function.node.body))
-        # the end of the body is reached, so that the function may return None
+        # if the end of the body is reached, the function may return None
         elif self._block(function.node.body, self.env) is not None and not function.has_yield:
             self.put((function, "return"), NONE)
 
@@ -137,7 +139,8 @@ class Interpreter(Inference):
         return value
 
     def _evaluate_parts(self, node: ast.AST) -> None:
-        """Evaluates the expressions directly inside a node, whose values nothing else needs."""
+        """Evaluates the expressions directly inside a node. Only the rules need their
+        values."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.evaluate(child)
@@ -146,11 +149,11 @@ class Interpreter(Inference):
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
         """Reads statements one after the other, beginning with the environment `env`, and stops
-        after a statement behind which nothing is reached. Returns the environment at the end of
-        the block, or None if the end is never reached."""
+        after one that never reaches the next. Returns the environment at the end of the block,
+        or None if the end is never reached."""
         for statement in body:
-            # after `return`, `raise` and the like: what follows keeps no `means`, so no rule
-            # looks at it
+            # after `return`, `raise` and the like: what follows gets no `means`, so that the
+            # rules skip it
             if env is None:
                 break
             self.env = env
@@ -176,7 +179,7 @@ class Interpreter(Inference):
     def _assign(self, node: ast.Assign) -> Env:
         """`a = b = value`: binds each target to the value."""
         value = self.evaluate(node.value)
-        # d2l's own modules name themselves so: `d2l = sys.modules[__name__]`
+        # d2l's own modules refer to themselves like this: `d2l = sys.modules[__name__]`
         if (
             isinstance(node.value, ast.Subscript)
             and ast.unparse(node.value) == "sys.modules[__name__]"
@@ -204,27 +207,27 @@ class Interpreter(Inference):
         return self.env
 
     def _return(self, node: ast.Return) -> None:
-        """Puts the value into the function's cell for returned values; nothing is reached
-        behind it."""
+        """Puts the value into the function's cell for returned values. The next statement is
+        never reached."""
         value = self.evaluate(node.value) if node.value else NONE
         # the `return` of a generator gives its caller no value
         if self.function is not None and not self.function.has_yield:
             self.put((self.function, "return"), value)
 
     def _raise(self, node: ast.Raise) -> None:
-        """Evaluates the exception; nothing is reached behind it."""
+        """Evaluates the exception. The next statement is never reached."""
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
-        """Keeps what is known at a `break` or `continue` for the end of the loop."""
-        # outside a loop it is a syntax error, which Python reports when it compiles, not when
-        # it parses
+        """Stores the environment at a `break` or `continue`, which `_loop` joins with the
+        others at the end of the round. The next statement is never reached."""
+        # outside a loop, `break` is an error that Python reports only when it compiles the tree
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
-        """Reads both branches with what the test tells in each, and joins what is known at
-        their ends."""
+        """Reads each branch with what the test implies for its names, and joins the
+        environments at the ends."""
         env = self.env
         self.evaluate(node.test)
         # d2l writes the code of all frameworks into one cell: only one branch belongs to this
@@ -237,8 +240,8 @@ class Interpreter(Inference):
         return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
-        """Reads the body, with the variable bound to the items, until nothing changes, and then
-        `else`."""
+        """Reads the body, with the variable bound to the items, until the environment no longer
+        changes, and then `else`."""
         items = self.iterate(self.evaluate(node.iter))
 
         # the items are evaluated once, before the first round; the variable is bound in each
@@ -250,7 +253,8 @@ class Interpreter(Inference):
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _while(self, node: ast.While) -> Env | None:
-        """Reads the body, with what the test tells, until nothing changes, and then `else`."""
+        """Reads the body, with what the test implies, until the environment no longer changes,
+        and then `else`."""
 
         def read_body() -> Env | None:
             """Reads one round, and returns the environment at its end."""
@@ -261,15 +265,17 @@ class Interpreter(Inference):
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
         """Returns the environment at the end of a loop. `read_body` reads one round, and is
-        called until the environment no longer changes. The first round begins with what was
-        known at the end of the loop when this loop was last read, so that an inner loop is
-        usually read only once in each round of the outer one."""
+        called until the environment no longer changes.
+
+        The first round begins with the environment that this loop had at its end when it was
+        last read. So an inner loop is usually read only once in each round of the outer one.
+        """
         ends = self.loop_ends
-        # values only grow, so what held at the end of an earlier reading holds now, too
+        # values only grow, so all values at the end of an earlier reading are still possible
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
             self.env = dict(before)
-            # a fresh list for each round, which `break` and `continue` fill
+            # a new list for each round, which `_leave_round` fills
             self._left_loops.append([])
             # the loop may also end before this round
             after = before
@@ -295,18 +301,17 @@ class Interpreter(Inference):
         return self._block(node.body, self.env)
 
     def _try(self, node: ast.Try) -> Env | None:
-        """Reads the body, `else`, each handler and `finally`, and joins what is known at the
-        ends of the ways through."""
-        # `before` is a copy: the body may change `env` itself
+        """Reads the body, `else`, each handler and `finally`. The environments at the ends of
+        the body and of the handlers are joined."""
+        # a copy, because the statements of the body change `env`
         env, before = self.env, dict(self.env)
         after = self._block(node.body, env)
         if after is not None:
             after = self._block(node.orelse, after)
-        # the body may have failed anywhere: before its first statement, after its last, or in
-        # between
+        # the body may fail anywhere, so a handler begins with the values before the body, and
+        # with those at its end
         for handler in node.handlers:
-            # names that the body has bound before it failed are in `env`, which its statements
-            # change
+            # `env` also has names that the body binds, even if its end is never reached
             self.env = env | (joined(before, after) or before)
             if handler.type is not None:
                 self.evaluate(handler.type)
@@ -314,15 +319,16 @@ class Interpreter(Inference):
                 # an exception is no device and no tensor, which is all that matters here
                 self.env[handler.name] = of("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
-        # the body and all handlers return or raise, and `finally` runs before that
+        # the body and all handlers return or raise: `finally` runs before they do, and nothing
+        # is reached behind it
         if after is None:
             self._block(node.finalbody, before)
             return None
         return self._block(node.finalbody, after)
 
     def _match(self, node: ast.Match) -> Env | None:
-        """Reads each case and joins what is known at their ends. The names in a pattern may be
-        anything."""
+        """Reads each case, and joins the environments at their ends. The names in a pattern may
+        be anything."""
         self.evaluate(node.subject)
         env = self.env
         # perhaps no case matches, and the names stay as they are
@@ -355,9 +361,8 @@ class Interpreter(Inference):
         """`import a.b` and `import a.b as c`: binds `a` to the package, or `c` to the module in
         it."""
         for alias in node.names:
-            # the first binds `a` to the package, the second `c` to the module in it
             package = alias.name.split(".")[0]
-            # also without `as`: the call notes that this module imports a.b
+            # needed without `as`, too, because the call notes that this module imports a.b
             value = self.imported(alias.name, self.module)
             if not alias.asname:
                 value = self.imported(package, self.module)
@@ -365,11 +370,10 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
-        """`from a import b`, which binds `b`, and `from a import *`, which only notes the
-        module."""
+        """`from a import b`: binds `b`. `from a import *`: only notes the module, in which
+        `global_name` later looks names up."""
         origin = origin_of(node, self.module)
         for alias in node.names:
-            # the names are looked up in the other module when they are read (`global_name`)
             if alias.name == "*":
                 self.put((self.module, "*"), self.imported(origin, self.module))
             else:
@@ -380,8 +384,8 @@ class Interpreter(Inference):
     # functions and classes
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
-        """Binds the name of a function, whose body is a task of its own; a method belongs to
-        its class instead."""
+        """Evaluates the defaults and decorators of a function, and binds its name. The body is
+        interpreted as a task of its own. A method is stored in its class, too."""
         function = self._function_of(node, node.name, self.owner)
         self._read_defaults(function)
         value = of("function", function)
@@ -402,16 +406,16 @@ class Interpreter(Inference):
         return self.env
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
-        """The `Function` of a definition or lambda. It is made and scheduled when the node is
-        read for the first time. `owner` is the class of a method."""
+        """The `Function` for a definition or lambda, which is made and scheduled when the node
+        is first read. `owner` is the class of a method."""
         function = self.functions.get(node)
-        # always the same object, because its cells have it in their keys
+        # always the same object for a node, because it is in the keys of cells
         if function is not None:
             return function
         function = self.functions[node] = Function(
             node, self.module, name, owner, self.function
         )
-        # by their text: a decorator that has arguments counts by its name
+        # the decorators' names in the source, without arguments
         decorators = {
             ast.unparse(decorator).split("(")[0]
             for decorator in getattr(node, "decorator_list", ())
@@ -425,7 +429,8 @@ class Interpreter(Inference):
                 (function, function.receiver),
                 of("class" if "classmethod" in decorators else "instance", owner),
             )
-        # a call gives something to iterate over, whose items come from the `yield`s
+        # a call of a generator function returns something to iterate over, whose items come
+        # from the `yield`s
         if function.has_yield:
             self.put((function, "return"), of("list", (function, "yield")))
         self.schedule(function)
@@ -465,7 +470,8 @@ class Interpreter(Inference):
             knowledge.TRANSPARENT_ENDINGS
         ):
             return value
-        # a call gives a scope, whose `as` is not followed; but the arguments go to the function
+        # a call returns a context manager, about which nothing is known; but `value` stays, so
+        # that the arguments of the call reach the function
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
         # an unknown decorator may call the function with anything, and return something else
@@ -473,8 +479,8 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
-        """Reads the body of a class at once, because the next statement may call its
-        methods."""
+        """Binds the name of a class. The body is read at once, and is no task of its own,
+        because the next statement may call its methods."""
         # made once, like a function, so that all its objects belong to one class
         cls = self.classes.get(node)
         if cls is None:
@@ -484,8 +490,7 @@ class Interpreter(Inference):
         bases = list(map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
-        # more bases may be known than at the last reading, when their module had not been read
-        # yet
+        # at the last reading, the module of a base may not have been read yet
         if bases != cls.bases:
             cls.inherit(bases)
             for base in cls.direct_bases():
@@ -507,8 +512,8 @@ class Interpreter(Inference):
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
-        """The value of a lambda: a function without a name."""
-        # its body is a task of its own, as that of a function is
+        """The value of a lambda: a function without a name, whose body is interpreted as a task
+        of its own."""
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
         return of("function", function)
@@ -539,8 +544,8 @@ class Interpreter(Inference):
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
         """Binds the items of a value to several targets, as `a, b = value` does. If the value
-        is a tuple with as many items as there are targets, each target gets its own item;
-        otherwise each may get any item."""
+        is a tuple with as many items as targets, each target gets its own item. Otherwise any
+        target may get any item."""
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
@@ -556,10 +561,10 @@ class Interpreter(Inference):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
-        """Binds a name in the environment, for the next statements, and in its cell, for
-        functions and modules that read it."""
-        # a name declared as `global` is only in its cell, because other functions may bind it
-        # meanwhile
+        """Binds a name in the environment, where the next statements find it, and in its cell,
+        where other functions and modules find it."""
+        # a name declared as `global` has no entry in the environment, because other functions
+        # may bind it meanwhile
         if self.function is not None and name in self.function.globals:
             self.put((self.module, name), value)
             return
@@ -581,13 +586,13 @@ class Interpreter(Inference):
                 self.put(("arg", atom.subject, name), value)
             elif atom.kind == "module":
                 self.put((atom.subject, name), value)
-            # any object may have got it, so every read of an attribute of this name sees it
+            # an unknown object: every read of an attribute with this name may give the value
             elif atom == ANYTHING:
                 self.put(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
-        """The possible values of a name, which is looked up as Python does it: in the function,
-        in the functions around it, in the module, and among the builtins. Empty if the value is
+        """The possible values of a name. It is looked up as Python does it: in the function, in
+        the functions around it, in the module, and among the builtins. Empty if the value is
         not known yet, and "anything" for a name that is bound nowhere."""
         # a local name, or a global in the code of the module itself
         if node.id in self.env:
@@ -612,28 +617,29 @@ class Interpreter(Inference):
     # expressions
 
     def _other_expression(self, node: ast.expr) -> Value:
-        """The value of an expression about which nothing is known, such as a slice:
+        """The value of an expression for which there is no method, such as a slice:
         "anything"."""
         self._evaluate_parts(node)
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
-        """The value of a literal; a string that names a device is a value of its own kind."""
+        """The value of a literal. A string that names a device has a kind of its own,
+        "spelling"."""
         if isinstance(node.value, str) and node.value.startswith("cuda"):
-            # for rules, which may write a word that fails without a GPU only behind a test for
-            # one
+            # the rules read this: they write a word that fails without a GPU only behind a test
+            # for one
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
-        """The value of an f-string: the name of a device if the f-string can give one, else any
-        string."""
+        """The value of an f-string: the name of a device if the f-string can result in one,
+        else any string."""
         pattern = ""
         for part in node.values:
             self.evaluate(part)
-            # "cuda:*" for f"cuda:{i}": enough to know that it names a device
+            # "cuda:*" for f"cuda:{i}"
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
         node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
@@ -645,8 +651,8 @@ class Interpreter(Inference):
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
     def _call(self, node: ast.Call) -> Value:
-        """The value of a call, whose arguments get into the parameters of the functions that it
-        may call."""
+        """The value of a call. The arguments are put into the parameters of the functions that
+        it may call."""
         # the arguments first, because the `Invocation` passes them on
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
@@ -657,8 +663,8 @@ class Interpreter(Inference):
             return invocation.of_value(callee)
         # the call of a method has evaluated the object as part of the attribute
         owner = inferred(node.func.value)
-        # `None` has no methods, so a call on what may also be None gives what the other values
-        # give
+        # `None` has none of these methods: if the call does not raise, the object is one of the
+        # others
         if len(owner) > 1:
             owner -= NONE
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
@@ -670,7 +676,7 @@ class Interpreter(Inference):
         return union(*[self._item(atom, node.slice) for atom in owner])
 
     def _item(self, atom: Atom, index: ast.expr) -> Value:
-        """The possible values of `x[index]`, for one atom that x may be."""
+        """The possible values of `x[index]`, where `x` is the object that `atom` stands for."""
         is_slice = isinstance(index, ast.Slice)
         match atom.kind:
             case "tensor" | "array" | "str":
@@ -684,7 +690,7 @@ class Interpreter(Inference):
                 number = index.value if isinstance(index, ast.Constant) else None
                 if isinstance(number, int) and number < len(atom.subject):
                     return atom.subject[number]  # type: ignore[no-any-return]
-                # a computed index may be that of any item
+                # a computed index may select any item
                 return union(*atom.subject)
             case "foreign" if atom.subject == "os.environ":
                 return STR
@@ -701,13 +707,13 @@ class Interpreter(Inference):
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
         """The value of `left op right` or `left op= right`; empty as long as one side is not
         known."""
-        # one side is not known yet, and values only grow: a guess could not be taken back later
+        # values only grow, so a guess could not be taken back once both sides are known
         if not left or not right:
             return NOTHING
-        # an operator of a tensor gives a tensor, whatever the other side is
+        # an operator with a tensor on one side returns a tensor, whatever the other side is
         if TENSOR in (left, right):
             return TENSOR
-        # `/` gives a float, also of whole numbers
+        # `/` returns a float even for whole numbers
         if is_only(left, _NUMBERS) and is_only(right, _NUMBERS):
             is_whole = not isinstance(node.op, ast.Div) and not may_be(left | right, ("float",))
             return INT if is_whole else FLOAT
@@ -716,20 +722,21 @@ class Interpreter(Inference):
             return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
         if is_only(left, _HOST_NUMBERS) and is_only(right, _HOST_NUMBERS):
             return ARRAY
-        # `[a] + [b]` and `[a] * 2`
+        # `[a] + [b]` and `[a] * 2`: the items of both lists, or of the one list
         if is_only(left, ("list", "tuple")) and is_only(right, ("list", "tuple", "int")):
             items = (self.iterate(value) for value in (left, right) if value != INT)
             return self.list_of(node, union(*items))
         return UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
-        """The value of `and` or `or`. An `and` with a test for a GPU is such a test itself."""
+        """The value of `and` or `or`. An `and` with a test for a GPU among its parts is such a
+        test itself."""
         env = self.env
         is_and = isinstance(node.op, ast.And)
         values = []
         for part in node.values:
             values.append(self.evaluate(part))
-            # `x is not None and x.to(d)`: the right side runs only if the left one lets it
+            # in `x is not None and x.to(d)`, the right side runs only if the left side is true
             self.env = narrowed(part, self.env, is_and)
         self.env = env
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
@@ -745,7 +752,7 @@ class Interpreter(Inference):
     def _comparison(self, node: ast.Compare) -> Value:
         """The value of a comparison: a tensor, an array or a bool, depending on both sides."""
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
-        # these four operators always give a bool; with any other, a tensor gives a tensor
+        # these four operators always return a bool; the others return a tensor for tensors
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
             return BOOL
         if TENSOR in values:
@@ -758,8 +765,8 @@ class Interpreter(Inference):
         return BOOL if all(is_only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
-        """The value of `x if test else y`: that of x where the test is true, and that of y
-        where it is false."""
+        """The value of `x if test else y`: the union of the values of x, if the test is true,
+        and of y, if it is false."""
         env = self.env
         self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)
@@ -774,7 +781,7 @@ class Interpreter(Inference):
         return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
-        """The possible values of the elements that one item of a list display adds to the list:
+        """The possible values of the elements that one item of a list or set display adds:
         several for `*item`."""
         value = self.evaluate(item)
         return self.iterate(value) if isinstance(item, ast.Starred) else value
@@ -782,7 +789,7 @@ class Interpreter(Inference):
     def _tuple(self, node: ast.Tuple) -> Value:
         """The value of `(x, y)`; a tuple with a star in it is treated as a list."""
         values = [self.evaluate(item) for item in node.elts]
-        # a star adds an unknown number of items, so that positions mean nothing
+        # a star adds an unknown number of items, so the positions of the others are unknown
         if any(isinstance(item, ast.Starred) for item in node.elts):
             return self.list_of(node, UNKNOWN)
         return tuple_of(values)
@@ -827,11 +834,11 @@ class Interpreter(Inference):
         return self.evaluate(node.value)
 
     def _yield(self, node: ast.Yield) -> Value:
-        """Adds the value to the items of the generator; the expression itself gives whatever
-        `send` gets."""
+        """Adds the value to the items of the generator. The value of the expression itself is
+        whatever `send` passes in, so it may be anything."""
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
-            # a loop over the generator gets this value
+            # a loop over the generator's result gets this value
             self.put(("items", (self.function, "yield")), value)
         return UNKNOWN
 

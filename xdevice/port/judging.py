@@ -1,5 +1,5 @@
-"""The shared part of the rules of porting: a use of a device, the edits that can rewrite it,
-and the judgement on it.
+"""The shared part of the rules that `port` follows: a use of a device, the edits that can
+rewrite it, and the judgement on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Edits = tuple[Edit, ...]
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on one use, with the reason that reports show (`why`). A use that can be
-    rewritten has `edits` and a grade."""
+    rewritten has `edits`, and a grade, which says how certain it is that they are right (see
+    `sites.GRADES`)."""
 
     verdict: Verdict
     why: str
@@ -37,8 +38,8 @@ class Judgement:
 
 
 def left_open(why: str, code: str = "") -> Judgement:
-    """The judgement that a use stays as it is, and a person has to look at it. `code` is the
-    code of the reason; if it is "", reports show that of the idiom."""
+    """The judgement that a use stays as it is, and that a person has to look at it. `code` is
+    the code of the reason; if it is "", reports show that of the idiom."""
     return Judgement("open", why, code)
 
 
@@ -51,12 +52,12 @@ def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judge
 
 def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
     """The judgement that the edits rest on an assumption: if it is wrong, the new text raises
-    an error. `code` identifies the assumption; the default, XD161, is that the call's
-    argument is a device."""
+    an error. `code` identifies the assumption; the default, XD161, is that the argument of the
+    call is a device."""
     return Judgement("rewritten", why, code, "safe", edits, since)
 
 
-# reasons and judgements that several rules share
+# reasons (strings) and judgements that several rules share
 IDENTIFIED: Final = "its full name identifies it"
 NAMES_NO_VENDOR: Final = Judgement("neutral", "names no vendor's device")
 HIDDEN_ARGUMENTS: Final = left_open("its arguments are hidden behind * or **", "XD166")
@@ -75,10 +76,12 @@ class for the same stream."""
 class JudgedModule:
     """A module whose uses of devices are judged, with the facts that the rules need.
 
-    `text_origins` and `device_origins` are nodes of the whole project that choose a device or its name (see
-    `text_flow.origins`): in `text_origins`, the device or name is turned into text somewhere, and in `device_origins`,
-    it is passed to a function that takes a device. `sets_current_device` tells whether the program may set the current
-    device; "cuda" may then mean a GPU other than the first. `goal` says which words are written.
+    `text_origins` are the nodes that choose a device, or a string that names one, which some
+    module of the project turns into text: the "cuda" in `d = "cuda"` if the program prints `d`.
+    `device_origins` are those that choose a device which some function takes as its device
+    (empty unless the target is "accelerator"). `sets_current_device` tells whether the program
+    may set the current device; "cuda" may then mean a GPU other than the first. `goal` says
+    whose words are written, xdevice's or PyTorch's.
     """
 
     def __init__(
@@ -101,8 +104,9 @@ class JudgedModule:
         self.text_origins = text_origins
         self.sets_current_device = sets_current_device
         self.frameworks = frameworks_of(module)
-        # names as well as imports, because a helper may do the import: GluonCV loads decord by
-        # `try_import_decord`
+        # packages whose arrays have methods with the names of those of MXNet's arrays: if the
+        # module uses one, such a name proves nothing. Any name counts, not only imports, because
+        # a helper may do the import: GluonCV loads decord by `try_import_decord`
         names: set[str] = set()
         for node in self.nodes:
             names.update(name.split(".")[0] for name in imported_names(node, module))
@@ -112,10 +116,9 @@ class JudgedModule:
 
     @cached_property
     def torch_name(self) -> str:
-        """The name under which the module imports PyTorch; "torch" if it has no `import torch
-        as ...`."""
+        """The name under which the module imports PyTorch: "th" for `import torch as th`.
+        "torch" if it has no such import."""
         for node in self.nodes:
-            # `import torch as th`
             for alias in node.names if isinstance(node, ast.Import) else ():
                 if alias.name == "torch" and alias.asname:
                     return alias.asname
@@ -129,8 +132,8 @@ class JudgedModule:
 
     @property
     def asks_xdevice(self) -> bool:
-        """Whether new text may call functions of xdevice that ask the selected framework: if
-        the target is "xdevice", and the file imports exactly one framework."""
+        """Whether new text may call functions of xdevice that ask the selected framework. True
+        if the target is "xdevice" and the file imports exactly one framework."""
         return self.goal.target == "xdevice" and len(self.frameworks) == 1
 
     @property
@@ -146,9 +149,9 @@ class JudgedModule:
 
     @property
     def current_gpu(self) -> str:
-        """The text of an expression for the GPU that `set_device` has chosen, which is what a
-        device without an index means in PyTorch. "" for modules that use another framework, or
-        several."""
+        """The text of an expression for the GPU that `set_device` has chosen: a device without
+        an index, which PyTorch takes for the current one. "" for modules that use another
+        framework, or several."""
         return (
             f"{self.torch_name}.device(xdevice.native.gpu().type)"
             if self.frameworks == {"torch"}
@@ -158,7 +161,7 @@ class JudgedModule:
     @property
     def accelerator_name(self) -> str:
         """The text of an expression for the type of the current accelerator as a string ("cuda"
-        on CUDA). The new text compares `device.type` with this string."""
+        on CUDA), to be compared with the type of a device."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
 
     def named(self, text: str) -> str:
@@ -178,8 +181,8 @@ class JudgedModule:
             yield node
 
     def is_exact(self, node: ast.AST) -> bool:
-        """Whether Python gives the right positions for a node: before Python 3.12, those inside
-        f-strings may be wrong."""
+        """Whether Python gives the right position for a node: before Python 3.12, the positions
+        of nodes inside f-strings may be wrong."""
         try:
             # the text at these positions must give the same node again
             again = ast.parse(self.segment(node), mode="eval").body
@@ -190,9 +193,9 @@ class JudgedModule:
 
 @dataclass
 class Use:
-    """One use of an idiom, and the edits that can rewrite it. `node` is a call for most idioms;
-    for the others a name, an attribute, a string, a comparison, a conditional expression or a
-    keyword argument."""
+    """One use of an idiom, and the edits that can rewrite it. `node` is a call for most idioms.
+    For the others it is a name, an attribute, a string, a comparison, a conditional expression
+    or a keyword argument."""
 
     module: JudgedModule
     node: Any
@@ -212,7 +215,7 @@ class Use:
         self.has_stars = None in self.keywords or any(
             isinstance(arg, ast.Starred) for arg in self.args
         )
-        # most rules accept only one positional argument: None if there are others
+        # for the many rules that accept a single positional argument and nothing else
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
 
@@ -234,12 +237,12 @@ class Use:
 
     @property
     def indent(self) -> str | None:
-        """The white space before a use that is alone on its lines, except for a comment behind
-        it; None if other code is on these lines."""
+        """The white space before a use that has its lines to itself, except for a comment
+        behind it. None if other code is on these lines."""
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
-        # other code on the line would get under the `if` that `rules_of_words.guarded` writes
+        # a rule may put `if ...:` before the use, and other code on the line would get under it
         return before.decode() if not before.strip(b" \t") and rest is not None else None
 
     @property
@@ -255,7 +258,7 @@ class Use:
     # edits
 
     def edit(self, start: int, end: int, text: str) -> Edit:
-        """The edit that replaces the bytes from `start` to `end` by a text. Its rank puts it
+        """The edit that replaces the bytes from `start` to `end` by `text`. It is ordered
         before the edits of uses inside this one."""
         return Edit(start, -self.end, end, text)
 
@@ -305,9 +308,10 @@ class Use:
         between = self.module.source.text[dot:upto].decode()
         # comments and line breaks between the dot and the argument; the spaces go
         layout = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
-        # nothing but spaces: the usual layout
+        # there were only spaces: the new text gets the usual layout
         if not layout.strip(" \t"):
             layout = " " if comma else ""
+        # as is usual, two spaces before a comment
         elif layout.startswith("#"):
             layout = f"  {layout}"
         return self.edit(start, start, f"{word}("), self.edit(
@@ -324,15 +328,16 @@ class Use:
         return (*edits, self.close_bracket(device)) if maker else edits
 
     def close_bracket(self, argument: ast.expr) -> Edit:
-        """The edit that adds a closing bracket behind an argument, before a comma that follows
-        it."""
+        """The edit that adds a closing bracket behind an argument. A comma that follows the
+        argument ends up behind the new bracket."""
         text, last = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
-        # skip brackets around the argument itself: a node's position leaves them out
+        # a node's position leaves out brackets around it: they are skipped, up to the last
+        # bracket, which is that of the call
         while text[at : at + 1] in b") \t" and at < last:
             at += 1
-        # nothing follows the argument
+        # only the bracket of the call follows
         if at == last:
             return self.edit(at, at + 1, "))")
         comma = self.find(b",", end)

@@ -1,12 +1,15 @@
-"""The possible results of an expression: a value, which is a set of atoms.
+"""The possible results of an expression: a *value*, which is a set of *atoms*. An atom is one
+thing that the expression may be, such as a tensor or a certain function.
 
-The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first
-towards the second while the project is interpreted. An atom has a kind, which says what its
-subject is:
+The empty set, `NOTHING`, means "not known yet", and `UNKNOWN` means "anything": sets grow from
+the first towards the second while the project is interpreted. An atom has a kind, which says
+what its subject is:
 
 | kind | subject |
 |---|---|
-| "tensor", "array", "int", "float", "bool", "str", "none", "dtype", "optimizer", "available" | none |
+| "tensor", "array", "int", "float", "bool", "str", "none", "dtype", "optimizer" | none |
+| "available" | none: a value that is true only if there is a GPU |
+| "anything" | none: the atom of `UNKNOWN` |
 | "device" | none: a framework's own device; `origin` is the node that chose it, or None |
 | "spelling" | a text that names a device, as "cuda:0"; "*" is a part that an f-string fills in; `origin` as above |
 | "foreign" | an attribute of a package outside the project, by its full name, as "torch.nn.Linear" |
@@ -26,8 +29,8 @@ from typing import Any, Final, NamedTuple
 
 
 class Atom(NamedTuple):
-    """One thing that an expression may be: its kind and its subject (see the table above), and
-    for a device or its name the node that chose it."""
+    """One thing that an expression may be: its kind and its subject (see the table above). For
+    a device, or a string that names one, `origin` is the node that chose it."""
 
     kind: str
     subject: Any = None
@@ -38,7 +41,7 @@ Value = frozenset[Atom]
 
 
 def of(kind: str, subject: Any = None, origin: ast.AST | None = None) -> Value:
-    """The value with one new atom, of this kind and subject; `origin` is the node that chose
+    """The value with one new atom, of this kind and subject. `origin` is the node that chose
     the device, None for other kinds."""
     return frozenset([Atom(kind, subject, origin)])
 
@@ -50,7 +53,9 @@ def value_of(atom: Atom) -> Value:
 
 ANYTHING: Final = Atom("anything")
 NOTHING: Final[Value] = frozenset()
+"""The value of an expression about which nothing is known yet."""
 UNKNOWN: Final = value_of(ANYTHING)
+"""The value of an expression that may be anything."""
 TENSOR: Final = of("tensor")
 ARRAY: Final = of("array")
 INT: Final = of("int")
@@ -62,12 +67,13 @@ AVAILABLE: Final = of("available")
 """A value that is true only if there is a GPU."""
 
 DEVICES: Final = ("device", "spelling")
-"""The kinds of atoms for devices, and for texts that name a device."""
+"""The kinds of atoms for devices, and for strings that name a device."""
 NUMBERS: Final = ("int", "bool")
 """The kinds of atoms that are valid as the index of a device; in Python a bool is a whole
 number."""
 
-# a function needs the arguments of all its callers, and a device must be found wherever it goes
+# whatever else an expression may be, a function needs the arguments of all its callers, and a
+# device must be found wherever it goes
 _FOLLOWED: Final = {
     "function",
     "bound",
@@ -80,26 +86,26 @@ _FOLLOWED: Final = {
     "dict",
 }
 """The kinds of atoms that `union` keeps together with "anything"."""
-# more would make the analysis slow, and no rule can use so many
+# larger values would make the analysis slow, and no rule can use so many atoms
 _MOST_ATOMS: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
 _MOST_ITEMS: Final = 12
-"""How many items of a tuple are distinguished."""
+"""How many items a tuple may have; in a longer one, each item is "anything"."""
 
 
 def union(*values: Value) -> Value:
-    """The union of values. If it contains "anything", or has more than `_MOST_ATOMS` atoms, it is
-    reduced to "anything" and the atoms of the kinds in `_FOLLOWED`, which have to be followed
-    in any case. Otherwise its tuples of the same length are merged."""
+    """The union of values. If it contains "anything", or has more than `_MOST_ATOMS` atoms, it
+    is reduced to "anything" and the atoms of the kinds in `_FOLLOWED`, which have to be
+    followed in any case. Otherwise its tuples of the same length are merged."""
     whole = NOTHING.union(*values)
-    # most unions are of one value with itself or with nothing
+    # a shortcut: most unions are of one value with itself or with nothing
     if len(whole) > 1:
         if ANYTHING in whole or len(whole) > _MOST_ATOMS:
             whole = frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
         elif sum(atom.kind == "tuple" for atom in whole) > 1:
             return _merge_tuples(whole)
-    # an argument that equals the result is returned itself: each of millions of nodes keeps its
-    # value, and there is no memory for a copy on each
+    # return an argument that equals the result, instead of a copy: each of millions of nodes
+    # stores its value, and copies would not fit into memory
     for value in values:
         if len(value) == len(whole) and value == whole:
             return value
@@ -107,24 +113,24 @@ def union(*values: Value) -> Value:
 
 
 def is_only(value: Value, kinds: Iterable[str]) -> bool:
-    """Whether each atom of a value is of one of these kinds; False for a value that is not
-    known yet."""
+    """Whether all atoms of a value are of these kinds. False for a value that is not known
+    yet."""
     return bool(value) and all(atom.kind in kinds for atom in value)
 
 
 def may_be(value: Value, kinds: Iterable[str]) -> bool:
-    """Whether at least one atom of a value is of one of these kinds. "Anything" counts only if
-    it is among the kinds."""
+    """Whether at least one atom of a value is of these kinds. "Anything" counts only if it is
+    among the kinds."""
     return any(atom.kind in kinds for atom in value)
 
 
 def is_device(node: ast.AST | None) -> bool:
-    """Whether an expression is known to be a device, or a text that names one."""
+    """Whether an expression is known to be a device, or a string that names one."""
     return is_only(inferred(node), DEVICES)
 
 
 def is_number(node: ast.AST | None) -> bool:
-    """Whether an expression is known to be a whole number, which is valid as the index of a
+    """Whether an expression is known to be a whole number, and so is valid as the index of a
     device."""
     return is_only(inferred(node), NUMBERS)
 
@@ -136,21 +142,22 @@ def is_known(value: Value) -> bool:
 
 
 def inferred(node: ast.AST | None) -> Value:
-    """The inferred value of an expression: the empty set if `node` is None, or if the
-    expression is never reached."""
+    """The inferred value of an expression: the set of things that it may be. `NOTHING` if
+    `node` is None, or if the expression is never reached."""
     return getattr(node, "means", NOTHING)
 
 
 def tuple_of(values: Iterable[Value]) -> Value:
-    """The value of a tuple with these values in it. An item that is itself a tuple of tuples
-    becomes "anything", and so do all items if there are more than `_MOST_ITEMS` of them."""
-    # a loop such as `x = (x, 1)` would make deeper tuples for ever
+    """The value of a tuple with these items. An item that is itself a tuple of tuples becomes
+    "anything", and so do all items if there are more than `_MOST_ITEMS`."""
+    # a loop such as `x = (x, 1)` would nest tuples deeper for ever
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return of("tuple", items if len(items) <= _MOST_ITEMS else tuple(UNKNOWN for _ in items))
 
 
 def _is_deep(value: Value) -> bool:
-    """Whether the tuples of a value contain tuples, or have more than `_MOST_ATOMS` items in all."""
+    """Whether the tuples of a value contain tuples, or have more than `_MOST_ATOMS` items in
+    all."""
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
     return len(inside) > _MOST_ATOMS or any(
         atom.kind == "tuple" for inner in inside for atom in inner
@@ -159,8 +166,8 @@ def _is_deep(value: Value) -> bool:
 
 def _merge_tuples(value: Value) -> Value:
     """Returns the value with all tuples of the same length merged into one, item by item.
-    Otherwise a loop that swaps values would make new tuples forever."""
-    # by the length of the tuples
+    Without this, a loop that swaps values would make new tuples for ever."""
+    # the merged tuple for each length
     merged: dict[int, tuple[Value, ...]] = {}
     rest = set()
     for atom in value:
