@@ -1,5 +1,5 @@
-"""Facts that follow from the tests of a program: the values that names can still have behind a
-test, and the code that a test guards."""
+"""What follows from the tests in a program, such as `if torch.cuda.is_available():`: the values
+that names can still have behind a test, and the code that a test guards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from .sources import PythonModule
 from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, inferred, union, value_of
 
 Env = dict[str, Value]
-"""The possible values of the names at one place of a program."""
+"""An environment: the possible values of each name at one place of a program."""
 Parents = dict[ast.AST, ast.AST]
+"""The parent of each node."""
 GPU: Final = "(a GPU)"
-"""A key of environments that is not the name of a variable. Its value is the empty set if a
-test has shown that there is a GPU, and `NONE` otherwise, so that branches join it like a
-variable."""
+"""The key under which an environment stores whether there is a GPU: the empty set if a test has
+shown it, else `NONE`. Where branches meet, it is joined like the value of a variable, and so is
+empty only if all of them have shown it."""
 
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
@@ -39,9 +40,9 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
-    """Returns the facts that hold if a test is true (or false, if not `is_true`), as a new
-    environment. Understands comparisons with None, `isinstance`, a plain name, tests for a GPU,
-    `not`, `and` and `or`."""
+    """Returns a copy of an environment, without the values that names cannot have if a test is
+    true (or false, if not `is_true`). Understands comparisons with None, `isinstance`, a plain
+    name, tests for a GPU, `not`, `and` and `or`."""
     new = dict(env)
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -51,21 +52,21 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
             for part in parts:
                 new = narrowed(part, new, is_true)
             return new
-    # this name loses the value None, which it has without a GPU
+    # behind a test for a GPU, the empty set says that there is one
     if is_true and inferred(test) == AVAILABLE:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
     if isinstance(name, ast.Name) and name.id in new:
-        # only names: the values of attributes are in cells, which hold for the whole program
+        # not for attributes: they have one value for the whole program, which is not in `env`
         excluded = filter(is_excluded, new[name.id])
         new[name.id] = new[name.id].difference(excluded)
     return new
 
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
-    """Returns the expression that a test is about, and a function that tells which atoms the
-    expression cannot be if the test is true (or false, if not `is_true`). Returns None and a
-    function that is always False if the test is not understood."""
+    """Returns the expression that a test is about, and a function that tells whether that
+    expression cannot be an atom if the test is true (or false, if not `is_true`). If the test
+    is not understood, returns None and a function that is always False."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             # `x is None` that is true, or `x is not None` that is false
@@ -88,7 +89,7 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
 
 def _named_kinds(node: ast.expr) -> set[str]:
     """The kinds of atoms that the second argument of `isinstance` names; an empty set if it
-    names any other type."""
+    names a type that is not in `_KINDS`."""
     names = node.elts if isinstance(node, ast.Tuple) else [node]
     kinds: set[str] = set()
     for name in names:
@@ -105,11 +106,12 @@ def guarded_by(
     """The code that runs only if the expression `test` is true; an empty list if there is none.
 
     That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that
-    leaves the block, code that a decorator skips, and code guarded by a name to which the
-    result is assigned. `parents` has the parent of each node, and `passed` are the names that
-    were followed already.
+    leaves the block, and the code that a decorator skips. If the result of the test is assigned
+    to a name, the code that tests of this name guard is added. `parents` has the parent of each
+    node. `passed` are the names that were followed already.
     """
-    # from the test outwards; `is_true` tells whether `node` is true when the test is
+    # from the test outwards: `node` depends on the test, and `is_true` tells whether it is true,
+    # or false, if the test is true
     guarded: list[ast.AST] = []
     node, is_true = test, True
     while (outer := parents.get(node)) is not None:
@@ -119,11 +121,10 @@ def guarded_by(
             case ast.Compare(ops=[op], comparators=[right]):
                 if _is_reversed(op, right):
                     is_true = not is_true
-            # the test is the name of a function, and its result is what is tested
+            # `test` is only the name of a function, such as `is_available`: go on with the call
             case ast.Call(func=func) if func is node:
                 pass
-            # in `available and x`, x runs only if there is one, and so it does in `not
-            # available or x`
+            # in `available and x`, x runs only if the test is true; in `not available or x`, too
             case ast.BoolOp(values=values) if isinstance(outer.op, ast.And) is is_true:
                 guarded += values[values.index(node) + 1 :]  # type: ignore[arg-type]
             case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
@@ -142,7 +143,7 @@ def guarded_by(
             # `use_cuda = torch.cuda.is_available()`: whatever tests the name tests this
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
                 name = ast.unparse(target)
-                # `a = b` and `b = a` would go on for ever
+                # without this, `a = b` and `b = a` would be followed for ever
                 if name in passed:
                     return guarded
                 return [*guarded, *_guarded_by_name(target, name, parents, passed | {name})]
@@ -154,7 +155,8 @@ def guarded_by(
 
 def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
     """Whether a comparison with the operator `op` and the right side `right` is true if there
-    is no such device, as in `device_count() == 0`, `x.device.type != "cuda"`."""
+    is no such device, as in `device_count() == 0` or `x.device.type != "cuda"`."""
+    # `== 0` means that there is none, and `!= 0` that there is one: the reverse of other values
     is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
     return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
 
@@ -204,25 +206,25 @@ def _guarded_by_name(
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor other
-    than NVIDIA."""
+    """Whether the tests around a node name a vendor other than NVIDIA. The tests of all
+    branches of a chain of `elif` count."""
     return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node check a release of a framework. Another branch then has
-    the new word already."""
+    """Whether the tests around a node check the version of a framework. Such code has the new
+    name in its other branch already."""
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 
 
 def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
-    """The last names and the strings in the tests of all branches around a node, up to its
-    function or class."""
+    """The last names and the strings in the tests of all branches around a node, up to the
+    function or class that contains it."""
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
-            # with the next test of the chain: the first branch of `if cuda: ... elif xpu:`
-            # tells vendors apart, too
+            # the next test of the chain counts, too: in `if cuda: ... elif xpu: ...`, the code
+            # of the first branch is for one vendor on purpose
             case ast.If(test=test, orelse=[ast.If(test=following), *_]):
                 tests = [test, following]
             case ast.If(test=test) | ast.IfExp(test=test) | (ast.BoolOp() as test):
@@ -248,12 +250,12 @@ def last_name(node: ast.AST) -> str:
 
 
 def known_at(node: ast.expr, parents: Parents) -> Value:
-    """The possible values of an expression at its place. For an attribute such as `args.gpu`,
-    None is left out if a test around the expression excludes it."""
+    """The possible values of an expression where it stands. For an attribute such as
+    `args.gpu`, None is left out if a test around the expression excludes it."""
     means = inferred(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
-    # environments know names only, so the tests around the attribute are read
+    # environments have no attributes, so the tests around the attribute are read here
     wanted = ast.dump(node)
     inner: ast.AST = node
     while (outer := parents.get(inner)) is not None and not isinstance(
@@ -263,7 +265,6 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
             body = outer.body if isinstance(outer.body, list) else [outer.body]
             if inner in body and _excludes_none(outer.test, wanted):
                 return means - value_of(Atom("none"))
-        # on to the next node outwards
         inner = outer
     return means
 
@@ -309,7 +310,7 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
     Returns None if neither path does."""
     if one is None or other is None:
         return one if other is None else other
-    # neither path has changed anything, which is usual
+    # a shortcut: usually, neither path has changed anything
     if one is other:
         return one
     both = dict(one)
@@ -330,7 +331,7 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
             ops=[ast.Gt() | ast.GtE() as op],
             comparators=[ast.Constant(value=int(bound))],
         ):
-            # `> 0` and `>= 1` ask the same
+            # the smallest number for which the test is true
             least = bound + isinstance(op, ast.Gt)
             return least > 0 and full_name(func).endswith((".device_count", ".num_gpus"))
     return False

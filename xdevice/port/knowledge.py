@@ -1,8 +1,8 @@
-"""Tables of what is known about packages outside the project: the values of calls, of
-attributes and of methods.
+"""Tables of what is known about packages outside the project: the results of functions and
+methods, and the values of attributes.
 
-A name that no table has gives a value about which nothing is known, so a missing name leaves a
-site open, and a wrong one would rewrite code that must stay.
+If a name is in no table, its result may be anything. So a missing entry leaves a use of a device
+as it is, but a wrong entry would rewrite code that must stay.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FRAMEWORKS: Final = {
     **dict.fromkeys(("jax", "flax", "optax"), "jax"),
 }
 """The framework that each package belongs to."""
-_PARTS: Final = {
+_FRAMEWORKS_OF_MODULES: Final = {
     **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
     "gluoncv.torch": "torch",
 }
@@ -52,12 +52,12 @@ package."""
 def framework_of(full: str) -> str | None:
     """The framework that a full name such as "torch.nn.Linear" belongs to; None if it belongs
     to no framework."""
-    two = ".".join(full.split(".")[:2])
-    return _PARTS.get(two) or FRAMEWORKS.get(full.split(".")[0])
+    first_two = ".".join(full.split(".")[:2])
+    return _FRAMEWORKS_OF_MODULES.get(first_two) or FRAMEWORKS.get(full.split(".")[0])
 
 
-# names of functions that return one tensor in each of `_TENSOR_ROOTS` that has them
-_MAKERS: Final = """
+# names of functions that return one tensor, in each of the modules `_TENSOR_ROOTS` that has them
+_TENSOR_FUNCTIONS: Final = """
 zeros ones empty full rand randn randint randperm arange linspace eye tensor as_tensor from_numpy normal bernoulli
 zeros_like ones_like empty_like full_like rand_like randn_like randint_like cat concat stack hstack vstack matmul mm
 bmm mv dot einsum exp log log2 log1p sqrt rsqrt abs sign sin cos tan tanh sigmoid relu softmax log_softmax sum mean std
@@ -72,7 +72,7 @@ numel size rank acos asin atan atan2 cosh sinh gather_nd reduce_prod reduce_any 
 cardinality logsigmoid softplus gelu elu leaky_relu silu hardtanh batch_norm layer_norm constant
 convert_to_tensor
 """
-# modules with functions on tensors; of them, only `_MAKERS` are known
+# modules with functions on tensors; of them, only `_TENSOR_FUNCTIONS` are known
 _TENSOR_ROOTS: Final = """
 torch torch.nn.functional torch.linalg torch.special torch.fft paddle paddle.nn.functional paddle.linalg tensorflow
 tensorflow.nn tensorflow.math tensorflow.linalg tensorflow.random tensorflow.data.experimental mxnet.nd mxnet.ndarray
@@ -95,7 +95,11 @@ _NO_TENSORS: Final = set(
 
 # the results of calls, by full name; a later entry replaces an earlier one with the same name
 _CALLS: Final[dict[str, Value]] = {
-    **{f"{root}.{name}": TENSOR for root in _TENSOR_ROOTS.split() for name in _MAKERS.split()},
+    **{
+        f"{root}.{name}": TENSOR
+        for root in _TENSOR_ROOTS.split()
+        for name in _TENSOR_FUNCTIONS.split()
+    },
     **dict.fromkeys(
         """
         torch.autograd.Variable torch.Tensor torch.FloatTensor torch.LongTensor torch.nn.Parameter
@@ -109,7 +113,7 @@ _CALLS: Final[dict[str, Value]] = {
     **dict.fromkeys(
         ("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])
     ),
-    # tests behind which a word may be written that fails without a GPU
+    # `AVAILABLE` marks tests behind which `port` may write a word that fails without a GPU
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
     **dict.fromkeys(
         ("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"),
@@ -235,7 +239,7 @@ LAYERS: Final = {
     "keras",
 }
 """The modules whose classes are layers, models and losses."""
-# classes in these modules that are no layers
+# classes in the modules `LAYERS` that are no layers
 _NO_MODELS: Final = {
     "Parameter",
     "ParameterList",
@@ -245,13 +249,13 @@ _NO_MODELS: Final = {
     "InputSpec",
 }
 # modules and functions whose calls return whole models
-_NETS: Final = tuple(
+_MODEL_FUNCTIONS: Final = tuple(
     """
     torchvision.models paddle.vision.models gluoncv.model_zoo gluoncv.torch.model_zoo mxnet.gluon.model_zoo
     timm.create_model tensorflow.keras.applications torch.hub
     """.split()
 )
-_SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCell"}
+_RETURNING_SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCell"}
 """Layers that return several tensors."""
 _DATASETS: Final = ("torchvision.datasets", "mxnet.gluon.data.vision", "paddle.vision.datasets")
 
@@ -282,7 +286,7 @@ TENSOR_SETS: Final = {
 }
 
 # methods of tensors that return one tensor, in any framework
-_SAME: Final = """
+_TENSOR_TO_TENSOR: Final = """
 to cuda cpu xpu npu detach clone contiguous float half double long int bool bfloat16 type type_as view reshape
 transpose permute flatten squeeze unsqueeze expand expand_as repeat t sum mean std var prod cumsum abs exp log sqrt pow
 square sin cos tanh sigmoid relu softmax log_softmax argmax argmin clamp clip clamp_ add sub mul div add_ sub_ mul_
@@ -296,7 +300,7 @@ value read_value assign assign_add assign_sub block_until_ready set dot true_div
 addmm baddbmm histc exponential_ random_ T
 """
 TENSOR_METHODS: Final[dict[str, Value]] = {
-    **dict.fromkeys(_SAME.split(), TENSOR),
+    **dict.fromkeys(_TENSOR_TO_TENSOR.split(), TENSOR),
     **dict.fromkeys(("numpy", "asnumpy"), ARRAY),
     # an int, if the tensor has whole numbers; a float is the careful choice, as it is no index
     # of a GPU
@@ -351,8 +355,8 @@ arrays."""
 
 
 def result(full: str) -> Value | None:
-    """The value of a call of the function or class with this full name; None if no table has
-    it."""
+    """The possible results of calling the function or class with the full name `full`; None if
+    it is in no table."""
     if full in _CALLS:
         return _CALLS[full]
     root, _, name = full.rpartition(".")
@@ -360,9 +364,9 @@ def result(full: str) -> Value | None:
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
         return of("model", full)
     # model zoos have functions for whole models, with small letters
-    if full.startswith(_NETS):
+    if full.startswith(_MODEL_FUNCTIONS):
         return of("model", full)
-    # NumPy has too many functions that return arrays, so the others are listed
+    # so many functions of these modules return tensors that only the others are listed
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
     if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
@@ -375,15 +379,15 @@ def result(full: str) -> Value | None:
 
 
 def output_of(full: str) -> Value | None:
-    """The value that a call of a layer returns; None if it is not known. `full` is the full
-    name of the class, or of the function that made a whole model."""
+    """The possible results of calling a layer or model; None if they are not known. `full` is
+    the full name of its class, or of the function that made a whole model."""
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT
-    if name in _SEVERAL or root not in LAYERS:
+    if name in _RETURNING_SEVERAL or root not in LAYERS:
         return None
-    # a bare `Module` computes nothing that is known; `Sequential` passes a tensor through
-    # layers
+    # what a base class such as `Module` returns is not known, but `Sequential` passes a tensor
+    # through its layers
     if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR

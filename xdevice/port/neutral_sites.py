@@ -34,17 +34,18 @@ _TAKE_DEVICES: Final = {
 }
 _ON_DEVICE: Final = {"device", "map_location"}
 """PyTorch's keyword arguments that take a device as well as its name."""
-# the two forms of a literal that can be edited inside: "cuda:1", and the beginning of
+# the two forms of a literal in which "cuda" can be replaced: "cuda:1", and the beginning of
 # f"cuda:..."
 _QUOTED: Final = re.compile(rb"""(["'])cuda(:\d+)?\1""")
 _FILLED: Final = re.compile(rb"""[fF](["'])cuda:""")
 
 
 class NeutralSites(JudgedSites):
-    """The sites of one module for the target "accelerator".
+    """The sites of one module for the target "accelerator": uses of devices, with their
+    verdicts.
 
-    Unlike for the target "xdevice", a string that names CUDA is a site itself, wherever it is,
-    and most methods and functions stay as they are.
+    Unlike for the target "xdevice", each string that names CUDA is a site of its own, wherever
+    it is, and most methods and functions stay as they are.
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
@@ -70,7 +71,7 @@ class NeutralSites(JudgedSites):
         row = ROWS.get(full_name)
         if row is not None and row.xdevice and "neutral as" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
-        # d2l's helpers choose a device inside, which no word of PyTorch changes
+        # d2l's helpers choose a device themselves, which no word of PyTorch changes
         if full_name.startswith("d2l."):
             return left_open("a d2l helper, for which only --to xdevice has a word")
         return _NEUTRAL
@@ -82,8 +83,8 @@ class NeutralSites(JudgedSites):
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL
         text = self.accelerator
-        # without an accelerator the word is None, so the CPU is added; but not in a comparison,
-        # which would then be true for a tensor on the CPU
+        # without an accelerator, the word is None, so `or torch.device("cpu")` is added; but not
+        # in a comparison, which would then be true for a tensor on the CPU
         if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if needs_no_brackets(use) else f"({text})"
@@ -112,14 +113,14 @@ class NeutralSites(JudgedSites):
             return use, self._judge_cuda_text(use, self._place_of(filling), filling)
         if not is_only(inferred(node), DEVICES):
             return None
-        # the value of a string is one atom, whose subject is the text, with stars if it is
-        # filled in
+        # the value of a string is one atom, whose subject is the text, with a star for each part
+        # that is filled in
         match = re.match(r"cuda(:|$)", str(next(iter(inferred(node))).subject))
         if match is None:
             return None
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
         if self._is_compared(node):
-            # types have no index, so nothing can replace "cuda:1"
+            # the type of an accelerator has no index, so it cannot replace "cuda:1"
             if text_of(node) != "cuda":
                 return use, left_open("the string is compared with a device that has an index")
             edits = use.replace(self.accelerator_name)
@@ -130,7 +131,7 @@ class NeutralSites(JudgedSites):
 
     def _filling(self, node: ast.expr) -> ast.expr | None:
         """The expression that fills in a string such as "cuda:%d" or "cuda:{}": the operation
-        with `%`, or the call of `format`. None if the node is no such string."""
+        with `%`, or the call of `format`. None for any other string."""
         parent = self.parents.get(node)
         match text_of(node), parent:
             case "cuda:%d" | "cuda:%s", ast.BinOp(op=ast.Mod(), left=left) if left is node:
@@ -162,7 +163,7 @@ class NeutralSites(JudgedSites):
             and _FILLED.match(segment) is None
         ):
             return left_open("the string is not written as one plain literal", "XD165")
-        # the old quotes stay: the literal becomes an f-string
+        # where the opening quote is: the literal becomes an f-string with the same quotes
         quote = segment.index(b"cuda") - 1
         # without an accelerator the text would be "None:0"; the inner quotes must not be the
         # outer ones
@@ -204,7 +205,7 @@ class NeutralSites(JudgedSites):
                 takes_device = (
                     is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
                 )
-                # a device object can be made without the device
+                # `torch.device` makes an object even if the machine lacks the device
                 if name == "torch.device":
                     return "text"
             if takes_device:

@@ -29,71 +29,74 @@ from .sites import Site
 from .values import inferred, is_only, may_be
 
 Judged = tuple[Use, Judgement]
+"""A use of a device, and the judgement on it."""
 
 _RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
     **vars(rules_of_calls),
     **vars(rules_of_methods),
 }
 """The rules, by the names that they have in the tables of `idioms`."""
-_ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
+_ASKING_THE_SELECTED_BACKEND: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
 """The codes of idioms whose neutral word depends on the selected backend; the words of other
 codes find the backend by the tensor in their arguments."""
-_OF_PYTORCH: Final = ("word", "text")
+_WRITING_PYTORCHS_WORDS: Final = ("word", "text")
 """Rules that write PyTorch's own words, which need no selected backend."""
 # names that only TensorFlow 1 has
 _OF_TENSORFLOW_1: Final = {
     f"tensorflow.{name}"
     for name in ("placeholder", "Session", "get_variable", "variable_scope", "contrib")
 }
-# kinds of values that are on no device: their `.device` or `.cpu` is another thing
-_NO_OBJECTS: Final = ("foreign", "module", "class", "namespace")
+# kinds of atoms that are on no device: their `.device` or `.cpu` means something else
+_ON_NO_DEVICE: Final = ("foreign", "module", "class", "namespace")
 
 
 class JudgedSites(JudgedModule):
-    """The sites of one module, for the target "xdevice"."""
+    """The sites of one module for the target "xdevice": each use of a device, with its
+    verdict."""
 
     def sites(self) -> Iterator[Site]:
-        """The sites of the module. A node that is rewritten together with a site around it is
-        no site of its own. A module that imports no framework has no sites."""
-        # without a framework, `x.cpu()` and the like mean something else
+        """The sites of the module; none if it imports no framework. A node that is rewritten
+        together with a use around it is no site of its own."""
+        # without a framework, `x.cpu()` and the like are not about devices
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
         uses: list[Judged] = []
-        # outer nodes come first, so that they can take inner ones over
+        # the outer nodes come first, so that a use can consume nodes inside it
         for node in self.nodes:
             judged = self._judge(node) if node not in consumed else None
             if judged is not None:
                 uses.append(judged)
                 for part in judged[1].consumed:
-                    # rewritten together with this use: two edits of one place would overlap
+                    # rewritten together with this use: edits of their own would overlap
                     consumed.update(ast.walk(part))
-        # a test is kept if it guards a use that only one vendor can run, so all uses are judged
-        # first
-        stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
+        # only after all uses are judged: a test is kept if it guards one of these
+        vendor_uses = {
+            use.node: use for use, judgement in uses if _needs_one_vendor(use, judgement)
+        }
         for use, judgement in uses:
-            # uses without edits stay in any case
-            kept = self._kept_test(use, stays) if judgement.edits else None
+            # a use without edits stays as it is in any case
+            kept = self._kept_test(use, vendor_uses) if judgement.edits else None
             yield self._site(use, kept or judgement)
 
-    def _kept_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
+    def _kept_test(self, use: Use, vendor_uses: dict[Any, Use]) -> Judgement | None:
         """The judgement that keeps a test such as `torch.cuda.is_available()` or `d.type ==
-        "cuda"`; None for any other use. A test is kept if it guards a use that only CUDA can
-        run, or if the tests around it ask for other vendors, too, and the guarded code does
-        more than choose a device: a mere choice is right for any vendor's device.
+        "cuda"` as it is; None for any other use.
 
-        `stays` are the vendor-specific uses that are not rewritten, by their nodes.
+        A test is kept if it guards a use that needs one vendor's devices. It is also kept if
+        the tests around it name other vendors, and the guarded code does more than choose a
+        device: a mere choice is right for any vendor's device. `vendor_uses` has the uses that
+        need one vendor's devices, by their nodes.
         """
         # in `name.startswith("cuda")` the use is the string, but the test is the call
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
-        inside = [inner for part in parts for inner in ast.walk(part)] if stays else ()
-        # another vendor's device would pass the neutral test, and the guarded code would fail
-        # on it
+        inside = [inner for part in parts for inner in ast.walk(part)] if vendor_uses else ()
+        # another vendor's device would pass a neutral test, and then fail in the guarded code
         for inner in inside:
-            if inner in stays:
+            if inner in vendor_uses:
                 return left_open(
-                    f"it guards {stays[inner].idiom.name}, which only one vendor has"
+                    f"it guards {vendor_uses[inner].idiom.name}, which works on only one vendor's devices"
                 )
         if (
             parts
@@ -104,9 +107,9 @@ class JudgedSites(JudgedModule):
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
-        """Whether an expression, or a node inside it, is a use; keyword arguments are left
-        out."""
-        # not keyword arguments: `device=x` counts as a use, whatever x is
+        """Whether an expression, or a node inside it, is a use of a device. Keyword arguments
+        are left out."""
+        # without keyword arguments, because `device=x` is a use, whatever x is
         return any(
             self._judge(inner) is not None
             for inner in ast.walk(node)
@@ -114,12 +117,12 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
-        """The site of a use with its judgement. A use that could be rewritten stays if the code
-        around it is a reason against the edit (see `_reason_against_edit`)."""
+        """The site of a use with its judgement. A use that could be rewritten is left as it is
+        if the code around it is a reason against the edit (see `_reason_against_edit`)."""
         node, idiom = use.node, use.idiom
-        # of a keyword argument, the site is its value
+        # reports show only the value of a keyword argument
         where: Any = node.value if isinstance(node, ast.keyword) else node
-        # only for uses with edits: an open use has its reason already
+        # a use without edits has its reason already
         if judgement.edits:
             judgement = self._reason_against_edit(where, idiom) or judgement
         position = node.lineno, node.col_offset
@@ -127,7 +130,7 @@ class JudgedSites(JudgedModule):
         if isinstance(node, ast.Call) and idiom.name.startswith("."):
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
-        # a full name tells the framework, a method does not
+        # the name of a method does not tell the framework, so the imports do
         framework = framework_of(full_name)
         if framework is None:
             framework = min(self.frameworks) if len(self.frameworks) == 1 else "several"
@@ -152,27 +155,28 @@ class JudgedSites(JudgedModule):
 
     def _judge(self, node: Any) -> Judged | None:
         """Returns the use that a node is, and the judgement on it. None if the node is no use,
-        or is never reached, because it is behind a `return` or belongs to another tab."""
+        or if it is never reached, because it is behind a `return` or belongs to another tab."""
+        # the interpreter stores `means` on each expression that it reaches; a keyword argument
+        # itself is no expression
         is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
         if isinstance(node, ast.Attribute | ast.Name):
             judged = self._judge_name(node)
-            # annotations are never interpreted, and still name devices
+            # also if not reached: annotations are never interpreted, but may name devices
             if judged is not None or not is_reached:
                 return judged
         judge = self._JUDGES.get(type(node))
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
-        """The judgement on a call of a name in the tables, of one of d2l's helpers, or of a
-        method; None for any other call."""
-        # a parameter that is a function: the callers choose the device, and more of them may be
-        # added
+        """The judgement on the call of a name in the tables, of a function with the name of one
+        of d2l's helpers, or of a method. None for any other call."""
+        # a call of a parameter: the known callers may all pass the same function, but others may
+        # be added
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
             return None
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
-        # xdevice's own words are written by the rules in the table of calls, which look at the
-        # arguments
+        # if xdevice has a word of its own, the rule in the table of calls writes it
         is_xdevices = self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
         judged = None if is_xdevices else self._judge_word(node, full_name)
         if judged is not None:
@@ -181,7 +185,7 @@ class JudgedSites(JudgedModule):
             use = Use(self, node, idioms.CALLS[full_name])
             return use, self._judge_listed_call(use, full_name)
         name = full_name.rpartition(".")[2]
-        # the project defines `try_gpu()` itself
+        # a function such as `try_gpu` that the project defines itself
         if (
             self.goal.target == "xdevice"
             and name in idioms.HELPERS
@@ -199,8 +203,8 @@ class JudgedSites(JudgedModule):
         return None
 
     def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
-        """The judgement on a call of a name in the table of calls. No call with stars is
-        rewritten, because they may hide any argument."""
+        """The judgement on a call of a name in the table of calls. A call with `*` or `**` is
+        never rewritten, because these may hide any argument."""
         judgement = _RULES[use.idiom.rule](use)
         return HIDDEN_ARGUMENTS if judgement.edits and use.has_stars else judgement
 
@@ -217,9 +221,9 @@ class JudgedSites(JudgedModule):
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
         """The judgement on a CUDA-only name that is not called here, but passed on, or is in an
-        annotation; None for any other name."""
+        annotation. None for any other name."""
         parent = self.parents.get(node)
-        # a part of a longer name, or a call, which `_judge_call` judges
+        # a part of a longer name, or a called name, which `_judge_call` judges
         if isinstance(parent, ast.Attribute) or (
             isinstance(parent, ast.Call) and parent.func is node
         ):
@@ -244,11 +248,11 @@ class JudgedSites(JudgedModule):
         return ""
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """The judgement on a call of a method with a name such as `to` or `cpu`; None if the
-        name is clearly that of a function or of another object. `full_name` is "" unless the
-        receiver is a module or a name outside the project."""
+        """The judgement on a method call such as `x.to(d)` or `x.cpu()`. None if the called
+        name is clearly a function, or a method of something that is on no device. `full_name`
+        is "" unless the receiver is a module or a name outside the project."""
         receiver = inferred(use.receiver)
-        # a function in a module, such as `np.copyto`
+        # a function in a module, such as `np.copyto`, and no method
         if full_name and (
             framework_of(full_name) is None or not may_be(receiver, ("foreign",))
         ):
@@ -258,8 +262,9 @@ class JudgedSites(JudgedModule):
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
         # `.to` and `.cpu` are common names: only objects of frameworks count
-        if may_be(receiver, (*_NO_OBJECTS, "dict", "list", "tuple")):
+        if may_be(receiver, (*_ON_NO_DEVICE, "dict", "list", "tuple")):
             is_other = Judgement("not a device", "the receiver is a module, class or container")
+            # a `tolist` or `pin_memory` of such an object is not even reported
             return (
                 (use, is_other) if use.idiom.rule not in ("neutral", "read_as_list") else None
             )
@@ -281,8 +286,7 @@ class JudgedSites(JudgedModule):
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
         callee = self.full_name(call.func)
-        # calls with a rule of their own, which looks at the keywords, and functions that take
-        # no device
+        # calls whose own rule looks at the keyword arguments, and functions that take no device
         is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
         if (
             is_move
@@ -295,10 +299,10 @@ class JudgedSites(JudgedModule):
         # a device that comes from elsewhere, or a text that is right on every machine
         if text is None or text.lower() in ("cpu", "auto", "meta"):
             return use, NAMES_NO_VENDOR
-        # DALI's device="gpu" and the like mean something else
+        # such as device="gpu" for DALI, which is no framework here
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a string, for a function that may read it as text", "XD165")
-        # after set_device "cuda" means the GPU that was set, and xdevice.native.gpu() the first
+        # after set_device, "cuda" means the GPU that was set, but xdevice.native.gpu() the first
         if self.sets_current_device and ":" not in text:
             if not self.current_gpu:
                 return use, OTHER_GPU
@@ -309,13 +313,13 @@ class JudgedSites(JudgedModule):
         return use, proven("a string that names a device, for the framework's function", edits)
 
     def _judge_choice(self, node: ast.IfExp) -> Judged | None:
-        """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"` that is no argument
-        of `torch.device`, so that the program keeps a string; None for any other conditional
-        expression."""
+        """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"`; None for any other
+        conditional expression. As an argument of `torch.device`, it is rewritten with that
+        call, and does not get here."""
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
-        # the new text has no index, and may be another name than "cuda"
+        # the new string has no index, and may differ from "cuda"
         if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint(
             (node.body, node.orelse)
         ):
@@ -326,8 +330,8 @@ class JudgedSites(JudgedModule):
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
-        """The judgement on `device.type == "cuda"` and the like, also with `!=` and other
-        texts; None for other comparisons."""
+        """The judgement on `device.type == "cuda"` and the like, also with `!=`, and with "cpu"
+        or "gpu". None for other comparisons."""
         match node:
             case ast.Compare(
                 left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
@@ -348,15 +352,15 @@ class JudgedSites(JudgedModule):
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
-        """The judgement on attributes such as `x.device`, which tell where something is; None
-        if `x` is known not to be a tensor or model of a framework, or nothing is known about
-        `x`."""
+        """The judgement on attributes such as `x.device`, which tell where something is. None
+        if nothing is known about `x`, or if `x` is known not to be a tensor or model of a
+        framework."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = inferred(node.value)
-        if may_be(means, (*_NO_OBJECTS, "instance", "result")) or not means:
+        if may_be(means, (*_ON_NO_DEVICE, "instance", "result")) or not means:
             return None
-        # usual names for the settings of a program, whose `device` is not that of a tensor
+        # names that programs give to their settings, whose `device` is not that of a tensor
         if isinstance(node.value, ast.Name) and node.value.id in (
             "self",
             "args",
@@ -371,12 +375,12 @@ class JudgedSites(JudgedModule):
         return use, Judgement("neutral", "only reads where a tensor is")
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        """The judgement on the string "nccl"; None for any other."""
+        """The judgement on the string "nccl"; None for any other string."""
         if text_of(node) != "nccl":
             return None
         use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
         return use, left_open(
-            "NCCL needs CUDA; without a backend, init_process_group takes the right one"
+            "NCCL needs CUDA; leave out the backend, and init_process_group chooses the right one"
         )
 
     _JUDGES: ClassVar[dict[type, Any]] = {
@@ -400,24 +404,27 @@ class JudgedSites(JudgedModule):
     # reasons against an edit
 
     def _reason_against_edit(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
-        """The judgement that a use which could be rewritten stays, because of the code around
-        it; None if there is no reason against the edit. `idiom` is the idiom of the use at
-        `node`."""
+        """The judgement that a use which could be rewritten is left as it is, because of the
+        code around it. None if there is no reason against the edit. `idiom` is the idiom of the
+        use at `node`."""
         around = list(self.around(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
             return Judgement("neutral", "behind a check of the framework's release")
         if self.source.path.endswith("setup.py"):
             return Judgement("neutral", "setup.py decides what to build")
-        # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the
-        # position of the whole
+        # before Python 3.12, all parts of an f-string have the position of the whole:
+        # https://github.com/python/cpython/issues/104608
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(
             node
         ):
             return left_open(
                 "inside an f-string whose parts this version of Python cannot locate", "XD165"
             )
-        asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"
-        asks = asks and idiom.rule not in _OF_PYTORCH and self.goal.target == "xdevice"
+        # whether the new text calls a function of xdevice that asks the selected backend
+        asks = idiom.code in _ASKING_THE_SELECTED_BACKEND or idiom.rule == "wait"
+        asks = (
+            asks and idiom.rule not in _WRITING_PYTORCHS_WORDS and self.goal.target == "xdevice"
+        )
         if "tensorflow" in self.frameworks and self.is_of_tensorflow_1:
             return left_open(
                 "a program for TensorFlow 1, which xdevice does not support", "XD167"
@@ -453,7 +460,7 @@ class JudgedSites(JudgedModule):
         text. `around` are the nodes around it."""
         for inner, outer in zip([node, *around], around, strict=False):
             if isinstance(outer, ast.FormattedValue) and inner is outer.value:
-                # the tree does not show the =, so the text behind the expression is read
+                # the tree does not show the `=`, so look at the text behind the expression
                 rest = self.source.text[self.span(inner)[1] :][:40]
                 return re.match(rb"\s*=\s*[}!:]", rest) is not None
         return False
@@ -486,29 +493,28 @@ def _vendor_of(use: Use) -> str:
     """The vendor that a use names, in its own name or in one of its strings; "" if it names
     none."""
     node = use.node
-    # the strings of a call, of a comparison, or of a keyword argument
+    # the arguments of a call, the right side of a comparison, or the value of a keyword argument
     parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
     names = [use.idiom.name, *(text_of(part) or "" for part in parts)]
-    # only whole words count
     for part in re.split(r"\W+", " ".join(names).lower()):
         if part in _VENDORS:
             return _VENDORS[part]
     return ""
 
 
-def _has_one_vendor(use: Use, judgement: Judgement) -> bool:
-    """Whether only one vendor's devices will be able to run a use after porting: a use of that
-    vendor that stays open, or `DataParallel`, which needs functions that only PyTorch's builds
-    for CUDA have."""
+def _needs_one_vendor(use: Use, judgement: Judgement) -> bool:
+    """Whether a use will need one vendor's devices after porting: if it names a vendor and
+    stays open, or if it is `DataParallel`, which needs functions that only PyTorch's builds for
+    CUDA have."""
     return (
         judgement.verdict == "open" and bool(_vendor_of(use))
     ) or use.idiom.name == "torch.nn.DataParallel"
 
 
 def _idiom_of_word(full_name: str) -> Idiom:
-    """The idiom of the PyTorch name `full_name`, judged as a word. A name that is also in the
-    table of calls has the code and the link given there; any other name has the code XD156
-    ("asks what a device can do") and no link."""
+    """The idiom for a use of the PyTorch name `full_name`, which the rules for words judge. If
+    the name is also in the table of calls, its code and link are taken from there. Otherwise
+    the code is XD156 ("asks what a device can do")."""
     listed = idioms.CALLS.get(full_name)
     return Idiom(
         full_name,

@@ -40,18 +40,18 @@ _NO_BRACKETS_IN: Final = (
     ast.NamedExpr,
     ast.Assert,
 )
-"""The nodes in which a comparison needs no brackets around it. Arguments of calls need none,
-either: `needs_no_brackets` finds these."""
+"""The nodes in which a comparison needs no brackets around it. `needs_no_brackets` adds the
+arguments of calls."""
 
 
 def no_word(use: Use) -> Judgement:
-    """The judgement on names without a neutral word: the use stays open, for the idiom's
+    """The judgement on names without a neutral word: the use stays open, with the idiom's
     reason."""
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
-    """The judgement on names that are right on every device: neutral, for the idiom's
+    """The judgement on names that are right on every device: neutral, with the idiom's
     reason."""
     return Judgement("neutral", use.idiom.why)
 
@@ -59,7 +59,7 @@ def neutral(use: Use) -> Judgement:
 def renamed(use: Use) -> Judgement:
     """The judgement on names whose neutral word takes the same arguments: only the name
     changes."""
-    # d2l.numpy(x, y) is a mistake, which is left to its author
+    # d2l.numpy(x, y) would be a mistake in the program, which its author has to correct
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
     return proven(IDENTIFIED, use.renamed)
@@ -70,6 +70,7 @@ def replaced(use: Use) -> Judgement:
     expression such as `xdevice.num_gpus() > 0`."""
     if use.arguments:
         return left_open("the neutral word takes no arguments", "XD166")
+    # a text with spaces, such as `xdevice.num_gpus() > 0`, may need brackets
     text = use.idiom.text
     return proven(
         IDENTIFIED,
@@ -88,7 +89,7 @@ def asks_build(use: Use) -> Judgement:
 
 
 def needs_no_brackets(use: Use) -> bool:
-    """Whether a comparison needs no brackets if it replaces this use."""
+    """Whether a comparison needs no brackets around it if it replaces this use."""
     match use.parent:
         # an argument, but not the called function itself
         case ast.Call(func=func):
@@ -106,32 +107,36 @@ def torch_device(use: Use) -> Judgement:
     `torch.device(index)`."""
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
-            return _by_index(
+            return _judge_by_index(
                 index, use.replace_around(index, f"{_native_function(name)}(", ")")
             )
-    # `torch.device("cuda", i)` is judged above; what is left has one argument
+    # `torch.device("cuda", i)` has been judged above; other forms must have one argument
     argument = use.only_argument
     if argument is None:
-        return left_open("only the form torch.device(string) is rewritten", "XD166")
+        return left_open(
+            'only the forms torch.device(x) and torch.device("cuda", index) are rewritten',
+            "XD166",
+        )
     if (
         isinstance(argument, ast.Attribute)
         and argument.attr == "type"
         and is_only(inferred(argument.value), ("device",))
     ):
         return Judgement("neutral", "made from the type of another device")
-    judgement = _device_of_text(use, argument)
-    # with an index, and on the CPU, both devices print the same
+    judgement = _judge_device_of_text(use, argument)
+    # with an index, and on the CPU, the old and the new device print the same
     if (
         not judgement.edits
         or _has_index(argument)
         or (text_of(argument) or "").lower().startswith("cpu")
     ):
         return judgement
-    return _without_index(use, judgement, is_gpu=names_no_index(argument))
+    return _judge_without_index(use, judgement, is_gpu=names_no_index(argument))
 
 
-def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
-    """The judgement on `torch.device(argument)`, without regard to how the device prints."""
+def _judge_device_of_text(use: Use, argument: ast.expr) -> Judgement:
+    """The judgement on `torch.device(argument)`. It does not consider yet that the new device
+    may print differently."""
     text = text_of(argument)
     # tensors on "meta" have no memory, on any machine
     if text == "meta":
@@ -142,9 +147,9 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
     if text is not None:
         name, _, index = text.partition(":")
         return proven(_A_TEXT, use.replace(f"{_native_function(name)}({index})"))
-    before, filled = _filled_in(use, argument)
+    before, filled = _single_filling(use, argument)
     if filled is not None and before == "cuda:":
-        return _by_index(
+        return _judge_by_index(
             filled, use.replace(f"xdevice.native.gpu({use.module.segment(filled)})")
         )
     if isinstance(argument, ast.IfExp) and is_usual_choice(argument, use.full_name):
@@ -153,7 +158,8 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
         )
     means = inferred(argument)
     edits = use.rename("xdevice.native.device")
-    # both functions return a device as it is, read a string, and raise for anything else
+    # torch.device and xdevice.native.device both return a device as it is, read a string, and
+    # raise for anything else
     if is_only(means, DEVICES):
         return proven("the argument is a device or names one", edits)
     if is_only(means, NUMBERS):
@@ -164,8 +170,8 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
 
 
 def _native_function(name: str) -> str:
-    """The name of xdevice's function for the framework's own device: the CPU if `name` is
-    "cpu", else a GPU."""
+    """The name of xdevice's function that makes the framework's own device: for the CPU if
+    `name` is "cpu", else for a GPU."""
     return "xdevice.native.cpu" if name.lower() == "cpu" else "xdevice.native.gpu"
 
 
@@ -185,9 +191,10 @@ def names_no_index(node: ast.AST) -> bool:
 
 
 def _has_index(node: ast.AST) -> bool:
-    """Whether a string names a device as the framework prints it: with an index, or "cpu". In a
-    conditional expression, both sides must do so. F-strings are taken to have an index; for any
-    other expression, the result is False."""
+    """Whether an expression names a device in the form in which the framework prints it: with
+    an index, or as "cpu". A string must have this form, and so must both sides of a conditional
+    expression. F-strings are taken to have an index; for any other expression, the result is
+    False."""
     if isinstance(node, ast.IfExp):
         return _has_index(node.body) and _has_index(node.orelse)
     text = text_of(node)
@@ -196,17 +203,19 @@ def _has_index(node: ast.AST) -> bool:
     )
 
 
-def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
-    """The judgement on a device without an index. `judgement` does not consider yet that
-    xdevice's device has the index 0: the index shows if the device is printed, and it may mean
-    another GPU after `set_device`. In these cases the new text makes a device from the type
-    alone, or the use stays open. In all other cases, returns `judgement`. `is_gpu` tells
-    whether the use is certain to mean a GPU."""
+def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
+    """Completes the judgement on a device that the old text makes without an index. `judgement`
+    does not consider yet that xdevice's device has the index 0.
+
+    The index shows if the device is printed, and it may mean another GPU after `set_device`. In
+    these cases the new text makes a device from the type alone, or the use stays open. In all
+    other cases, returns `judgement`. `is_gpu` tells whether the use is certain to mean a GPU.
+    """
     in_text = use.node in use.module.text_origins
-    # nobody sees the index
+    # the index is neither printed nor wrong
     if not in_text and not use.sets_current_device:
         return judgement
-    # the new text below always makes a GPU
+    # the new text below would make a GPU in any case
     if not is_gpu:
         return left_open("it is turned into text", "XD169") if in_text else OTHER_GPU
     root = use.node.func
@@ -215,7 +224,8 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     # the new text needs a name for torch: after `from torch import device` there is none
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
         return left_open(
-            "the index 0 would show or be wrong, and the module has no name for torch", "XD169"
+            "the index 0 would be printed, or be wrong after set_device, and the module has no name for torch",
+            "XD169",
         )
     why = "is turned into text" if in_text else "follows set_device"
     edits = use.replace(f"{root.id}.device(xdevice.native.gpu().type)")
@@ -227,12 +237,12 @@ def accelerator(use: Use) -> Judgement:
     where the new text would raise."""
     if use.arguments:
         return OTHER_ARGUMENTS
-    # the program may rely on the None
+    # the program may rely on the None that it gets on a machine without a GPU
     if not getattr(use.node, "has_gpu", False):
         return left_open(
             "without an accelerator it is None, and no test excludes None", "XD170"
         )
-    return _without_index(
+    return _judge_without_index(
         use,
         proven("a test has shown that there is a GPU", use.replace(use.idiom.text)),
         is_gpu=True,
@@ -247,15 +257,15 @@ def device_with_index(use: Use) -> Judgement:
     edits = use.renamed
     if not use.arguments:
         return proven(IDENTIFIED, edits)
-    # `device_id=` goes: the new function has another name for the index
+    # `device_id=` is removed: the new function has another name for the index
     for keyword in use.keywords.values():
         edits = (*edits, use.edit(use.span(keyword)[0], use.span(keyword.value)[0], ""))
-    return _by_index(use.arguments[0], edits)
+    return _judge_by_index(use.arguments[0], edits)
 
 
-def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
-    """The judgement on edits that are right if an argument is a number: proven if it is known
-    to be one, else safe."""
+def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
+    """The judgement on edits that are right if `argument` is a number: proven if it is known to
+    be one, else safe."""
     if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
@@ -275,11 +285,12 @@ def helper_scope(use: Use) -> Judgement:
 
 
 def scope(use: Use) -> Judgement:
-    """The judgement on `tf.device("/GPU:1")`. If there is no such GPU, TensorFlow takes another
-    device, and a `with` block of xdevice would raise. So for a GPU only the argument of
-    `tf.device` is rewritten; a CPU becomes a neutral device."""
+    """The judgement on `tf.device("/GPU:1")`. For a GPU, only the argument of `tf.device` is
+    rewritten: if there is no such GPU, TensorFlow takes another device, but a `with` block of
+    xdevice would raise an error. For a CPU, the whole call becomes a neutral device if it is in
+    a `with` statement."""
     argument = use.only_argument
-    before, filled = _filled_in(use, argument)
+    before, filled = _single_filling(use, argument)
     # an f-string such as f"/GPU:{i}" is checked with 0 in place of the value
     text = f"{before}0" if before.endswith(":") else text_of(argument)
     match = re.fullmatch(r"/?(?:device:)?([CG]PU)(?::(\d+))?", text or "", re.IGNORECASE)
@@ -288,7 +299,7 @@ def scope(use: Use) -> Judgement:
         return left_open("the argument is not a string that names one device", "XD165")
     native = _native_function(match[1])
     if filled is not None:
-        return _by_index(
+        return _judge_by_index(
             filled, use.replace(f"{native}({use.module.segment(filled)})", argument)
         )
     index = match[2] or ""
@@ -297,10 +308,10 @@ def scope(use: Use) -> Judgement:
     return proven(_A_TEXT, use.replace(f"{native}({index})", argument))
 
 
-def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
-    """The text at the beginning of an f-string, and the one expression behind it, which can be
-    written elsewhere unchanged. ("", None) for any other expression, and for an f-string that
-    formats the value, or has a use of a device inside."""
+def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
+    """For an f-string such as f"cuda:{i}": the text before the braces, and the expression in
+    them, which can be written elsewhere unchanged. ("", None) for any other expression, and for
+    an f-string that formats the value, or has a use of a device in the braces."""
     match node:
         case ast.JoinedStr(
             values=[
@@ -316,13 +327,13 @@ def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
 
 
 def device_list(use: Use) -> Judgement:
-    """The judgement on lists of devices, which are rewritten if only the length, the truth
-    value or one item of the list is used."""
+    """The judgement on lists of devices, which are rewritten if the program uses only the
+    length, the truth value or one item of the list."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
     match use.parent:
-        # the number is the same, whatever objects the list holds
+        # `len(list)` becomes the number of GPUs
         case ast.Call(func=ast.Name(id="len")):
             return proven(
                 "only the length of the list is used",
@@ -356,8 +367,8 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
-    """The judgement on `jax.device_put(x, device)`, which also makes an array from a Python
-    number; `to_device` refuses numbers."""
+    """The judgement on `jax.device_put(x, device)`. Unlike the new word `to_device`, it also
+    makes an array from a Python number."""
     # `device_put` also takes shardings, donate and more, which `to_device` does not
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")
@@ -368,14 +379,15 @@ def put_on_device(use: Use) -> Judgement:
 
 
 def current_device(use: Use) -> Judgement:
-    """The judgement on `paddle.set_device(device)` as a statement. Elsewhere its result, a
-    Paddle object, is used."""
+    """The judgement on `paddle.set_device(device)`. It is rewritten only as a statement,
+    because its result is a Paddle object."""
     means = inferred(use.only_argument)
     if not use.is_statement or not is_only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
+    # the strings that the argument may be
     texts = (atom.subject.lower() for atom in means if atom.kind == "spelling")
-    # paddle.distributed.launch assigns a GPU to each process, which "gpu" means and "gpu:0"
-    # does not
+    # for Paddle, "gpu" is the GPU that paddle.distributed.launch has assigned to the process,
+    # which need not be "gpu:0"
     if any(":" not in text and text != "cpu" for text in texts):
         return left_open("without an index, Paddle takes the GPU assigned to the process")
     return proven(_A_DEVICE, use.renamed)
@@ -393,7 +405,7 @@ def wait(use: Use) -> Judgement:
         return proven(IDENTIFIED, edits)
     if is_number(use.args[0]):
         (index,) = use.args
-        # sync takes a device, and not a bare index
+        # sync takes a device instead of an index
         start, _ = use.span(index)
         bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
         return proven("the index is a number", edits + bracket)
@@ -408,7 +420,7 @@ def split_and_load(use: Use) -> Judgement:
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
         return left_open("only the form split_and_load(data, ctx_list) is rewritten", "XD166")
     edits = use.renamed
-    # only the names of the keywords change, so that their order and comments between them stay
+    # rename the keywords where they are, which keeps their order and the comments between them
     for old, new in (("ctx_list", "devices"), ("even_split", "even")):
         if old in keywords:
             start, _ = use.span(keywords[old])
@@ -418,15 +430,15 @@ def split_and_load(use: Use) -> Judgement:
         if getattr(axis.value, "value", None) != 0:
             return left_open("split_batch always splits the first axis", "XD166")
         edits = (*edits, use.drop(axis))
-    # `split_and_load` also takes an array on the host
+    # `split_and_load` also takes arrays on the host
     if may_be(inferred(use.args[0]), ("array", "list", "tuple")):
         return safe("the batch is not proven to be a tensor", edits, "XD162")
     return proven("the arguments are a batch and a list of devices", edits)
 
 
 def scatter(use: Use) -> Judgement:
-    """The judgement on PyTorch's `scatter(tensor, devices)`, which allows parts of different
-    lengths: hence `even=False`."""
+    """The judgement on PyTorch's `scatter(tensor, devices)`. It allows parts of different
+    lengths, so the new text has `even=False`."""
     if (
         len(use.args) != 2
         or use.keywords
@@ -436,7 +448,8 @@ def scatter(use: Use) -> Judgement:
     if not is_only(inferred(use.args[0]), ("tensor",)):
         return left_open("the first argument is not proven to be a tensor", "XD162")
     end = use.end - 1
-    # the new argument is put before the last bracket, where a comma would end up double
+    # the new argument begins with a comma and goes before the last bracket: a comma that is there
+    # already would end up double
     if use.span(use.args[1])[1] != end:
         return left_open("brackets or a comma follow the last argument", "XD166")
     return proven(
@@ -471,8 +484,8 @@ def split_batch(use: Use) -> Judgement:
 
 
 def memory(use: Use) -> Judgement:
-    """The judgement on Paddle's numbers of allocated bytes, which become attributes of the
-    result of `xdevice.memory(device)`."""
+    """The judgement on Paddle's functions that return a number of allocated bytes. They become
+    attributes of the result of `xdevice.memory(device)`."""
     # without an argument Paddle takes the current GPU
     if not use.arguments:
         if use.sets_current_device:

@@ -43,7 +43,7 @@ _A_DEVICE: Final = "the argument is a device, and the result is used"
 _NO_DEVICE: Final = "the argument is not proven to be a device; anything else raises"
 _A_MODEL: Final = "the receiver is a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
-# the kinds of values that are on the host in any case
+# the kinds of atoms that are on the host in any case
 _HOST: Final = ("array", "int", "float", "bool", "str")
 _ON_HOST: Final = Judgement("neutral", "the value is on the host already")
 _SAME_ANYWHERE: Final = {
@@ -76,7 +76,7 @@ def to(use: Use) -> Judgement:
     # PyTorch's `.to` takes a dtype, a device or a tensor in the same place
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "the argument is a dtype")
-    # the names of all arguments; None for those without one
+    # the names of all arguments; None for positional ones
     named = [*([None] * len(use.args)), *use.keywords]
     if named[0] not in (None, "device", "ctx") or any(
         name != "non_blocking" for name in named[1:]
@@ -97,7 +97,7 @@ def to(use: Use) -> Judgement:
     edits = use.move_to(device)
     if is_only(means, DEVICES):
         return _judge_move(use, proven(_A_DEVICE, edits))
-    # even an unknown argument is a device if only MXNet has a method of this name
+    # a method that only MXNet's arrays have takes a device, so an unknown argument is one
     if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
         return _judge_move(
             use, proven("only MXNet arrays have this method, and it takes a device", edits)
@@ -123,11 +123,11 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def _judge_move(use: Use, judgement: Judgement) -> Judgement:
-    """Completes the judgement on a move: `judgement` considers only the argument of the move.
-    The move can be rewritten if its result is used, or if the receiver is a model: a tensor
-    whose move is thrown away stays where it is."""
+    """Completes the judgement on a move: `judgement` considers only the argument. The move can
+    be rewritten if its result is used, or if the receiver is a model. A tensor whose move is
+    thrown away stays where it is, with the old text and with the new."""
     moved = inferred(use.receiver)
-    # any other reason says more about the argument, so it is kept
+    # the reason is replaced by a more exact one only if it is the usual one
     is_plain = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
         if is_plain and moved and all(map(_is_tensor_or_model, moved)):
@@ -135,7 +135,7 @@ def _judge_move(use: Use, judgement: Judgement) -> Judgement:
         return judgement
     if moved and all(map(_moves_in_place, moved)):
         return replace(judgement, why=_A_MODEL) if is_plain else judgement
-    # nothing is known about the receiver but its name, which is only a hint
+    # the name of the receiver is only a hint
     name = ast.unparse(use.receiver).rpartition(".")[2].lower()
     if _MODEL_NAME.fullmatch(name) and not is_known(moved):
         why = "only its name suggests that the receiver is a model; the result is thrown away"
@@ -151,11 +151,11 @@ def _is_tensor_or_model(atom: Atom) -> bool:
 
 
 def _moves_in_place(atom: Atom) -> bool:
-    """Whether a move of an atom whose result is thrown away has the same effect in the old and
-    in the new text."""
+    """Whether a move whose result is thrown away has the same effect on an atom with the old
+    and with the new text."""
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
-    # a tensor whose result is thrown away moves nowhere, with the old text and with the new
+    # neither text moves a tensor if the result is thrown away
     return _is_tensor_or_model(atom)
 
 
@@ -194,7 +194,7 @@ def to_vendor(use: Use) -> Judgement:
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device)))
     if is_only(means, NUMBERS):
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device, maker=maker)))
-    # what may be a number needs the maker, and what may be a device must not have it
+    # an index, which may also be None, needs the maker; a device must not have it
     edits = use.move_to(device, maker=maker if is_only(means, (*NUMBERS, "none")) else "")
     return _judge_move(use, safe(_NO_DEVICE, edits))
 
@@ -206,7 +206,7 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
         if not use.module.current_gpu:
             return OTHER_GPU
         new = use.module.current_gpu
-    # `x.cpu().numpy()` is one read, which needs no move before it
+    # `x.cpu().numpy()` becomes one read, which needs no move before it
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
@@ -220,14 +220,14 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
-    """The judgement on `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for
-    `.numpy()` reads from any device. None if `node` is not the object of such a read, directly
-    or with methods in `_SAME_ANYWHERE` in between."""
+    """The judgement on the `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text
+    for `.numpy()` reads from any device. None if the result of `node` is not read in this way,
+    directly or with methods in `_SAME_ANYWHERE` in between."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None
     name = attribute.attr
-    # x.cpu().data.numpy()
+    # the `data` in `x.cpu().data.numpy()`
     if name == "data":
         return _read_around(use, attribute)
     call = use.module.parents.get(attribute)
@@ -237,7 +237,7 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
         return _read_around(use, call)
     if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
-    # removing `.cpu()` is as certain as rewriting the read, which does not need it then
+    # removing `.cpu()` is as certain as rewriting the read, so it gets the same grade
     around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None
@@ -259,7 +259,7 @@ def reset(use: Use) -> Judgement:
 
 
 def copy_to(use: Use) -> Judgement:
-    """The judgement on `x.copyto(other)`, which copies to a device or into another array,
+    """The judgement on `x.copyto(other)`. It copies to a device or into another array,
     depending on the argument."""
     argument = use.only_argument
     if argument is None:
@@ -274,7 +274,7 @@ def copy_to(use: Use) -> Judgement:
 
 def sync(use: Use) -> Judgement:
     """The judgement on `x.wait_to_read()` and `x.block_until_ready()`. The latter returns the
-    array, and `sync` returns None."""
+    array, but `sync` returns None."""
     if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
@@ -298,7 +298,7 @@ def read(use: Use) -> Judgement:
             "TensorFlow returns a number or string here, but to_numpy returns an array without axes",
             "XD165",
         )
-    # `x.numpy(force=True)` detaches the tensor, as `to_numpy` always does, so the keyword goes
+    # `force=True` detaches the tensor, which `to_numpy` always does, so it is removed
     edits = use.call_with_receiver(use.idiom.text, use.end - 1, comma="")
     if means == TENSOR:
         return proven(_A_TENSOR, edits)
@@ -313,7 +313,7 @@ def read(use: Use) -> Judgement:
             )
         if means == GLUONS_OUTPUT or _is_mxnets(use):
             return proven("only MXNet arrays have this method", edits)
-    # a Python object with a method of the same name
+    # the receiver is known, and is something else with a method of the same name
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
         return Judgement("not a device", "the receiver is not a tensor")
     return safe(
@@ -322,8 +322,8 @@ def read(use: Use) -> Judgement:
 
 
 def _is_scalar_in_tensorflow(use: Use) -> bool:
-    """Whether the result of `x.numpy()` is used as only that of a TensorFlow scalar can be: as
-    bytes, or as a key."""
+    """Whether the program uses the result of `x.numpy()` as bytes or as a key. In TensorFlow,
+    it can then only be the number or the bytes of a scalar."""
     if "tensorflow" not in use.module.frameworks or use.method != "numpy":
         return False
     match use.parent:
@@ -338,7 +338,7 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
 
 
 def _is_mxnets(use: Use) -> bool:
-    """Whether only MXNet arrays can be meant by the name of this method: the module uses no
+    """Whether a method of this name can only be that of an MXNet array: the module uses no
     other framework and no other arrays, and no class of the project has such a method."""
     has_namesakes = use.method in use.module.inference.methods
     return (

@@ -1,9 +1,9 @@
 """The rules for names that have a row in the table of `words`: a use of the name becomes a use
 of PyTorch's word.
 
-A program that ran before still runs afterwards, also without a GPU. A word may raise there,
-although the old name returned a value: such a word is put behind a test, unless the program has
-made that test already.
+A program that ran before still runs afterwards, even without a GPU. Some words raise an error
+there, although the old name returned a value: such a word is put behind a test, unless the
+program has made that test already.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .values import DEVICES, NUMBERS, Value, inferred, is_known, is_only, may_be
 from .words import ROWS, Row
 
 _HANDLES: Final = left_open(
-    "this file uses CUDA's own streams: default_stream, ExternalStream, cuda_stream or cuda_event",
+    "this file uses a handle or stream that only CUDA has: default_stream, ExternalStream, cuda_stream or cuda_event",
     "XD162",
 )
 IN_TABLE: Final = "the table of neutral words has it"
@@ -69,7 +69,7 @@ _OF_SCALER: Final = (
     "growth_interval",
     "enabled",
 )
-_SETTINGS: Final = {
+_PARAMETERS: Final = {
     "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
     "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
     "torch.autocast": _OF_AUTOCAST,
@@ -77,16 +77,16 @@ _SETTINGS: Final = {
     "torch.cuda.amp.GradScaler": _OF_SCALER,
     "torch.amp.GradScaler": ("device", *_OF_SCALER),
 }
-"""The names of the parameters, in their order: for words that have another order, or take
-keyword arguments only."""
-_ALIKE: Final = {
+"""The names of the parameters of old and new functions, in their order. They are needed where
+the new function has another order, or takes keyword arguments only."""
+_ROW_NAMES: Final = {
     "torch.autocast": 'torch.autocast("cuda")',
     "torch.amp.autocast": 'torch.autocast("cuda")',
     "torch.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
     "torch.distributed.init_process_group": 'torch.distributed.init_process_group("nccl")',
 }
-"""The names of the rows for functions that are vendor-specific only if an argument has a
-certain value, by full name."""
+"""For functions that are vendor-specific only if an argument has a certain value: the name of
+their row in the table, by full name."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
 """Expressions that need brackets after an `and`."""
 _REPEATABLE: Final = (
@@ -100,18 +100,18 @@ _REPEATABLE: Final = (
 )
 """The classes of nodes in expressions that have the same value when they are evaluated again,
 which a call may not have."""
-WITH_DEVICES: Final = frozenset(_ALIKE)
+WITH_DEVICES: Final = frozenset(_ROW_NAMES)
 """Functions whose calls are judged together with the string in them that names a device."""
 
 
 def row_of(full_name: str) -> Row | None:
     """The row of a full name in the table of words; None if it has none."""
-    return ROWS.get(_ALIKE.get(full_name, full_name))
+    return ROWS.get(_ROW_NAMES.get(full_name, full_name))
 
 
 def word(use: Use, row: Row | None) -> Judgement:
     """The judgement on a use of a name with this row: a call, or the name alone, which is
-    passed on or is an annotation. If `row` is None, the use stays open."""
+    passed on or is in an annotation. If `row` is None, the use stays open."""
     if row is None:
         return left_open("it has no neutral word")
     # without a word, `differs` is the reason
@@ -121,7 +121,7 @@ def word(use: Use, row: Row | None) -> Judgement:
         return left_open(
             f"its neutral word {row.accelerator} needs PyTorch {row.since}", TOO_NEW
         )
-    # PyTorch's own streams have no such handles, so all streams of the file stay CUDA's
+    # PyTorch's own streams lack these handles, so all streams of the file stay CUDA's
     if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
         return _HANDLES
     rule = WORD_RULES[row.rule] if isinstance(use.node, ast.Call) else _not_called
@@ -130,11 +130,12 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
-    """The judgement on a name that is passed on and not called here. The word replaces it if
-    later calls can have the same arguments, and give the same without a GPU."""
+    """The judgement on a name that is passed on instead of being called here. The word replaces
+    it if later calls can have the same arguments, and return the same on a machine without a
+    GPU."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
-        return proven(IN_TABLE, use.replace(_callee(use, row)))
+        return proven(IN_TABLE, use.replace(_word_without_arguments(use, row)))
     return left_open(
         "it is passed on, but the neutral word takes different arguments or needs a GPU",
         "XD166",
@@ -147,7 +148,7 @@ def has_gpu(use: Use) -> bool:
     return getattr(use.node, "has_gpu", False)
 
 
-def _callee(use: Use, row: Row) -> str:
+def _word_without_arguments(use: Use, row: Row) -> str:
     """The word of a row without its arguments in the table, and with the module's name for
     PyTorch."""
     return use.module.named(re.sub(r"\([^()]*\)$", "", row.accelerator))
@@ -163,20 +164,21 @@ def device_type(use: Use) -> str:
 
 
 def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
-    """The edits of a use, with a test for a GPU around the new text if the new text needs one.
-    `idle` is `Row.idle`: the text of the value without a GPU, or None if no test is needed."""
+    """The edits of a use. If the new text would raise on a machine without a GPU, they put it
+    behind a test. `idle` is `Row.idle`: the text of the value that the old name has without a
+    GPU, or None if no test is needed."""
     if idle is None or has_gpu(use):
         return edits
     test = use.module.available
     indent = use.indent
     if use.is_statement and indent is not None:
-        # the statement becomes the body of an `if`
+        # the statement becomes the body of an `if`, in the style of its own indentation
         inner = indent + ("\t" if "\t" in indent else "    ")
         return (
             use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
             *edits,
         )
-    # the expression becomes a choice between the word and what the old name gave
+    # the expression becomes `word if test else idle`
     start, end = ("", "") if _is_choice_without_brackets(use) else ("(", ")")
     before = (use.edit(use.start, use.start, start),) if start else ()
     return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))
@@ -199,9 +201,9 @@ def _renamed(use: Use, row: Row) -> Judgement:
         return HIDDEN_ARGUMENTS
     if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
         return left_open("this file reads properties that only CUDA devices have")
-    edits = use.rename(_callee(use, row))
+    edits = use.rename(_word_without_arguments(use, row))
     device = use.keywords.get("device")
-    # the functions of torch.accelerator take the device by position only, so `device=` goes
+    # the functions of torch.accelerator take the device by position only: remove `device=`
     if device is not None and row.accelerator.startswith("torch.accelerator."):
         if len(use.arguments) > 1:
             return OTHER_ARGUMENTS
@@ -221,19 +223,21 @@ def _replaced(use: Use, row: Row) -> Judgement:
 def _event(use: Use, row: Row) -> Judgement:
     """The judgement on `torch.cuda.Event`: `torch.Event` takes keyword arguments only, so
     positional ones get their names."""
-    names = _SETTINGS[row.name]
+    names = _PARAMETERS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
     inserted = {
         use.span(argument)[0]: f"{name}="
         for argument, name in zip(use.args, names, strict=False)
     }
-    return proven(IN_TABLE, (*use.rename(_callee(use, row)), *_insertions(use, inserted)))
+    return proven(
+        IN_TABLE, (*use.rename(_word_without_arguments(use, row)), *_insertions(use, inserted))
+    )
 
 
 def _is_plain(use: Use) -> bool:
-    """Whether names can be put before the positional arguments: none has a star, or brackets
-    around it."""
+    """Whether names can be put before the positional arguments: none of these has a star, or
+    brackets around it."""
     if use.has_stars:
         return False
     end = use.find(b"(", use.span(use.node.func)[1]) + 1
@@ -258,7 +262,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
     if argument is None:
         return OTHER_ARGUMENTS
     means = inferred(argument)
-    edits = use.rename(_callee(use, row))
+    edits = use.rename(_word_without_arguments(use, row))
     if is_only(means, (*NUMBERS, "none")):
         return proven("the index is a number", edits)
     match re.fullmatch(r"cuda:(\d+)", text_of(argument) or ""):
@@ -282,7 +286,7 @@ def _stream_scope(use: Use, row: Row) -> Judgement:
     if argument is None:
         return OTHER_ARGUMENTS
     means = inferred(argument)
-    # only the argument is left of the call
+    # the call is removed, except for its argument
     edits = use.replace_around(argument, "", "")
     if _is_stream(means):
         return proven("the argument is a stream, which works in a with statement", edits)
@@ -317,8 +321,8 @@ def _seed(use: Use, row: Row) -> Judgement:
 
 
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
-    """Whether a call of `torch.manual_seed` with the same seed runs before this statement, with
-    nothing in between except calls that seed other generators."""
+    """Whether `torch.manual_seed` is called with the same seed before this statement, with
+    nothing in between except docstrings and calls that seed other generators."""
     if not all(isinstance(part, (*_REPEATABLE, ast.expr_context)) for part in ast.walk(seed)):
         return False
     statement = use.parent
@@ -332,7 +336,7 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
                     is_all = use.full_name(func) == "torch.manual_seed"
                     if is_all and ast.dump(argument) == ast.dump(seed):
                         return True
-                # the seeds of Python and NumPy leave this one alone
+                # the seeds of Python and NumPy do not change PyTorch's
                 case ast.Expr(value=ast.Call(func=func)) if "seed" in ast.unparse(func):
                     continue
                 # a docstring
@@ -351,19 +355,19 @@ def _with_device(use: Use, row: Row) -> Judgement:
     accelerator as an argument. On a machine without an accelerator, the new text disables mixed
     precision, as the old names do without CUDA."""
     callee, _, _ = row.accelerator.partition("(")
-    name = _SETTINGS[callee][0]  # of the parameter for the device
-    names = _SETTINGS[use.called]  # the parameters of the old name
+    name = _PARAMETERS[callee][0]  # of the parameter for the device
+    names = _PARAMETERS[use.called]  # the parameters of the old name
     if (
         not _is_plain(use)
         or not use.keywords.keys() <= set(names)
         or len(use.args) > len(names)
     ):
         return OTHER_ARGUMENTS
-    # the arguments by the names of their parameters
+    # the arguments, by the names of their parameters
     settings = dict(zip(names, use.args, strict=False))
     settings.update((str(key), keyword.value) for key, keyword in use.keywords.items())
     device = settings.pop(name, None)
-    # `torch.autocast` without its required argument is a mistake, which is left to its author
+    # `torch.autocast` without its required argument is a mistake, which its author has to correct
     if device is None and name == "device_type" and name in names:
         return OTHER_ARGUMENTS
     # only the literal "cuda" is rewritten: a computed device comes from elsewhere, "cpu" is
@@ -374,7 +378,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
     edits = use.rename(use.module.named(callee))
-    # the word takes the device first, so positional arguments get the names of their parameters
+    # texts to insert, by position. The word takes the device first, so positional arguments get
+    # the names of their parameters
     inserted: dict[int, str] = {}
     if device is None:
         inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (
@@ -382,7 +387,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
         )
     else:
         edits = (*edits, *use.replace(text, device))
-    # the text inserted before an argument: first the name of its parameter, then the test
+    # before an argument: first the name of its parameter, then the test
     for setting, argument in settings.items():
         start, end = use.span(argument)
         if argument in use.args:
@@ -403,8 +408,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
-    """The judgement on `init_process_group("nccl")`: the string becomes a call that returns the
-    collectives of the current accelerator."""
+    """The judgement on `init_process_group("nccl")`. The string becomes a call that returns the
+    name of the backend for the current accelerator."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":
@@ -431,7 +436,7 @@ def move(use: Use) -> Judgement:
         return Judgement("neutral", "a method of the project, whose body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
-    # only the name of the method: layout and comments around the dot stay
+    # replace only the name of the method, so that layout and comments around the dot stay
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
     if device is None:
         at = use.find(b"(", end) + 1
@@ -439,7 +444,7 @@ def move(use: Use) -> Judgement:
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
     elif not is_only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
         return left_open("the argument may be None, and .to(None) moves nothing", "XD161")
-    # a class of the project has a method `cuda`, and the receiver may be an object of it
+    # the receiver may be an object of a class of the project that has a method `cuda`
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
         return safe(
             "the receiver may be an object of the project without .to()", edits, "XD162", "2.6"
