@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from xdevice.port import engine, sources
-from xdevice.port.words import USUAL, Goal
+from xdevice.port.words import DEFAULT_GOAL, Goal
 
 
-def examined(*texts, only="proven", names=("main.py",), goal=USUAL):
+def examined(*texts, only="proven", names=("main.py",), goal=DEFAULT_GOAL):
     """Texts as the files of one project; without names the first is main.py."""
     raws = [text if isinstance(text, bytes) else text.encode() for text in texts]
     made = engine.Examined(Path(), only, goal=goal)

@@ -197,7 +197,7 @@ def test_python_3_10_cannot_read_settings_and_says_so(project, monkeypatch):
 def test_a_baseline_knows_lines_that_have_moved(project):
     file, kept = project / "net.py", project / "base.json"
     file.write_text(f"def f(y):\n    {MOVES}\n    {MOVES}\n")
-    assert run(".", "--write-baseline", kept) == (0, f"2 written to {kept}\n")
+    assert run(".", "--write-baseline", kept) == (0, f"findings written to {kept}: 2\n")
     assert json.loads(kept.read_text())["findings"] == [
         {"path": "net.py", "code": "XD218", "line": MOVES, "count": 2}
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Command = Callable[..., None]
 
-# not `exists=True`: `lint` reports a missing file as one that cannot be read, among the others
+# not `exists=True`: `lint` lists a missing file among the files that cannot be read
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
 )
@@ -65,8 +65,7 @@ def _read_version(
 
 def _goal(command: Command) -> Command:
     """Decorates a command with the options `--to` and `--torch-minimum`, which say which words
-    are written. The command gets both options together, as the `Goal` in its argument
-    `goal`."""
+    are written. The command gets both options as one `Goal`, in its argument `goal`."""
 
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
@@ -97,10 +96,12 @@ def _goal(command: Command) -> Command:
 
 
 def _project(command: Command) -> Command:
-    """Decorates a command with the arguments and options that `scan` and `port` share. The
-    decorator reads and judges the files, writes the report, and passes the result to the
+    """Decorates a command with the arguments and options that `scan` and `port` share.
+
+    The decorator reads and judges the files, writes the report, and passes the result to the
     command as its argument `examined`. The report is written before the command runs, because
-    `port` changes files."""
+    `port` changes files.
+    """
 
     @functools.wraps(command)
     def with_examined(
@@ -114,7 +115,8 @@ def _project(command: Command) -> Command:
     ) -> None:
         from . import engine, report, summary
 
-        # a missing folder would count as a project without files, and the command would succeed
+        # before any file is written: a wrong path is a mistake in the command, and not merely a
+        # file that cannot be read
         for path in paths:
             if str(path) != "-" and not path.exists():
                 raise click.UsageError(f"there is no file or folder {path}")
@@ -122,7 +124,7 @@ def _project(command: Command) -> Command:
             examined = engine.examine(paths, only, root, backend, goal, progress)
         for name in examined.unsettled:
             click.echo(
-                f"{name}: the analysis of its values did not converge, so uses that depend on these values stay open",
+                f"{name}: the values in it are too complex to follow, so uses that depend on them may stay open",
                 err=True,
             )
         if report_to is not None:
@@ -187,15 +189,15 @@ def scan(examined: Examined, by: str) -> None:
 @_project
 @click.option(
     "--diff",
-    "way",
+    "mode",
     flag_value="diff",
     default=True,
     help="Print the changes, which is the default.",
 )
-@click.option("--write", "way", flag_value="write", help="Change the files.")
+@click.option("--write", "mode", flag_value="write", help="Change the files.")
 @click.option(
     "--check",
-    "way",
+    "mode",
     flag_value="check",
     help="Print only the names of files that would change; exit with 1 if there are any.",
 )
@@ -206,7 +208,7 @@ def scan(examined: Examined, by: str) -> None:
 @click.option(
     "-q", "--quiet", is_flag=True, help="Do not list the code that was not rewritten."
 )
-def port(examined: Examined, way: str, quiet: bool) -> None:
+def port(examined: Examined, mode: str, quiet: bool) -> None:
     """Rewrites device code of a framework, such as x.cuda(), with calls of xdevice or of
     PyTorch's vendor-neutral API.
 
@@ -219,27 +221,27 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
     from .sources import write
 
     changed = False
-    # a script on the standard input has no file to change: it is written to the standard output
+    # a script from the standard input has no file to change: it goes to the standard output
     for source in examined.sources:
         new = examined.port(source)
         if source.path == "<stdin>":
             sys.stdout.buffer.write(new)
-        # the file stays as it is, and is named nowhere
+        # an unchanged file is neither written nor named
         if new == source.raw:
             continue
         changed = True
-        if way == "write" and source.path != "<stdin>":
+        if mode == "write" and source.path != "<stdin>":
             write(examined.root / source.path, new)
-        elif way == "check":
+        elif mode == "check":
             click.echo(source.path)
         elif source.path != "<stdin>":
             click.echo(examined.diff(source), nl=False)
     if not quiet:
         _list_open(examined)
     needs_vendor = _show_needs(examined)
-    # the exit status of --check; `_end` makes it 2 if a file could not be read
+    # the exit status of --check, unless a file could not be read
     status = 1 if changed else 3 if needs_vendor else 0
-    _end(examined, status if way == "check" else 0)
+    _end(examined, status if mode == "check" else 0)
 
 
 @click.command(short_help="Report device code that is wrong or vendor-specific.")
@@ -271,7 +273,7 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
 )
 @click.option(
     "--format",
-    "shape",
+    "output_format",
     type=click.Choice(("text", "github", "json", "sarif")),
     default="text",
     show_default=True,
@@ -284,7 +286,7 @@ def lint(
     revision: str | None,
     baseline: Path | None,
     baseline_to: Path | None,
-    shape: str,
+    output_format: str,
     fix: bool,
     goal: Goal,
 ) -> None:
@@ -299,7 +301,8 @@ def lint(
     none are left after --fix. It is 1 if there are findings, and 2 if a file cannot be read or
     an option is wrong.
     """
-    from . import lint as rules
+    # under another name, because this function is called `lint`
+    from . import lint as lint_module
     from .lint_formats import FORMATS
     from .sources import write
 
@@ -315,59 +318,61 @@ def lint(
     # as for other linters, paths in settings and findings are relative to the current folder
     root = Path.cwd()
     try:
-        choice = rules.configure(root).with_options(select, ignore)
-        needs_verdicts = fix or shape == "sarif" or choice.needs_engine()
-        # without a goal the engine does not run: the inference takes far longer than the rules
+        choice = lint_module.configure(root).with_options(select, ignore)
+        needs_verdicts = fix or output_format == "sarif" or choice.needs_engine()
+        # without a goal, `_findings` does not run the engine, which takes far longer than the
+        # rules of lint
         examine = functools.partial(
             _findings, paths, root, choice, goal if needs_verdicts else None
         )
         findings, examined = examine()
         if baseline_to is not None:
-            baseline_to.write_text(rules.baseline(findings), encoding="utf-8")
-            click.echo(f"{len(findings)} written to {baseline_to}", err=True)
+            baseline_to.write_text(lint_module.baseline(findings), encoding="utf-8")
+            click.echo(f"findings written to {baseline_to}: {len(findings)}", err=True)
             _end(examined, 0)
 
-        # leaves out findings that the revision or the baseline had already, and joins guarded
-        # findings with their tests
         def narrow(findings: list[Finding]) -> list[Finding]:
-            """Returns the findings to show."""
+            """Returns the findings to show: those that the revision or the baseline did not
+            have already, with guarded findings joined to their tests."""
             if revision is not None:
-                findings = rules.only_added(findings, revision, root)
+                findings = lint_module.only_added(findings, revision, root)
             elif baseline is not None:
-                findings = rules.not_in_baseline(findings, baseline)
-            return rules.with_guarded(findings)
+                findings = lint_module.not_in_baseline(findings, baseline)
+            return lint_module.with_guarded(findings)
 
         shown = narrow(findings)
         if fix:
-            new = rules.fixed(shown, examined)
+            new = lint_module.fixed(shown, examined)
             for source, text in new.items():
                 write(root / source.path, text)
             if new:
                 click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
-                # the files have changed, and with them lines and findings
+                # the files have changed, so the findings and their lines are found again
                 findings, examined = examine()
                 shown = narrow(findings)
-    except rules.OptionError as error:
+    except lint_module.OptionError as error:
         raise click.UsageError(str(error)) from error
-    # no other format shows edits
-    if shape == "sarif":
-        shown = list(rules.with_fixes(shown, examined))
-    # "nothing found" would be wrong if files could not be read; other formats need a document
-    if shown or not examined.unreadable or shape != "text":
-        click.echo(FORMATS[shape](shown), nl=False)
+    # the only format that has edits
+    if output_format == "sarif":
+        shown = list(lint_module.with_fixes(shown, examined))
+    # as text, "nothing found" would be wrong if files could not be read; the other formats need a
+    # document in any case
+    if shown or not examined.unreadable or output_format != "text":
+        click.echo(FORMATS[output_format](shown), nl=False)
     _end(examined, 1 if shown else 0)
 
 
 def _findings(
     paths: tuple[Path, ...], root: Path, choice: Choice, goal: Goal | None
 ) -> tuple[list[Finding], Examined]:
-    """Returns the findings of the rules of `choice`, and the examined project. Without a goal
-    the project is not examined: the second result only lists files that cannot be read."""
+    """Returns the findings of the rules that `choice` selects, and the examined project. If
+    `goal` is None, the project is not examined, and the second result only lists files that
+    cannot be read."""
     from . import engine, sources
-    from . import lint as rules
+    from . import lint as lint_module
 
     with engine.collector_paused(), shown_on_terminal() as progress:
-        # one file after the other, each of which is forgotten when its rules have run
+        # a generator, so that each file is forgotten when the rules have read it
         if goal is None:
             examined = engine.Examined(root, "proven")
             read = sources.read_each(paths, root, examined.unreadable, progress)
@@ -375,13 +380,13 @@ def _findings(
             examined = engine.examine(paths, root=root, goal=goal, progress=progress)
             read = iter(examined.sources)
         return [
-            finding for source in read for finding in rules.findings(source, choice)
+            finding for source in read for finding in lint_module.findings(source, choice)
         ], examined
 
 
 def _show_table(examined: Examined, by: str) -> None:
-    """Prints the table of `scan`, with a row for each code, file or idiom (`by`), and the share
-    that `port` rewrites."""
+    """Prints the table of `scan`, with a row for each code, file or idiom (`by`). Below it,
+    prints the share of the uses that `port` rewrites."""
     from rich.console import Console
     from rich.table import Table
 
@@ -390,7 +395,7 @@ def _show_table(examined: Examined, by: str) -> None:
 
     rows = grouped(examined.sites, lambda site: getattr(site, by))
     table = Table(title=f"{len(examined.sites)} sites in {len(examined.sources)} files")
-    # long paths are folded and not cut, so that none is unreadable on a narrow terminal
+    # long paths are folded instead of cut, so that they can be read on a narrow terminal
     table.add_column(by, overflow="fold")
     for verdict in VERDICTS:
         table.add_column(verdict, justify="right")
@@ -402,7 +407,7 @@ def _show_table(examined: Examined, by: str) -> None:
     total = totals(examined.sites)
     table.add_row("all", *(str(total[verdict]) for verdict in VERDICTS), end_section=True)
     Console().print(table)
-    # None if nothing has to change: then no share is printed
+    # the share is None if nothing has to change
     share = share_ported(total)
     if share is not None:
         click.echo(
@@ -411,7 +416,8 @@ def _show_table(examined: Examined, by: str) -> None:
 
 
 def _list_open(examined: Examined) -> None:
-    """Prints each open site to standard error, with the reason and a page to read."""
+    """Prints each open site to standard error, with the reason and, if there is one, a page to
+    read."""
     by_path = {source.path: source for source in examined.sources}
     for site in examined.sites:
         if site.verdict == "open":
@@ -430,7 +436,7 @@ def _show_needs(examined: Examined) -> bool:
         needed = examined.needed_torch(source)
         if needed is not None:
             newest.setdefault(needed, []).append(source.path)
-        # by vendor and name, so that a name comes once with all its lines
+        # by vendor and idiom, so that each name is printed once, with all its lines
         names: dict[str, dict[str, list[str]]] = {}
         for site in examined.vendor_sites(source):
             line, _ = source.place(site.line)
@@ -441,15 +447,15 @@ def _show_needs(examined: Examined) -> bool:
                 f"{name} (line {', '.join(lines)})" for name, lines in idioms.items()
             )
             click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
-    # the oldest release first
+    # sorted, with the oldest release first
     for needed, paths in sorted(newest.items()):
         click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)
     return needs_vendor
 
 
 def _end(examined: Examined, status: int) -> NoReturn:
-    """Prints to standard error which files cannot be read, and exits: with `status`, or with 2
-    if there are such files."""
+    """Prints to standard error which files could not be read. Then exits with `status`, or with
+    2 if there are such files."""
     for path, why in examined.unreadable:
         click.echo(f"{path}: not read: {why}", err=True)
     sys.exit(2 if examined.unreadable else status)

@@ -25,18 +25,18 @@ from .rules import JudgedSites
 from .sites import GRADES, Edit, Grade, Site, grouped, splice
 from .sources import PythonModule, Source
 from .text_flow import devices_in, origins, parts_in_text
-from .words import USUAL, Goal, Version, version
+from .words import DEFAULT_GOAL, Goal, Version, version
 
 
 @dataclass
 class Examined:
-    """The result of `examine`. `sites` are sorted; `unreadable` holds (path, why).
+    """The result of `examine`. `sites` are sorted; `unreadable` holds pairs (path, reason).
 
     `root`, `only`, `backend` and `goal` are the arguments of `examine`. After `examine`, every
-    expression of `PythonModule.tree` that is reached has an attribute `means`: its value, a set
-    of atoms (see `values`). Rules of lint may read this attribute. `unsettled` names the
-    functions and modules whose values did not converge, and which were therefore taken for
-    "anything".
+    expression of `PythonModule.tree` that is reached has an attribute `means`: the set of
+    things that it may be (see `values`). Rules of lint may read this attribute. `unsettled`
+    names the functions and modules whose values were still growing when the analysis stopped
+    following them, and which may therefore be anything.
     """
 
     root: Path
@@ -46,11 +46,11 @@ class Examined:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     modules: list[PythonModule] = field(default_factory=list)
-    goal: Goal = USUAL
+    goal: Goal = DEFAULT_GOAL
     unsettled: list[str] = field(default_factory=list)
 
     def of(self, source: Source) -> list[Site]:
-        """The sites of one file, sorted; empty if it has none."""
+        """The sites of one file, sorted; an empty list if it has none."""
         return self._by_file.get(source.path, [])
 
     @cached_property
@@ -112,8 +112,8 @@ class Examined:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pauses Python's garbage collector in the block. It would search millions of nodes again
-    and again, none of which is garbage, and take up to half of the time."""
+    """Pauses Python's garbage collector in the block. The collector would search millions of
+    nodes again and again without finding garbage, and take up to half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -129,7 +129,7 @@ def examine(
     only: Grade = "proven",
     root: Path | None = None,
     backend: str | None = None,
-    goal: Goal = USUAL,
+    goal: Goal = DEFAULT_GOAL,
     progress: Progress = unseen,
 ) -> Examined:
     """Reads all files under the paths as one project, and returns them with a verdict for each
@@ -158,19 +158,17 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     project = Project(module for source in examined.sources for module in source.modules)
     inference = infer(project, progress)
     examined.unsettled = sorted(map(_name_of_task, inference.unsettled))
-    # only modules that Python can parse
     examined.modules = project.modules
     goal = examined.goal
     is_neutral = goal.target == "accelerator"
-    kind = NeutralSites if is_neutral else JudgedSites
-    # nodes that choose a device or its name: one that is turned into text somewhere, one that
-    # some call takes as its device
+    sites_class = NeutralSites if is_neutral else JudgedSites
+    # the nodes that choose devices which are turned into text somewhere, and those that choose
+    # devices which a function takes as its device (see `JudgedModule`)
     in_text: set[ast.AST] = set()
     on_devices: set[ast.AST] = set()
-    # modules that call `set_device` or the like
+    # the modules that set the current device, by `set_device` or the like
     setters: list[PythonModule] = []
-    # a device may be made in one module and printed in another, so all are asked before any is
-    # judged
+    # before the first module is judged, because a device may be made in one and printed in another
     for module in project.modules:
         in_text |= origins(module, inference, parts_in_text)
         if is_neutral:
@@ -179,20 +177,20 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
             setters.append(module)
         # a large project would not fit into memory otherwise; the rules below compute `nodes` again
         module.release()
-    current = _connected(setters, inference)
+    affected = _connected(setters, inference)
     sites: dict[object, Site] = {}
     for number, module in enumerate(project.modules):
         progress("judging", number, len(project.modules))
-        for site in kind(
-            module, inference, in_text, module in current, goal, on_devices
+        for site in sites_class(
+            module, inference, in_text, module in affected, goal, on_devices
         ).sites():
-            # a cell of several tabs is judged once in each, and written once
+            # a cell that several tabs share is judged in each of them, but can be written only once
             site.tabs = (module.tab,) if module.tab else ()
-            # the same use as it was judged in another tab: the key says nothing about tabs
+            # the same use in another tab, if it has been judged there: keys do not name the tab
             twin = sites.get(site.key)
-            sites[site.key] = site if twin is None else _merge(twin, site)
+            sites[site.key] = site if twin is None else _merged(twin, site)
         module.release()
-    # a cell that Python cannot parse is an open site, too: nobody knows what is in it
+    # a cell that Python cannot parse is an open site, because it may contain device code
     for source in examined.sources:
         for line, why in source.broken:
             site = Site(
@@ -203,12 +201,12 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     by_path = {source.path: source for source in examined.sources}
     for site in examined.sites:
         if site.edits:
-            site.after = _after(by_path[site.file], site)
+            site.after = _new_text(by_path[site.file], site)
 
 
 def _name_of_task(task: Task) -> str:
-    """The name of a module or function in messages: the path of its file and, for a function,
-    the name."""
+    """The name of a module or function in messages: the path of its file, followed by the name
+    of the function."""
     return (
         task.source.path
         if isinstance(task, PythonModule)
@@ -216,27 +214,28 @@ def _name_of_task(task: Task) -> str:
     )
 
 
-def _merge(one: Site, other: Site) -> Site:
-    """Returns one site for the judgements of two tabs on the same use: the one with the weaker
-    grade if verdict and edits agree, and the open one if neither has edits. If the edits
-    differ, the new site is open."""
+def _merged(one: Site, other: Site) -> Site:
+    """Returns one site for a use that two tabs share, and that was judged in each. If verdict
+    and edits agree, that is the site with the weaker grade; if neither has edits, the open one.
+    If the edits differ, the new site is open."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
-        # the grades are listed from the strongest on; a site without one counts as stronger
+        # `GRADES` begins with the strongest; a site without a grade counts as stronger still
         weaker = max(
             one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1
         )
         return replace(weaker, tabs=tabs)
-    # nothing is written for either tab, so the verdict that needs attention is shown
+    # neither tab would be rewritten: "open" is shown, because a person has to look at it
     if not one.edits and not other.edits:
         return replace(one if one.verdict == "open" else other, tabs=tabs)
+    # the edits differ, or one tab has none: its reason is shown
     loser = other if one.edits else one
     why = f"the tabs disagree; in the tab {loser.tabs[0]}: {loser.why}"
     return replace(one, verdict="open", code="XD164", grade=None, edits=(), why=why, tabs=tabs)
 
 
 def _at_level(site: Site, only: Grade) -> Site:
-    """The site itself, or an open copy if its grade is weaker than `only`, the level of
+    """The site itself, or an open copy if its grade is weaker than `only`, the value of
     `--only`."""
     # the edits stay, so that the report can say what a lower level would write
     if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
@@ -244,11 +243,10 @@ def _at_level(site: Site, only: Grade) -> Site:
     return replace(site, verdict="open", why=f"{site.why} (--only {site.grade} rewrites it)")
 
 
-def _after(source: Source, site: Site) -> str:
-    """The new text of a site's expression after the edits of this site alone, with the code
-    around the expression if the edits replace that, too."""
-    # an edit may reach beyond the expression, such as one that also replaces the `len(...)`
-    # around it
+def _new_text(source: Source, site: Site) -> str:
+    """The text of a site after its edits. If they also replace code around the expression, that
+    code is included."""
+    # an edit may reach beyond the expression: `len(list)` is replaced as a whole
     end = source.offset(*site.end)
     start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
     end = max(end, *(edit.end for edit in site.edits))
@@ -259,10 +257,10 @@ def _after(source: Source, site: Site) -> str:
 
 def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
     """These modules, and all modules that are connected with them by imports, directly or
-    through others."""
+    through other modules."""
     connected: set[PythonModule] = set()
     waiting = list(modules)
-    # in both directions: who imports whom does not matter for a setting of the process
+    # `imports` has both directions: a setting of the process holds for importers and imported
     while waiting:
         module = waiting.pop()
         if module not in connected:
@@ -285,7 +283,7 @@ def _common_folder(paths: list[Path]) -> Path:
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
     root = Path(os.path.commonpath(resolved))
-    # up to the folder from which the package would be imported
+    # upwards to the folder from which the package would be imported
     while (root / "__init__.py").is_file() and root != root.parent:
         root = root.parent
     return root

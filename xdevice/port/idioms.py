@@ -1,9 +1,9 @@
-"""Tables of the uses of devices that are sites: their names in each framework, their codes, and
-how each is rewritten.
+"""Tables of the uses of devices that `scan` counts and `port` judges: their names in each
+framework, their codes, and how each is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the
-use, and `text` the new text that the rule writes. New text has no quotes, colons or backslashes
-in it, so that it can be put into any f-string, also before Python 3.12.
+use, and `text` is the new text that the rule writes. New text contains no quotes, colons or
+backslashes, so that it can be put into any f-string, even before Python 3.12.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Idiom:
-    """One kind of use. `name` is its name in reports, `code` its key in `sites.CODES`, `rule`
-    the rule that judges it, and `text` the new text that the rule writes. `why` is the reason
-    that is shown if there is no neutral word, and `link` a page of the documentation to read
-    then."""
+    """One kind of use of a device. `name` is its name in reports, `code` its key in
+    `sites.CODES`, `rule` the name of the rule that judges it, and `text` the new text that the
+    rule writes. `why` is the reason that reports show if there is no neutral word, and `link` a
+    page of the documentation to read then."""
 
     name: str
     code: str
@@ -54,7 +54,7 @@ _MIXED: Final = "docs/guides/mixed_precision.md"
 
 CALLS: Final[dict[str, Idiom]] = {
     # choose
-    # an empty text: the rule itself knows the new text, because it depends on the arguments
+    # where the text is empty, the rule makes the new text, which depends on the arguments
     **_calls("XD101", "torch_device", "", "torch.device"),
     **_calls("XD101", "accelerator", "xdevice.native.gpu()", "torch.accelerator.current_accelerator"),
     **_calls("XD101", "device_with_index", "xdevice.native.gpu", """
@@ -87,8 +87,8 @@ CALLS: Final[dict[str, Idiom]] = {
         mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
         d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
     """),
-    # how the framework was built: a machine without GPUs may have such a build, so it is never
-    # proven
+    # these ask how the framework was built. A machine without GPUs may have such a build, so the
+    # rewriting is never proven
     **_calls("XD102", "asks_build", "xdevice.num_gpus() > 0", """
         paddle.is_compiled_with_cuda paddle.device.is_compiled_with_cuda tensorflow.test.is_built_with_cuda
     """),
@@ -216,8 +216,8 @@ ONLY_MXNET: Final = {
     "wait_to_read",
     "reset_ctx",
 }
-"""Methods that only MXNet's arrays and parameters have, so that the name alone shows what the
-receiver is."""
+"""Methods that, of all frameworks, only MXNet's arrays and parameters have. If the module uses no
+package in `OTHER_ARRAYS`, the name alone shows what the receiver is."""
 
 KEYWORDS: Final = {
     "device",
@@ -238,8 +238,8 @@ OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
 """Packages whose arrays have methods with the same names as those of MXNet's arrays."""
 
 MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
-"""Names of modules that have functions such as `cpu` and `gpu`. They are listed because a
-helper may have loaded the module, so that no import shows what the name is."""
+"""Names of modules that have functions such as `cpu` and `gpu`. They are listed here because a
+helper may have loaded the module, and then no import shows that the name is a module."""
 
 HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
 """Names of d2l's helpers. If the project defines a function of this name itself, the body is

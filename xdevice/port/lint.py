@@ -1,5 +1,6 @@
-"""The findings of lint: those of the selected rules, without those that a comment ignores, a
-baseline has, or a revision had already; and the files that `lint --fix` writes."""
+"""The findings that lint reports: those of the selected rules, without those that a comment
+ignores, that a baseline lists, or that a Git revision had already. Also the new content of files
+for `lint --fix`."""
 
 from __future__ import annotations
 
@@ -24,20 +25,21 @@ from .report import column
 from .sites import Edit, Site
 from .sources import Cell, PythonModule, Source
 
-# `# xdevice: ignore[XD202, XD217]`, `off` and `on`; the second group is empty without codes
+# `# xdevice: ignore[XD202, XD217]`, `# xdevice: off` and `# xdevice: on`; the second group is None
+# without codes
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
 _REPORTED: Final = re.compile(r"cuda\.|^\.cuda|CUDA|is_cuda|with_cuda")
-"""Matches the names of idioms that lint reports wherever they are, so that `--fix` must not
-change them unasked."""
-# the names of idioms that are about streams and events
+"""Matches the names of idioms that lint reports as findings of their own, so that `--fix` changes
+them only if they are among the findings to fix."""
+# matches the names of idioms that are about streams and events
 _STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
-# the section of pyproject.toml, which has to be found without a parser on Python 3.10
+# matches our section of pyproject.toml: Python 3.10 has no parser for TOML
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
 
 
 class OptionError(Exception):
-    """Raised for an option, a setting or a comment that cannot be followed, such as a code that
-    does not exist, a file that cannot be read, or an unknown revision. The message is for the
+    """Raised for an option, a setting or a comment that lint cannot follow, such as one with an
+    unknown code, a file that cannot be read, or an unknown revision. The message is for the
     user."""
 
 
@@ -57,8 +59,8 @@ class Change(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Finding:
     """One place that a rule has found. `line`, `col` and `end` are positions in the file, from
-    1 and in characters; `cell` is the number of the notebook's cell, None in other files.
-    `text` is the first line, with single spaces instead of other white space; a baseline
+    1 and in characters; `cell` is the number of the cell in a notebook, None in other files.
+    `text` is the first line of the place, with single spaces for any white space; a baseline
     recognizes the finding by this text."""
 
     path: str
@@ -86,21 +88,21 @@ class Finding:
 
 
 class Choice(NamedTuple):
-    """The codes to report and those to ignore, as whole codes or prefixes. Without `select`,
-    the rules that are on by default are reported. `per_file` has pairs of a glob and the codes
-    that are ignored in the files that match it."""
+    """The codes to report (`select`) and to ignore (`ignore`). Each is a whole code or a
+    prefix. If `select` is empty, the rules that are on by default are reported. `per_file` has
+    pairs: a glob, and the codes that are ignored in the files that match it."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
-    def takes(self, code: str, path: str) -> bool:
+    def reports(self, code: str, path: str) -> bool:
         """Whether findings of a code are reported in a file."""
         ignored = (
             *self.ignore,
             *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
         )
-        # "-" begins no code: nothing is ignored
+        # without ignored codes, "-", with which no code begins
         if code.startswith(ignored or "-"):
             return False
         return code.startswith(self.select) if self.select else RULES[code].on
@@ -109,7 +111,7 @@ class Choice(NamedTuple):
         """Whether the rule XD212 is selected, the only rule that needs the values of
         expressions across the project. Finding these values takes far longer than running all
         other rules."""
-        # without `select` it does not run, because it is off by default
+        # without `select`, XD212 does not run, because it is off by default
         return "XD212".startswith(self.select or "-")
 
     def with_options(self, select: str | None, ignore: str | None) -> Choice:
@@ -132,11 +134,12 @@ def _matches(path: str, glob: str) -> bool:
 
 
 def codes(text: str, of: str) -> tuple[str, ...]:
-    """The codes in the text of an option or a comment, separated by commas or spaces: each is a
-    whole code, or the prefix of several. `of` names the option in the message.
+    """The codes in `text`, which is an option or the codes in a comment, separated by commas or
+    spaces. Each is a whole code, or the prefix of several. `of` says in the message where the
+    text comes from.
 
     Raises:
-        OptionError: if one of these is not the beginning of any code.
+        OptionError: if one of them is not the beginning of any code.
     """
     beginnings = tuple(filter(None, re.split(r"[,\s]+", text)))
     for beginning in beginnings:
@@ -184,16 +187,16 @@ def configure(root: Path) -> Choice:
         )
     per_file = settings.get("per-file-ignores", {})
     return Choice(
-        _list_codes(settings.get("select", []), f"{file}: select"),
-        _list_codes(settings.get("ignore", []), f"{file}: ignore"),
+        _codes_of_setting(settings.get("select", []), f"{file}: select"),
+        _codes_of_setting(settings.get("ignore", []), f"{file}: ignore"),
         tuple(
-            (glob, _list_codes(setting, f"{file}: per-file-ignores"))
+            (glob, _codes_of_setting(setting, f"{file}: per-file-ignores"))
             for glob, setting in per_file.items()
         ),
     )
 
 
-def _list_codes(setting: Any, of: str) -> tuple[str, ...]:
+def _codes_of_setting(setting: Any, of: str) -> tuple[str, ...]:
     """The codes in a list of the settings. `of` names the setting in the message.
 
     Raises:
@@ -213,14 +216,14 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     Raises:
         OptionError: if a comment names a code that does not exist.
     """
-    # by key, so that two tabs' findings of the same code become one
+    # by key, so that findings in code that two tabs share become one
     chosen = {
         finding.key: finding for module in source.modules for finding in _chosen(module, choice)
     }
     ignores = list(_ignores(source))
-    # before `_unused_ignores`, because this marks the comments that are used
+    # this marks the comments that ignore something, so `_unused_ignores` comes after it
     reported = [finding for finding in chosen.values() if not _is_ignored(finding, ignores)]
-    if choice.takes("XD401", source.path):
+    if choice.reports("XD401", source.path):
         reported += _unused_ignores(source, ignores, choice)
     return sorted(reported, key=lambda finding: finding.key)
 
@@ -229,7 +232,7 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
     """The findings of the selected rules in one module, with their places in the file."""
     source = module.source
     for hit in lint_rules.hits(module):
-        if not choice.takes(hit.code, source.path):
+        if not choice.reports(hit.code, source.path):
             continue
         node: Any = hit.node
         part: Any = hit.part
@@ -265,12 +268,12 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings. Those that are reached only behind a test for vendor-specific devices
-    become part of the finding for that test, unless the test is not among the findings."""
+    """The findings, with those that a test for vendor-specific devices guards as parts of the
+    finding for that test. If the test is not among the findings, they stay on their own."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}
-    rest = []  # findings without a test, and the tests
+    rest = []  # the tests, and findings that no test guards
     for finding in findings:
         test = tests.get(finding.guard) if finding.guard is not None else None
         if test is None:
@@ -287,8 +290,8 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
         return test
     lines = sorted({finding.line for finding in guarded})
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
-    # lint must not advise what port refuses: port keeps a test that guards code without a word
-    # (XD219)
+    # port keeps a test that guards code without a neutral word (XD219), so lint must not advise to
+    # rewrite the test
     opening = test.message
     if any(finding.code == "XD219" for finding in guarded):
         opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral word"
@@ -298,8 +301,8 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
     """The first and the last line of the statement around a node; for a compound statement,
-    only the lines before its body. If the node is not on these lines, as in a decorator, the
-    lines of the node itself. `parents` has the parent of each node."""
+    only the lines before its body. If the node is not on these lines, which happens in a
+    decorator, the lines of the node itself. `parents` has the parent of each node."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]
@@ -313,8 +316,8 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """The findings. Those that `port` would fix get its edits as `fix`, except in notebooks:
-    edits of a cell's code have no place in the file, which is JSON."""
+    """The findings, with the edits by which `port` would fix them as `fix`. In notebooks, they
+    get no edits: a notebook's file is JSON, in which edits of its code have no position."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)
@@ -327,10 +330,10 @@ def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Find
 
 def _change(source: Source, edit: Edit) -> Change:
     """Converts an edit with offsets to one with lines and columns."""
-    return Change(_at(source, edit.start), _at(source, edit.end), edit.text)
+    return Change(_position(source, edit.start), _position(source, edit.end), edit.text)
 
 
-def _at(source: Source, offset: int) -> Place:
+def _position(source: Source, offset: int) -> Place:
     """The line and the column of an offset: both from 1, the column in characters."""
     line, col = source.position(offset)
     return line, column(source, line, col)
@@ -338,14 +341,15 @@ def _at(source: Source, offset: int) -> Place:
 
 def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
     """The site whose rewriting fixes a finding; None if there is no such site. The site ends or
-    begins where the finding does, or one of its edits replaces the finding with the code around
-    it, as in `"cuda" if torch.cuda.is_available() else "cpu"`."""
+    begins where the finding does, or one of its edits replaces the finding together with the
+    code around it, as in `"cuda" if torch.cuda.is_available() else "cpu"`."""
     if finding.code not in lint_rules.BY_PORT:
         return None
     first, last = finding.part
     start, end = source.offset(*first), source.offset(*last)
     sites = [site for site in examined.of(source) if site.verdict == "rewritten"]
-    # a site begins at the name of a method, and a finding at the whole call
+    # the site of a method call begins at the dot, but the finding at the object: so first compare
+    # the ends
     ending = [site for site in sites if site.end == last]
     beginning = [site for site in sites if (site.line, site.col) == first]
     around = [
@@ -358,7 +362,7 @@ def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | Non
 
 def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
     """The new bytes of the files in which `port` rewrites these findings, or code that they
-    guard, by file; other files are left out. The streams and events of a file are rewritten
+    guard, by file. Other files are left out. The streams and events of a file are rewritten
     together or not at all, because PyTorch's streams do not mix with CUDA's."""
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -368,11 +372,10 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
         chosen = by_path.get(source.path, [])
         own = {finding: _site_of(finding, examined, source) for finding in chosen}
         sites = [site for site in own.values() if site is not None]
-        # from the inner tests to the outer ones: what an inner one keeps, the outer one guards
+        # the inner tests first: an inner test that stays makes the outer one stay
         for finding in reversed(chosen):
-            _complete(finding, sites, examined.of(source), own[finding])
-        # if a site with one of CUDA's streams stays, no other stream of the file may become
-        # PyTorch's
+            _complete_sites(finding, sites, examined.of(source), own[finding])
+        # if one of CUDA's streams or events stays, no other one of the file may become PyTorch's
         left = [
             site
             for site in examined.of(source)
@@ -385,16 +388,16 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
     return new
 
 
-def _complete(
+def _complete_sites(
     test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None
 ) -> None:
     """Completes the list `sites`, which are to be rewritten, for a finding that is a test.
 
-    Adds the sites that the test guards and lint does not report, as in `"cuda" if
-    torch.cuda.is_available() else "cpu"`. Removes the test instead if it guards code that
-    stays, because a test for any vendor's devices must not lead to code for one vendor. `own`
-    is the site of the test itself, and `all_sites` are those of the file. Nothing changes if
-    `own` is None, or is not among `sites`.
+    Adds the sites that the test guards and that lint does not report, as in `"cuda" if
+    torch.cuda.is_available() else "cpu"`. But if the test guards code that stays, removes the
+    test from `sites` instead: a test for any vendor's devices must not lead to code for one
+    vendor. `own` is the site of the test itself, and `all_sites` are those of the file. Nothing
+    changes if `own` is None, or is not among `sites`.
     """
     if own is None or own not in sites:
         return
@@ -425,16 +428,17 @@ def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
 
 @dataclass
 class _Ignore:
-    """A comment that ignores findings, or two comments with the lines between them."""
+    """A comment that ignores findings in its line, or a pair of comments that ignores those in
+    the lines between them."""
 
-    lines: range  # of the file
+    lines: range  # of the file; findings in these lines are ignored
     cell: int | None
     codes: tuple[str, ...]  # codes or prefixes; none for all codes
     used: bool = False  # whether it has ignored a finding
 
 
 def _ignores(source: Source) -> Iterator[_Ignore]:
-    """The comments of a file that ignore findings, each with the lines for which it holds.
+    """The comments of a file that ignore findings, each with the lines to which it applies.
 
     Raises:
         OptionError: if a comment names a code that does not exist.
@@ -464,7 +468,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
     """The comments of a file, each with its line in `Source.text`; none if the file does not
     contain "xdevice:". Cells that are not Python are read up to the error."""
-    # most files have no such comment, and reading tokens takes long
+    # a shortcut: most files have no such comment, and reading tokens takes long
     if b"xdevice:" not in source.text:
         return
     cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
@@ -493,8 +497,8 @@ def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
 def _unused_ignores(
     source: Source, ignores: Iterable[_Ignore], choice: Choice
 ) -> Iterator[Finding]:
-    """Findings (XD401) for comments that have ignored nothing. A comment for a rule that was
-    not run counts as used, because it may be needed when the rule runs."""
+    """A finding (XD401) for each comment that has ignored nothing. A comment for a rule that
+    was not run is left out, because it may be needed when the rule runs."""
     for ignore in ignores:
         if not ignore.used and _may_be_unused(ignore, choice, source.path):
             line = ignore.lines.start
@@ -502,7 +506,7 @@ def _unused_ignores(
             message = f"this comment ignores nothing{suffix}; remove it"
             lines = source.raw.decode(errors="replace").splitlines()
             text = " ".join(lines[line - 1].split())
-            # the column and the end are not known, so the beginning of the line stands for both
+            # the column of the comment is not known, so the finding is at the beginning of the line
             yield Finding(
                 source.path,
                 line,
@@ -521,9 +525,9 @@ def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
     """Whether a comment that has ignored nothing may be reported. All rules to which it applies
     must have been run, because a rule that was not run may need the comment. A comment without
     codes applies to all rules that are on by default."""
-    # a comment may give a prefix, such as XD2, and is then for all codes that begin with it
+    # a comment with a prefix, such as XD2, applies to all codes that begin with it
     return all(
-        choice.takes(code, path)
+        choice.reports(code, path)
         for code, rule in RULES.items()
         if (code.startswith(ignore.codes) if ignore.codes else rule.on)
     )
@@ -549,7 +553,7 @@ def baseline(findings: Iterable[Finding]) -> str:
 
 
 def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
-    """The findings that the baseline in `file` does not have. If a line has more findings of a
+    """The findings that the baseline in `file` does not list. If a line has more findings of a
     code than the baseline counts, the last ones are new.
 
     Raises:
@@ -566,7 +570,7 @@ def not_in_baseline(findings: Iterable[Finding], file: Path) -> list[Finding]:
     new = []
     for finding in findings:
         key = _baseline_key(finding)
-        # the first ones of equal findings are those that the baseline counts
+        # of equal findings, the first ones are taken for those in the baseline
         left[key] -= 1
         if left[key] < 0:
             new.append(finding)
@@ -635,7 +639,7 @@ def _git(root: Path, *arguments: str) -> str:
         process = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise OptionError("--diff needs git, which is not installed") from error
-    # the first line says what is wrong, and the rest is advice about Git
+    # the first line of Git's message says what is wrong, and the rest is advice
     if process.returncode:
         first = process.stderr.decode(errors="replace").strip().partition("\n")[0]
         raise OptionError(f"--diff: {first}")

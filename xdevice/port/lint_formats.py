@@ -14,7 +14,7 @@ from .report import installed_version
 
 
 def text(findings: Sequence[Finding]) -> str:
-    """A line for each finding, and one with the number of findings of each code."""
+    """A line for each finding, and a last line with the number of findings of each code."""
     lines = [
         f"{finding.path}:{finding.line}:{finding.col}: {finding.code} {finding.message}"
         + (f" (cell {finding.cell})" if finding.cell else "")
@@ -27,8 +27,8 @@ def text(findings: Sequence[Finding]) -> str:
 
 
 def github(findings: Sequence[Finding]) -> str:
-    """A command of GitHub's workflows for each finding, which annotates its lines in a pull
-    request."""
+    """A command of GitHub's workflows for each finding. GitHub shows it at the lines of the
+    finding in a pull request."""
     return "".join(
         f"::error file={_escape(finding.path)},line={finding.line},col={finding.col},endLine={finding.end[0]},"
         f"title={finding.code}::{_escape(finding.message, is_value=False)}\n"
@@ -37,10 +37,11 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
-    """Escapes a text for a command of GitHub's workflows: the value of a property, which a
-    colon or a comma would end, or the message behind the properties if not `is_value`."""
-    # as escapeProperty and escapeData do in https://github.com/actions/toolkit; % first,
-    # because the others insert it
+    """Escapes a text for a command of GitHub's workflows. `is_value` tells whether the text is
+    the value of a property, which a colon or a comma would end, or the message behind the
+    properties."""
+    # as escapeProperty and escapeData do in https://github.com/actions/toolkit; % first, because
+    # the other replacements insert it
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_value else text
 
@@ -88,7 +89,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "message": {"text": finding.message},
         "locations": [{"physicalLocation": place}],
     }
-    # --format sarif computes fixes for the findings that `port` can rewrite
+    # the findings that `port` can rewrite have a fix
     if finding.fix:
         replacements = [
             {

@@ -1,9 +1,9 @@
 """The rules of lint. A rule reads the tree and the imports of one module, and nothing else of
 the project.
 
-`RULES` has the meaning of each code, and whether its rule is on by default. Rules are on if
-they were right in nine of ten places that people checked (docs/reference/lint.md has the
-figures), or if they cannot be wrong.
+`RULES` has the meaning of each code, and whether its rule is on by default. A rule is on if it
+was right in at least nine of ten places that people checked (docs/reference/lint.md has the
+figures), or if it cannot be wrong.
 """
 
 from __future__ import annotations
@@ -27,23 +27,26 @@ _Check = Callable[["_View", Any], Found]
 
 
 class Rule(NamedTuple):
-    """The meaning of a code, and whether its rule runs unless `select` names others."""
+    """The meaning of a code, and whether its rule runs by default (`on`)."""
 
     text: str
     on: bool
 
 
 RULES: Final[dict[str, Rule]] = {
-    "XD201": Rule("a time is taken without waiting for the work", False),
-    "XD202": Rule("a vendor-specific or GPU-only device is written down as text", True),
+    "XD201": Rule("a clock is read without waiting for the work", False),
+    "XD202": Rule("a vendor-specific or GPU-only device is named in a string", True),
     "XD203": Rule(
-        "`.cuda()` without an index goes to the current GPU in a program with several", False
+        "`.cuda()` without an index goes to the current GPU in a program with several GPUs",
+        False,
     ),
     "XD204": Rule("a copy to the host can be read before it has arrived", False),
     "XD205": Rule(
         "torch.load without map_location needs the devices of the saving machine", True
     ),
-    "XD207": Rule("waiting covers only the current GPU, although several work", False),
+    "XD207": Rule(
+        "waiting covers only the current GPU, although several GPUs are working", False
+    ),
     "XD208": Rule("the host reads a value in every step and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
     "XD211": Rule(
@@ -62,7 +65,7 @@ RULES: Final[dict[str, Rule]] = {
     "XD403": Rule("a test names vendor-specific devices", False),
 }
 
-_OF_CUDA: Final = re.compile(
+_CUDA_NAME: Final = re.compile(
     r"(torch|paddle|paddle\.device)\.(cuda\.|CUDA|is_compiled_with_cuda)|tensorflow\.test\.is_built_with_cuda"
     r"|torch\.cuda$|torch\.profiler\.ProfilerActivity\.CUDA"
 )
@@ -73,10 +76,10 @@ BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
 findings of other codes."""
 
 # texts that name a GPU, in any framework: "cuda:0", "/GPU:1", "device:gpu"
-_TEXT: Final = re.compile(
+_GPU_TEXT: Final = re.compile(
     r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE
 )
-_OF_VENDORS: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
+_VENDOR_TEXT: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
 """Texts that name a device in the arguments of any function. "gpu" is not among them, because
 it means something else to DALI, for instance."""
 # functions whose first argument is a device
@@ -94,8 +97,9 @@ _TAKE_A_DEVICE: Final = {
 }
 # keyword arguments that are devices
 _KEYWORDS: Final = {"device", "device_type", "map_location", "place", "ctx"}
-# names of variables and attributes that are devices, whose `.type` is that of a device
-_PLACES: Final = {"device", "context", "ctx", "place"}
+# names of variables and attributes that are taken for devices, so that their `.type` is that of a
+# device
+_DEVICE_NAMES: Final = {"device", "context", "ctx", "place"}
 # methods that read a tensor on the host
 _READS: Final = {"item", "numpy", "asnumpy", "asscalar", "tolist"}
 _WAITS: Final = _READS | {
@@ -120,23 +124,24 @@ _CLOCKS: Final = {
     "timeit.default_timer",
     "time.process_time",
 }
-_SEVERAL: Final = {
+_FOR_SEVERAL_GPUS: Final = {
     "DataParallel",
     "DistributedDataParallel",
     "device_ids",
     "local_rank",
     "try_all_gpus",
 }
-"""Names that only programs for several GPUs use."""
-_GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
+"""Names that suggest a program for several GPUs."""
+_DEVICE_WORD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
 """Matches names in a test that is about devices."""
-# calls that give the device work, so that a clock behind them may be read too early
+# last names of functions and methods that start work on the device, which may still run when a
+# clock behind them is read
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 # methods that return a moved tensor
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
-_BY_A_PIECE: Final = (
+_BY_PART_OF_NAME: Final = (
     'this recognizes a device by part of its name; use xdevice.device(...).kind == "gpu"'
 )
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
@@ -177,11 +182,11 @@ def hits(module: PythonModule) -> Iterator[Hit]:
         for rule in _BY_TYPE.get(type(node), ()):
             # some rules also give the inner node that `port` would rewrite
             for code, text, *parts in rule(view, node):
-                # a test may name a device on purpose
+                # a file of tests may name a device on purpose
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
-    # only now: the tests are among the findings
+    # after all rules, because the guarding tests are findings themselves
     guards = _guards(view, all_hits)
     for hit in all_hits:
         if hit.code in _GUARDED:
@@ -195,8 +200,8 @@ def hits(module: PythonModule) -> Iterator[Hit]:
 
 def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
     """Returns a dict that maps each guarded node to its test. A node is guarded if it is
-    reached only behind a test that is a finding itself; if there are several, the outermost one
-    counts."""
+    reached only behind a test that is a finding itself. If there are several such tests, the
+    outermost one counts."""
     guards: dict[ast.AST, ast.AST] = {}
     for hit in all_hits:  # the outer ones first
         if hit.code in _GUARDED:
@@ -207,8 +212,8 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
 
 
 class _View:
-    """A module as the rules see it: its nodes and their parents, the full names of the names
-    that it imports (`imports`), and all names in it (`words`)."""
+    """A module with what the rules need: its nodes and their parents, the full names of the
+    names that it imports (`imports`), and all names that occur in it (`words`)."""
 
     def __init__(self, module: PythonModule) -> None:
         self.module = module
@@ -239,8 +244,8 @@ class _View:
         return ""
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """The nodes around a node, from the innermost one up to its function or class, each
-        with its child in which the node is."""
+        """The nodes around a node, from the innermost one up to the function or class that
+        contains it. Yields pairs: the node, and its child in which `node` is."""
         while node in self.parents:
             child, node = node, self.parents[node]
             yield node, child
@@ -268,12 +273,12 @@ class _View:
 
 def _speaks_of_devices(test: ast.expr) -> bool:
     """Whether a name or a string in a test suggests that the test is about devices."""
-    return any(_GUARD.search(last_name(node)) for node in ast.walk(test))
+    return any(_DEVICE_WORD.search(last_name(node)) for node in ast.walk(test))
 
 
-def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
-    """The text of a string literal that matches the pattern of a device's name; "" for any
-    other node."""
+def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _GPU_TEXT) -> str:
+    """The text of a node, if it is a string literal that matches the pattern for names of
+    devices; "" for any other node."""
     match node:
         case ast.Constant(value=str(text)) if pattern.fullmatch(text):
             return text
@@ -293,7 +298,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
     # `x.to("cuda")`, but not a function `to` of a module
     if not name and _method(call) == "to":
         devices += call.args[:1]
-    nodes = [device for device in devices if _device_text(device, _OF_VENDORS)]
+    nodes = [device for device in devices if _device_text(device, _VENDOR_TEXT)]
     if name in _TAKE_A_DEVICE:
         nodes += [device for device in call.args[:1] if _device_text(device)]
     if not view.is_guarded(call):
@@ -324,12 +329,16 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
     XD203 if the call has no arguments, and the program uses several GPUs and never calls
     `set_device`."""
     match call.func:
-        # a full name means a function of a module, such as `tvm.cuda()`
+        # a receiver with a full name is a module, such as in `tvm.cuda()`
         case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):
             # code with a branch for each vendor names CUDA on purpose
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
-            if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
+            if (
+                _is_bare(call)
+                and view.words & _FOR_SEVERAL_GPUS
+                and "set_device" not in view.words
+            ):
                 yield (
                     "XD203",
                     "`.cuda()` moves to the current GPU, which is the first one unless another was set; name the "
@@ -370,9 +379,13 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
         )
 
 
-def _one_of_several(view: _View, call: ast.Call) -> Found:
+def _waits_for_one_gpu(view: _View, call: ast.Call) -> Found:
     """Yields XD207 for `torch.cuda.synchronize()` in a program that uses several GPUs."""
-    if _is_bare(call) and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
+    if (
+        _is_bare(call)
+        and view.full(call.func) in _SYNCHRONIZE
+        and view.words & _FOR_SEVERAL_GPUS
+    ):
         yield (
             "XD207",
             "synchronize() waits for the current GPU only; xdevice.sync() waits for all",
@@ -380,8 +393,8 @@ def _one_of_several(view: _View, call: ast.Call) -> Found:
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
-    """Yields XD208 for `x.item()` and the like in a loop that trains, or XD402 if the call is
-    behind an `if` inside the loop."""
+    """Yields XD208 for `x.item()` and the like in a loop that trains. If the call is behind an
+    `if` inside the loop, yields XD402 instead."""
     # without a framework, `.item()` is a method of NumPy, which waits for nothing
     if _method(call) not in _READS or call.args or not view.framework():
         return
@@ -413,7 +426,7 @@ def _trains(loop: Any) -> bool:
     """Whether a loop contains a backward pass that is not in an inner loop or function."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # which grows meanwhile
-        # neither these nodes nor those inside them
+        # skip inner loops and functions with all that is in them
         if isinstance(node, (*_LOOPS, ast.FunctionDef)):
             continue
         if isinstance(node, ast.Call) and _method(node) in (
@@ -427,8 +440,8 @@ def _trains(loop: Any) -> bool:
 
 
 def _thrown_away(view: _View, statement: ast.Expr) -> Found:
-    """Yields XD212 for `x.to(d)` as a statement, which does nothing to a tensor. Only this rule
-    needs the engine, which finds the values of expressions."""
+    """Yields XD212 for `x.to(d)` as a statement, which has no effect on a tensor. This is the
+    only rule that needs the values of expressions, which the engine finds."""
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
             # without the engine nothing is known about the receiver, and nothing is found
@@ -455,7 +468,7 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
             "XD217",
             f"is_cuda is false on other vendors' GPUs; use {ROWS['x.is_cuda'].advice}",
         )
-    elif _OF_CUDA.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
+    elif _CUDA_NAME.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
         if (
             isinstance(parent := view.parents.get(node), ast.Call)
             and last_name(parent.func) == "hasattr"
@@ -463,9 +476,9 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
             return  # `hasattr(torch.cuda, "x")` asks what this release has
         row = ROWS.get(name)
         if row is None:
-            yield "XD219", f"{name} is CUDA-only, and xdevice has no word for it"
+            yield "XD219", f"{name} is CUDA-only, and xdevice knows no neutral replacement"
         else:
-            # the advice is the word, or the reason why there is none
+            # `advice` is the word, or says why there is none
             has_word = bool(row.xdevice or row.accelerator)
             if not has_word or not _is_on_purpose(view, node):
                 yield (
@@ -475,8 +488,8 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
-    """Whether code is about CUDA on purpose: if its path or a class around it has "cuda" in the
-    name, if it is in setup.py, which decides what to build, or if tests around it check a
+    """Whether code is about CUDA on purpose: if "cuda" is in its path or in the name of a class
+    around it, if it is in setup.py, which decides what to build, or if tests around it check a
     release or name other vendors."""
     path = view.module.source.path
     places, inner = [path], node
@@ -491,7 +504,7 @@ def _is_on_purpose(view: _View, node: ast.AST) -> bool:
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
     """Whether a name is in an annotation, which needs no GPU."""
-    # inside `Optional[x]`, `x | None` and the like
+    # up through `Optional[x]`, `x | None` and the like
     parent = view.parents[node]
     while isinstance(parent, ast.Subscript | ast.BinOp | ast.Tuple):
         node, parent = parent, view.parents[parent]
@@ -499,8 +512,8 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 
 def _compare(view: _View, node: ast.Compare) -> Found:
-    """Yields XD217 for `device.type == "cuda"`, and XD211 for `"cuda" in device`, which looks
-    for a part of the name."""
+    """Yields XD217 for `device.type == "cuda"`, and XD211 for `"cuda" in device`, which
+    recognizes a device by part of its name."""
     match node:
         case (
             ast.Compare(
@@ -514,11 +527,11 @@ def _compare(view: _View, node: ast.Compare) -> Found:
                 comparators=[ast.Attribute(attr="type", value=owner)],
             )
         ):
-            if last_name(owner) in _PLACES and not _is_on_purpose(view, node):
+            if last_name(owner) in _DEVICE_NAMES and not _is_on_purpose(view, node):
                 yield "XD217", f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}'
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
             if _device_text(left) and "device" in last_name(right):
-                yield "XD211", _BY_A_PIECE
+                yield "XD211", _BY_PART_OF_NAME
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
@@ -528,7 +541,7 @@ def _ends_with(view: _View, call: ast.Call) -> Found:
             func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]
         ):
             if _device_text(prefix) and "device" in last_name(owner):
-                yield "XD211", _BY_A_PIECE
+                yield "XD211", _BY_PART_OF_NAME
 
 
 def _copies_nothing(view: _View, node: ast.With) -> Found:
@@ -552,7 +565,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full(owner) != "os.environ":
                 return
-            # anywhere above in the file; a node without a line does not count
+            # the nodes above this one in the file; those without a line do not count
             before = (
                 other
                 for other in view.nodes
@@ -563,7 +576,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
                 for other in before
                 for name in imported_names(other, view.module)
             }
-            # one finding, whatever the number of frameworks
+            # one finding, even if several frameworks were imported
             for name in sorted(names & _FRAMEWORKS)[:1]:
                 yield (
                     "XD214",
@@ -580,7 +593,7 @@ def _time(view: _View, node: ast.BinOp) -> Found:
                 return
             work = [
                 inner
-                for statement in _since(view, node, start)
+                for statement in _statements_since(view, node, start)
                 for inner in ast.walk(statement)
             ]
             calls = {last_name(inner.func) for inner in work if isinstance(inner, ast.Call)}
@@ -591,10 +604,10 @@ def _time(view: _View, node: ast.BinOp) -> Found:
                 )
 
 
-def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
-    """The statements of a block from the last assignment to `name`, where the clock is read
-    first, up to the statement with `node`; empty if there is no such assignment in its
-    function."""
+def _statements_since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
+    """The statements between the last assignment to `name`, where the clock is first read, and
+    the statement with `node`. Both are in one block of the same function. Empty if there is no
+    such assignment."""
     for outer, child in view.above(node):
         body = getattr(outer, "body", None)
         if not isinstance(body, list) or child not in body:
@@ -655,7 +668,7 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
         _cuda_method,
         _load,
         _early_copy,
-        _one_of_several,
+        _waits_for_one_gpu,
         _host_read,
         _ends_with,
         _pinned,

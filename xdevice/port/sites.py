@@ -53,16 +53,16 @@ CODES: Final[dict[str, str]] = {
     "XD170": "current_accelerator() may be None here",
     "XD171": "the word needs a newer PyTorch",
 }
-"""The meaning of each code: of a kind of use, or of the reason why a use stays open. The codes
-2xx and 4xx are in `lint_rules.RULES`."""
+"""The meaning of each code, for a kind of use or for the reason why a use stays open. The codes
+XD2xx and XD4xx are in `lint_rules.RULES`."""
 
 
 @dataclass(frozen=True, order=True)
 class Edit:
     """Bytes `start` to `end` of `Source.text` become `text`. An insertion has `start == end`.
 
-    `rank` orders the edits that begin at one place: minus the end of the site's expression, so
-    that the outer of two nested sites comes first.
+    `rank` orders the edits that begin at the same position: it is minus the end of the site's
+    expression, so that the outer of two nested sites comes first.
     """
 
     # edits are sorted by their fields in this order: by `start`, and then by `rank`
@@ -72,8 +72,8 @@ class Edit:
     text: str
 
     def shifted(self, distance: int) -> Edit:
-        """The same edit `distance` bytes further on; a negative distance makes it fit a part of
-        the text that is cut out."""
+        """The same edit `distance` bytes further on. A negative distance makes it fit a part
+        that is cut out of the text."""
         return Edit(self.start + distance, self.rank, self.end + distance, self.text)
 
 
@@ -85,7 +85,7 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
         ValueError: if two edits overlap, which is a fault of xdevice: sites should nest.
     """
     parts, at = [], 0
-    # a set, because two sites of a file may need the same edit, such as an import
+    # a set, because two sites may need the same edit, such as an import
     for edit in sorted(set(edits)):
         # edits may touch: several insertions at one place are made in the order of their ranks
         if edit.start < at:
@@ -98,19 +98,20 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
 # eq=False: two sites are the same only if they are one object, so that sites can be keys
 @dataclass(eq=False)
 class Site:
-    """One use of a device idiom. Sites are sorted by file and position; (file, line, col,
+    """One use of a device idiom. Sites are sorted by file and position. (file, line, col,
     idiom) is unique, so that a use that several tabs of a d2l text share is counted once.
 
-    `line` and `col` (bytes, from 0, as `ast` has them) are those of `Source.text`;
-    `Source.place(line)` gives the line of the file and, for a notebook, the cell. `idiom` is
-    the name of the use in reports, such as ".cuda()", `code` a key of `CODES`, and `why` the
-    reason for the verdict. `end` is the line and column behind the expression, `before` its
-    text, and `after` its new text (None unless there is a rewriting). `grade` says how sure the
-    rewriting is. A site that is open only because its grade is weaker than the level of
-    `--only` keeps the grade. `grade` is None if there is no rewriting at all. `since` is the
-    release of PyTorch that the new text needs, "" for any; `vendor` is the vendor whose devices
-    the old text names, "" for none. `link` is the page of the documentation to read, or None;
-    `tabs` are the tabs of a d2l text that share the site.
+    `line` and `col` (in bytes, from 0, as in `ast`) are positions in `Source.text`;
+    `Source.place(line)` returns the line of the file and, for a notebook, the cell. `idiom` is
+    the name of the use in reports, such as ".cuda()", `code` is a key of `CODES`, and `why` is
+    the reason for the verdict. `end` is the line and column behind the expression, `before` its
+    text, and `after` its new text, None unless the use can be rewritten.
+
+    `grade` says how certain it is that the rewriting is right; None if there is no rewriting at
+    all. A site that is open only because its grade is weaker than the level of `--only` keeps
+    its grade. `since` is the release of PyTorch that the new text needs, "" for any. `vendor`
+    is the vendor whose devices the old text names, "" for none. `link` is the page of the
+    documentation to read, or None. `tabs` are the tabs of a d2l text that share the site.
     """
 
     file: str
@@ -143,8 +144,8 @@ class Site:
 
 
 def grouped(sites: Iterable[Site], key: Callable[[Site], str]) -> dict[str, list[Site]]:
-    """The sites in groups: a dict from each result of `key` to the list of the sites that have
-    it."""
+    """The sites in groups: a dict that maps each result of `key` to the list of the sites that
+    have it."""
     groups: dict[str, list[Site]] = {}
     for site in sites:
         groups.setdefault(key(site), []).append(site)

@@ -23,7 +23,7 @@ class Version(NamedTuple):
     minor: int
 
     def __str__(self) -> str:
-        # as in messages and in the table, and not as a tuple
+        # without this, messages would show a tuple
         return f"{self.major}.{self.minor}"
 
 
@@ -33,7 +33,7 @@ def version(text: str) -> Version:
     Raises:
         ValueError: if the string does not have one of these forms.
     """
-    # "2.10" is no decimal number: it is later than "2.9"
+    # not `float`, for which 2.10 would be before 2.9
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*", text.strip())
     if match is None:
         raise ValueError(f"expected a PyTorch release such as 2.9, got {text!r}")
@@ -48,19 +48,19 @@ class Goal(NamedTuple):
     minimum: Version | None = None
 
 
-USUAL: Final = Goal()
-"""The goal without options: xdevice's words, and any release of PyTorch."""
+DEFAULT_GOAL: Final = Goal()
+"""The goal of commands without options: xdevice's words, and any release of PyTorch."""
 
 
 class Row(NamedTuple):
-    """One vendor-specific name, and its words for the targets "accelerator" and "xdevice" (""
-    if there is none).
+    """One vendor-specific name, and the words that replace it for the targets "accelerator" and
+    "xdevice" ("" if there is none).
 
     `since` is the release of PyTorch that the word of "accelerator" needs, "" for any. `rule`
     is the key in `rules_of_words.WORD_RULES` of the rule that rewrites a call of the name.
-    `idle` is for words that raise on a machine without a GPU where the old name returns a
-    value: that value, as text; None for all other words. `differs` says what is different
-    afterwards or, if there is no word, why.
+    `idle` is for words that raise an error on a machine without a GPU, where the old name
+    returns a value: that value, as source text; None for all other words. `differs` says what
+    is different afterwards or, if there is no word, why.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Row(NamedTuple):
         )
 
     def word(self, target: Target) -> str:
-        """The word that is written for a target; "" if there is none."""
+        """The word that `port` writes for a target; "" if there is none."""
         return (self.xdevice or self.accelerator) if target == "xdevice" else self.accelerator
 
     @property
     def advice(self) -> str:
-        """The replacement in messages of lint: both words, joined by "or", or the reason why
-        there is none."""
+        """What messages of lint recommend: both words, joined by "or", or the reason why there
+        is none."""
         # xdevice's word first, because it is for every framework
         words = []
         if self.xdevice:
@@ -98,7 +98,7 @@ class Row(NamedTuple):
 
 def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
     """Rows for functions of `torch.cuda` that `torch.accelerator` has under the same names.
-    `names` are separated by white space; the rows share the other fields."""
+    `names` are separated by white space. All rows share the other arguments."""
     return [
         Row(
             f"torch.cuda.{name}",
@@ -112,9 +112,9 @@ def _same(names: str, since: str, idle: str | None = None, differs: str = "") ->
 
 
 def _of_module(names: str, idle: str | None = None) -> list[Row]:
-    """Rows for functions of `torch.cuda`. Their words call the function of the same name in the
-    module of the current accelerator, such as `torch.xpu`. `names` are separated by white
-    space."""
+    """Rows for functions of `torch.cuda` that other vendors' modules, such as `torch.xpu`, also
+    have: the word calls the function of the same name in the module of the current accelerator.
+    `names` are separated by white space."""
     differs = "calls the function of torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
@@ -123,7 +123,7 @@ def _of_module(names: str, idle: str | None = None) -> list[Row]:
     ]
 
 
-def _none(names: str, why: str) -> list[Row]:
+def _without_word(names: str, why: str) -> list[Row]:
     """Rows for names without a word, all for the reason `why`. `names` are separated by white
     space."""
     return [Row(name, differs=why) for name in names.split()]
@@ -227,8 +227,8 @@ _TORCH: Final = (
         "replaced",
         "False",
     ),
-    *_none("torch.cuda.default_stream", "only a vendor's module has a default stream"),
-    *_none(
+    *_without_word("torch.cuda.default_stream", "only a vendor's module has a default stream"),
+    *_without_word(
         "torch.cuda.CUDAGraph torch.cuda.graph torch.cuda.make_graphed_callables torch.cuda.graph_pool_handle",
         _GRAPHS,
     ),
@@ -260,7 +260,7 @@ _TORCH: Final = (
     Row(
         "torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError", "2.5", differs="the same class"
     ),
-    *_none(
+    *_without_word(
         "torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect",
         "a feature of CUDA's allocator",
     ),
@@ -286,7 +286,7 @@ _TORCH: Final = (
     ),
     Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14"),
     *_of_module("set_rng_state set_rng_state_all", "None"),
-    *_none(
+    *_without_word(
         "torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"
     ),
     # mixed precision: the old names of torch.cuda.amp, and the new ones with "cuda" as their
@@ -296,39 +296,41 @@ _TORCH: Final = (
         for word in ("torch.autocast", "torch.amp.GradScaler")
         for name in (f"torch.cuda.amp.{word.rpartition('.')[2]}", f'{word}("cuda")')
     ),
-    *_none(
+    *_without_word(
         "torch.cuda.amp.custom_fwd torch.cuda.amp.custom_bwd",
         "torch.amp.custom_fwd and custom_bwd (2.4) take the device type when the function is defined",
     ),
     # what a device is and can do
     *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
-    *_none(
+    *_without_word(
         "torch.cuda.get_device_capability",
         "returns the version of a CUDA architecture, which other vendors do not have",
     ),
-    *_none("torch.cuda.init", "not needed: every accelerator is initialized at its first use"),
-    *_none(
+    *_without_word(
+        "torch.cuda.init", "not needed: every accelerator is initialized at its first use"
+    ),
+    *_without_word(
         "torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw",
         "reads the value from NVIDIA's library",
     ),
-    *_none(
+    *_without_word(
         "torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor",
         "use torch.tensor(..., device=device)",
     ),
-    *_none(
+    *_without_word(
         "torch.cuda.nvtx.range_push torch.cuda.nvtx.range_pop",
         "use torch.profiler.record_function, which names a block of code",
     ),
-    *_none(
+    *_without_word(
         "torch.profiler.ProfilerActivity.CUDA",
         "torch.profiler.supported_activities() lists the available ones",
     ),
-    *_none(
+    *_without_word(
         "torch.cuda",
         "torch.get_device_module() returns the module of the current accelerator, or of the CPU if there is none",
     ),
-    *_none("torch.cuda.nccl.version", "a property of NVIDIA's library"),
+    *_without_word("torch.cuda.nccl.version", "a property of NVIDIA's library"),
     # several processes
     Row(
         'torch.distributed.init_process_group("nccl")',
@@ -366,11 +368,13 @@ _PADDLE: Final = (
     Row(
         'paddle.set_device("gpu:0")', xdevice="xdevice.set_default_device(device)", differs=_OWN
     ),
-    *_none(
+    *_without_word(
         "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
         "xdevice.accelerator.Stream and xdevice.accelerator.Event have different methods",
     ),
-    *_none("paddle.device.cuda.empty_cache", "frees the cache of Paddle's own allocator"),
+    *_without_word(
+        "paddle.device.cuda.empty_cache", "frees the cache of Paddle's own allocator"
+    ),
     Row("paddle.CUDAPinnedPlace", differs="xdevice manages pinned memory itself"),
 )
 
@@ -400,7 +404,7 @@ _TENSORFLOW: Final = (
         xdevice="tensorflow.device(xdevice.native.gpu(1))",
         differs=_NEUTRAL,
     ),
-    *_none(
+    *_without_word(
         "tensorflow.config.experimental.set_memory_growth",
         "a setting of TensorFlow's own allocator",
     ),
@@ -418,8 +422,8 @@ _JAX: Final = (
         differs="JAX raises if there is no GPU",
     ),
     Row("jax.device_put", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
-    *_none("jax.default_backend", "returns the name of the vendor's platform"),
-    *_none("jax.local_devices", "lists devices as JAX's own objects"),
+    *_without_word("jax.default_backend", "returns the name of the vendor's platform"),
+    *_without_word("jax.local_devices", "lists devices as JAX's own objects"),
 )
 
 TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
