@@ -18,19 +18,19 @@ def import_edits(
     source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None
 ) -> set[Edit]:
     """The edits that insert the imports which a file needs for its rewritten sites. `backend`
-    is the name to write into `set_backend`; if it is None, the framework that the file imports,
-    provided that it imports only one.
+    is the name to write into `set_backend`; if it is None, the framework that the file imports
+    is written, provided that it imports only one.
 
-    `set_backend` goes above the import of the framework: xdevice has to load the framework
-    itself for virtual GPUs of Paddle and TensorFlow, and for MXNet with a newer NumPy. It is
-    left out if no name is known, and in lines that several tabs share.
+    `set_backend` goes above the import of the framework, because xdevice has to load the
+    framework itself for virtual GPUs of Paddle and TensorFlow, and for MXNet with a newer
+    NumPy. It is left out if no framework is known, and in lines that several tabs share.
     """
     edits = set()
     for module in modules:
         sites_of_module = [site for site in sites if _is_within(site, module)]
         if not sites_of_module:
             continue
-        statement = _place(module, min(site.line for site in sites_of_module))
+        statement = _statement_below_import(module, min(site.line for site in sites_of_module))
         line, col = (
             (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
         )
@@ -39,32 +39,32 @@ def import_edits(
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
         # a line that several tabs share must be right in each, so it names no framework
         name = None if _is_shared(source, line, module.tab) else name
-        lines = _lines(module, sites_of_module, name)
+        lines = _lines_to_insert(module, sites_of_module, name)
         if not lines:
             continue
         start = source.offset(line, col)
-        # behind `import a;` or `try:` on the same line
+        # the statement is behind `import a;` or `try:` on the same line
         if col:
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
-        # the import goes before a site that begins at the same place: the rank of a site is
-        # minus its end, and none ends behind the text
+        # the import goes before a site that begins at the same position: the rank of a site is
+        # minus its end, and no site ends behind the text
         before_all_sites = -len(source.text)
         text = (source.newline * 2).join(lines) + source.newline
         edits.add(Edit(start, before_all_sites, start, text))
     return edits
 
 
-def _lines(module: PythonModule, sites: list[Site], backend: str | None) -> list[str]:
-    """The lines to insert: the imports of xdevice and torch, if the new text of the sites uses
-    them and the module does not import them. `set_backend(backend)` follows the import of
-    xdevice, unless `backend` is None."""
+def _lines_to_insert(module: PythonModule, sites: list[Site], backend: str | None) -> list[str]:
+    """The lines to insert: imports of xdevice and torch, if the new text of the sites uses them
+    and the module does not import them. `set_backend(backend)` follows the import of xdevice,
+    unless `backend` is None."""
     written = "".join(edit.text for site in sites for edit in site.edits)
     lines = []
-    # a program that imports xdevice already has also chosen its backend
+    # a program that imports xdevice already is taken to have chosen its backend
     if "xdevice." in written and not _has_import(module.tree, "xdevice"):
         if backend == "mxnet" and not _sets_semantics(module.tree):
-            lines += ["import os", _LEGACY]
+            lines += ["import os", _KEEP_MX_ND]
         lines.append("import xdevice")
         if backend is not None:
             lines.append(f'xdevice.set_backend("{backend}")')
@@ -73,7 +73,7 @@ def _lines(module: PythonModule, sites: list[Site], backend: str | None) -> list
     return lines
 
 
-_OF_CUDA: Final = re.compile(r"torch\.cuda(\.|$)")
+_CUDA_MODULE: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
 def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
@@ -88,7 +88,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
         if (
             isinstance(node, ast.ImportFrom)
             and not node.level
-            and _OF_CUDA.match(node.module or "")
+            and _CUDA_MODULE.match(node.module or "")
         ):
             # only some of the names of one import may have lost their uses
             gone = {
@@ -124,8 +124,8 @@ def _without(
     parents: dict[ast.AST, ast.AST],
 ) -> Edit:
     """The edit that removes the names `gone` from an import. If no name is left, the edit
-    removes the statement with its line; a statement that shares its line, or is alone in its
-    block, becomes `pass`."""
+    removes the statement with its line. If the statement shares its line with other code, or is
+    alone in its block, it becomes `pass`."""
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]
@@ -146,7 +146,7 @@ def _is_within(site: Site, module: PythonModule) -> bool:
     return module.source.path == site.file and (not site.tabs or module.tab in site.tabs)
 
 
-_LEGACY: Final = 'os.environ.setdefault("XDEVICE_MXNET_NP", "0")'
+_KEEP_MX_ND: Final = 'os.environ.setdefault("XDEVICE_MXNET_NP", "0")'
 """A line for MXNet programs that use the arrays of `mx.nd`: without it, `set_backend("mxnet")`
 turns NumPy's semantics on."""
 
@@ -176,10 +176,10 @@ def _has_import(tree: ast.Module, package: str) -> bool:
     return False
 
 
-def _place(module: PythonModule, first_use: int) -> ast.stmt | None:
+def _statement_below_import(module: PythonModule, first_use: int) -> ast.stmt | None:
     """The statement before which the import goes: the first import of a framework, if no site
-    is above it; else the first statement that is neither the docstring nor from `__future__`.
-    None for a module without such a statement.
+    is above it; else the first statement behind the docstring and the imports from
+    `__future__`. None for a module without such a statement.
 
     `first_use` is the line of the first site.
     """

@@ -1,5 +1,5 @@
-"""The modules that are examined together: which module an import means, and what is known of
-their functions and classes."""
+"""The modules that are examined together: the module that an import means, and the functions and
+classes in these modules."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class Function:
     """A function of the project, or a lambda.
 
     `node` is the definition, `owner` the class of a method, and `outer` the function around an
-    inner one. `locals` are the names that the function binds, with its parameters; `globals`
-    those that it declares as global.
+    inner one. `args` are all parameters except `*args` and `**kwargs`, `positional` the names
+    of those that can be passed by position, and `keywords` the names of the others. `locals`
+    are the names that the function binds, including its parameters, and `globals` are those
+    that it declares as global.
     """
 
     node: Any
@@ -103,8 +105,10 @@ class Class:
     """A class of the project.
 
     `outer` is the class around an inner one. `bases` are the values of its bases, in the order
-    of the class statement, `methods` and `inner` the functions and classes in its body, by
-    name. `united_with` leads to the class that stands for its family (see `family`).
+    of the class statement. `methods` and `inner` are the functions and classes in its body, by
+    name. `lineage` are the class itself and its bases in the project, in the order in which
+    Python looks for a method. `united_with` leads to the class that stands for its family (see
+    `family`).
     """
 
     node: ast.ClassDef
@@ -120,14 +124,14 @@ class Class:
     not known."""
 
     def __post_init__(self) -> None:
-        # needed at every call of a method, so it is kept until the bases change
+        # stored until the bases change, because each method call needs it
         self.lineage: tuple[Class, ...] = (self,)
         # the direct subclasses, which must be told when the bases change
         self._heirs: set[Class] = set()
 
     def family(self) -> Class:
-        """The class that stands for all classes that are related to this one by inheritance.
-        All of them return the same class."""
+        """The class that stands for all classes that are related to this one by inheritance. It
+        is the same for all of them."""
         cls = self
         while cls.united_with is not None:
             cls = cls.united_with
@@ -139,7 +143,8 @@ class Class:
         self.bases = bases
         for base in self.direct_bases():
             base._heirs.add(self)
-        # subclasses only if something has changed: classes may inherit in a circle
+        # subclasses only if something has changed: otherwise, classes that inherit in a circle
+        # would keep this loop going
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
@@ -147,8 +152,8 @@ class Class:
                 waiting.extend(cls._heirs)
 
     def _changes_with_bases(self) -> bool:
-        """Computes `lineage` and `foreign_bases` again; returns whether they differ from
-        before."""
+        """Computes `lineage` and `foreign_bases` again, and returns whether they have
+        changed."""
         before = self.lineage, self.foreign_bases
         self.lineage = tuple(self._find_lineage({}))
         self.foreign_bases = frozenset(
@@ -165,11 +170,10 @@ class Class:
         return [base for value in self.bases for base in classes_in(value)]
 
     def _find_lineage(self, lineages: dict[Class, list[Class]]) -> list[Class]:
-        """The class and its direct and indirect bases in the project, in the order in which
-        Python looks for a method. `lineages` has the lineage of each class that was visited
+        """Computes `lineage`. `lineages` has the lineage of each class that was visited
         already, and is filled in here."""
         if self not in lineages:
-            # before those of the bases, for classes that inherit in a circle
+            # set before the bases are visited, which may lead back here
             lineage = lineages[self] = [self]
             bases = self.direct_bases()
             rows = [*[base._find_lineage(lineages) for base in bases], bases]
@@ -180,8 +184,8 @@ class Class:
             ]:
                 behind = [cls for row in rows for cls in row[1:]]
                 heads = [row[0] for row in rows]
-                # Python refuses bases without such a class, but a base may be only one of
-                # several possible ones
+                # if there is none, Python refuses the class; but here the bases may be mere
+                # possibilities, so the first row decides
                 lineage.append(next((cls for cls in heads if cls not in behind), heads[0]))
         return lineages[self]
 
@@ -218,7 +222,8 @@ class Project:
         packages = {
             module.path.parent for module in self.modules if module.path.name == "__init__.py"
         }
-        # by the last part of the name, because most imports name only some packages around it
+        # by the last part of the name, because imports may leave out some of the packages around
+        # the module
         self._by_last_name: dict[str, list[PythonModule]] = {}
         for module in self.modules:
             module.name = _full_name(module.path, packages)
@@ -229,15 +234,16 @@ class Project:
     def find(self, name: str, asker: PythonModule) -> PythonModule | None:
         """The module that `import name` means in the module `asker`: one in the same folder,
         else one with that full name, else the only one whose path ends with that name. None for
-        a framework, for a module outside the project, or if several modules fit."""
+        a framework or a module outside the project, or if several modules fit."""
         parts = tuple(name.split("."))
-        # a folder torch/ of the project, as d2l has one, is not what `import torch` means
+        # `import torch` means the framework, even if the project has a folder torch/
         if parts[0] in FRAMEWORKS:
             return None
         namesakes = self._by_last_name.get(parts[-1], ())
         fitting = [module for module in namesakes if _location(module)[-len(parts) :] == parts]
         location = (*asker.path.parent.parts, *parts)
-        # scripts are run from their own folder, which comes first in Python's path
+        # first, a module in the asker's own folder: Python looks for modules in the folder of the
+        # script first
         beside = [module for module in fitting if _location(module) == location]
         exact = [module for module in fitting if module.name == name]
         choice = beside or exact or fitting
@@ -246,11 +252,11 @@ class Project:
 
 def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
     """The full name of the module from which an import in the module `asker` takes names: that
-    of x for `from ..x import y`; "" if that is the root folder."""
+    of x for `from ..x import y`. "" if that is the root folder."""
     if not node.level:
         return node.module or ""
     parts = asker.name.split(".")
-    # one dot in a package's __init__.py is the package itself
+    # in a package's __init__.py, one dot means the package itself
     above = node.level - (asker.path.name == "__init__.py")
     parts = parts[: len(parts) - above]
     if node.module:
@@ -259,8 +265,8 @@ def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
 
 
 def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
-    """The full names that an import in `module` may load: those of the modules and, for `from`
-    imports, also those of the imported names, which may be modules. An empty list if the node
+    """The full names of the modules that an import in `module` may load. For `from` imports,
+    the imported names are included, because they may be modules, too. An empty list if the node
     is not an import."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -271,7 +277,8 @@ def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
 
 
 def frameworks_of(module: PythonModule) -> set[str]:
-    """The names of the frameworks that a module imports anywhere in it, such as {"torch"}."""
+    """The names of the frameworks that a module imports anywhere in its code, such as
+    {"torch"}."""
     names = {name for node in module.nodes for name in imported_names(node, module)}
     return {framework for framework in map(framework_of, names) if framework is not None}
 
@@ -281,7 +288,7 @@ def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
     `packages` are the folders with an `__init__.py`."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
-    # paths are relative to the root folder; even if that is a package, its name is in no path
+    # paths are relative to the root folder, so they do not contain its name
     while folder in packages and folder.name:
         parts.insert(0, folder.name)
         folder = folder.parent

@@ -14,9 +14,8 @@ from .sites import GRADES, Site, Verdict, grouped
 from .sources import Source
 from .summary import summary
 
-# grows when a key changes its meaning or is removed
+# is increased when a key changes its meaning or is removed
 FORMAT: Final = 1
-# the other attributes are left out, or written in another form
 _UNCHANGED: Final = (
     "code",
     "idiom",
@@ -28,13 +27,14 @@ _UNCHANGED: Final = (
     "after",
     "link",
 )
-"""The attributes of a site that the report has under the same names."""
+"""The attributes of a site that are in the report under the same names. The others are left out,
+or written in another form."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
 def document(examined: Examined) -> dict[str, Any]:
-    """The report as a dict for JSON. Lines and columns count from 1, columns in characters;
-    files are sorted by path, and sites by position."""
+    """The report as a dict for JSON. Lines and columns count from 1, columns in characters.
+    Files are sorted by path, and sites by position."""
     codes = grouped(examined.sites, lambda site: site.code)
     return {
         "tool": "xdevice",
@@ -58,7 +58,7 @@ def document(examined: Examined) -> dict[str, Any]:
 def installed_version() -> str:
     """The version of xdevice, from the metadata of its package, because this room does not
     import xdevice; "not installed" if there is no such package."""
-    # the folder alone works, too: it needs only click and rich
+    # this folder also works without the package: it needs only click and rich
     try:
         return version("xdevice-dl")
     except PackageNotFoundError:
@@ -77,7 +77,7 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
     sites = list(sites)
     verdicts = Counter(site.verdict for site in sites)
     grades = Counter(site.grade for site in sites if site.verdict == "rewritten")
-    # with zeros: the keys are the same in each report
+    # also the numbers that are 0, so that all reports have the same keys
     total = {"sites": len(sites)}
     total.update((verdict, verdicts[verdict]) for verdict in VERDICTS)
     total.update((grade, grades[grade]) for grade in GRADES)
@@ -85,15 +85,15 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
 
 
 def share_ported(total: dict[str, int]) -> float | None:
-    """The share of the sites which `port` rewrites among those that must change, from 0 to 1;
+    """The share of the sites that `port` rewrites among those that must change, from 0 to 1.
     None if no site must change. `total` is a result of `totals`."""
-    # neutral uses, and those of no device, need no change
+    # the other verdicts, "neutral" and "not a device", need no change
     must_change = total["rewritten"] + total["open"]
     return total["rewritten"] / must_change if must_change else None
 
 
 def _file(examined: Examined, source: Source) -> dict[str, Any]:
-    """The entry of one file, whose sites are in the order of the text."""
+    """The entry of one file, with its sites in the order of the text."""
     sites = sorted(examined.of(source))
     return {
         "path": source.path,
@@ -118,6 +118,6 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
 
 
 def column(source: Source, line: int, col: int) -> int:
-    """Converts a column of a line of `Source.text`, in bytes from 0 (`col`), to a column as
-    editors show it: in characters from 1."""
+    """Converts a column of a line of `Source.text`, in bytes from 0, to a column as editors
+    show it: in characters from 1."""
     return len(source.line_text(line).encode()[:col].decode()) + 1

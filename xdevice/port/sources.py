@@ -1,11 +1,11 @@
-"""Files with Python in them: scripts, notebooks, and the texts of d2l with their tabs.
+"""Files with Python in them: scripts, notebooks, and the pages of d2l with their tabs.
 
-Each file is read into one text (`Source.text`, UTF-8), and the rest of the room uses positions
-in that text only: lines from 1, columns and offsets in bytes. The text of a script is the
-script itself; that of a notebook, its code cells one after the other; that of a d2l text, the
-Markdown source. `Source.modules` are the parts that Python would run: one module, or one for
-each tab. In a module every line keeps its number, and everything but the code of its tab is
-blank.
+Each file is read into one text (`Source.text`, UTF-8), and all other files of this folder use
+positions in that text only: lines from 1, columns and offsets in bytes. The text of a script is
+the script itself. That of a notebook is its code cells, one after the other, and that of a page
+of d2l is the Markdown source. `Source.modules` are the parts that Python would run: one module,
+or one for each tab. In a module, each line has the same number as in the text, and everything
+except the code of its tab is blank.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages
 """The names of folders that are not searched, unless the user names a folder itself. Folders
 whose names begin with a dot are not searched, either."""
 
-# the line ends at which Python's tokenizer splits; `splitlines` would split at form feeds, too
+# the line ends that Python's tokenizer knows; `splitlines` would also split at form feeds
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
 # the first line of a cell of d2l: `%%tab pytorch, jax` or `#@tab pytorch`
 _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
@@ -45,13 +45,19 @@ _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
 _FENCE: Final = re.compile(rb"[ \t]*```\s*\{\.python\s+\.input")
 # a line that is IPython's and not Python's: `%matplotlib inline`, `!pip install x`, `x?`
 _MAGIC: Final = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
-# a cell such as `%%bash`; behind the four excepted commands, the rest of the cell is Python
+# a cell such as `%%bash`; with the four excepted commands, the rest of the cell is Python
 _OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)")
-# the order of the modules of a page
+# the modules of a page are in this order
 TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 
-_MARKS: Final = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+_OPERATORS_AND_CONTEXTS: Final = (
+    ast.expr_context,
+    ast.boolop,
+    ast.operator,
+    ast.unaryop,
+    ast.cmpop,
+)
 _LEAVES: Final = {
     type(None),
     str,
@@ -61,7 +67,7 @@ _LEAVES: Final = {
     complex,
     bool,
     type(...),
-    *(leaf for mark in _MARKS for leaf in mark.__subclasses__()),
+    *(leaf for mark in _OPERATORS_AND_CONTEXTS for leaf in mark.__subclasses__()),
 }
 """The classes of the values in a syntax tree that have no children and no position."""
 
@@ -72,10 +78,12 @@ class UnreadableError(Exception):
 
 @dataclass(eq=False)
 class PythonModule:
-    """The code of a file that Python would run: a script, a notebook, or one tab of a d2l text.
+    """The code of a file that Python would run: a script, a notebook, or one tab of a page of
+    d2l.
 
-    `tab` is the name of that tab, None for a script or a notebook. `name` is the full name,
-    with the packages around it ("d2l.torch"), and "" until the module is part of a project.
+    `tab` is the name of that tab, None for a script or a notebook. `name` is the full name of
+    the module, with the packages around it ("d2l.torch"); it is "" until the module is part of
+    a project.
     """
 
     source: Source
@@ -96,8 +104,7 @@ class PythonModule:
         parents: dict[ast.AST, ast.AST] = {}
         # a loop, because the trees of long expressions are too deep for recursion
         for node in nodes:  # which grows meanwhile
-            # as `ast.iter_child_nodes` does, without its generators: a project has millions of
-            # nodes
+            # like `ast.iter_child_nodes`, but faster, because a project has millions of nodes
             for name in node._fields:
                 part: Any = getattr(node, name, None)
                 for child in part if part.__class__ is list else (part,):
@@ -126,7 +133,7 @@ class PythonModule:
         return self.source.text[slice(*self.span(node))].decode()
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """The offsets at which a node begins and ends in `Source.text`, without brackets around
+        """The offsets in `Source.text` at which a node begins and ends, without brackets around
         it."""
         at = self.source.offset
         return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
@@ -134,9 +141,8 @@ class PythonModule:
 
 @dataclass(eq=False)
 class Cell:
-    """A code cell: `text` is its code, which begins at `line` of `Source.text`. `tabs` are the
-    tabs named in the mark of the cell; an unmarked cell (no tabs) belongs to
-    `Source.default_tabs`."""
+    """A code cell. `text` is its code, which begins at `line` of `Source.text`. `tabs` are the
+    tabs that its first line names. A cell that names none belongs to `Source.default_tabs`."""
 
     line: int
     text: str
@@ -145,9 +151,9 @@ class Cell:
 
 @dataclass(eq=False)
 class Source:
-    """A file as it was read. `path` is its path as it is shown to the user: relative to the
-    root folder, with slashes; `raw` are the bytes of the file, and `text` is the text to which
-    all positions refer (see the top of this file)."""
+    """A file as it was read. `path` is the path that the user sees: relative to the root
+    folder, with slashes. `raw` are the bytes of the file, and `text` is the text to which all
+    positions refer (see the top of this file)."""
 
     path: str
     raw: bytes
@@ -187,13 +193,12 @@ class Source:
         return match[0].decode() if match else "\n"
 
     def place(self, line: int) -> tuple[int, int | None]:
-        """Where a line of `text` is for the user: the line of the file and, for a notebook, the
-        number of the code cell, from 1. For other files, None takes the place of that
+        """Where a line of `text` is for the user: the line of the file, and the number of
+        the code cell, from 1. If the file is not a notebook, None takes the place of that
         number."""
         if not self.tokens:
             return line, None
-        # a notebook's lines are strings in JSON, so the file's own line is found by the
-        # string's place
+        # the line of a notebook's file is that of the JSON string in which this line begins
         start = self.starts[line - 1]
         # the last string that begins at or before the line
         *_, token = (token for token in self.tokens if token.at <= start)
@@ -209,7 +214,7 @@ class Source:
         if self.tokens:
             return _written_into_notebook(self, edits)
         text = splice(self.text, edits).decode()
-        # kept, because some editors on Windows tell UTF-8 by it
+        # the byte order mark is kept, because some editors on Windows recognize UTF-8 by it
         mark = codecs.BOM_UTF8 if self.raw.startswith(codecs.BOM_UTF8) else b""
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
@@ -223,7 +228,7 @@ def read_each(
     """Reads the files that `files_in` lists, one after the other; "-" is the standard input.
     Paths are shown relative to `root`. A file that cannot be read is left out, and (path, why)
     is added to `unreadable`."""
-    # a list, because the bar needs the number of files
+    # a list, because `progress` needs the number of files
     files = list(files_in(paths))
     for number, path in enumerate(files):
         progress("reading", number, len(files))
@@ -240,7 +245,7 @@ def read_each(
 
 def _show(path: Path, root: Path) -> str:
     """The path as the user sees it: relative to the root folder, or absolute for a file outside
-    it."""
+    of it."""
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
@@ -287,7 +292,7 @@ def write(path: Path, raw: bytes) -> None:
         OSError: if the file or its folder cannot be written to; the file is unchanged.
     """
     path = path.resolve()  # a symbolic link stays one: its target is replaced
-    # raises if the file is write-protected, which `os.replace` would ignore
+    # raises an error if the file is write-protected, which `os.replace` would ignore
     path.open("r+b").close()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -322,8 +327,8 @@ def parse(raw: bytes, shown: str) -> Source:
         raise UnreadableError(
             f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
         ) from error
-    # bytes that are not UTF-8, a `coding:` that is no text encoding, an expression nested too
-    # deep
+    # for bytes that are not UTF-8, a `coding:` that is no text encoding, or an expression that is
+    # nested too deep
     except (ValueError, LookupError, RecursionError) as error:
         raise UnreadableError(str(error)) from error
 
@@ -347,9 +352,10 @@ def _tree(text: str) -> ast.Module:
         ValueError: on Python 3.10, if the text has a null character in it.
     """
     with warnings.catch_warnings():
-        # warnings about escapes in strings are for the file's author
+        # warnings, such as those about escapes in strings, are for the author of the file
         warnings.simplefilter("ignore")
-        # notebooks await in cells, and `dont_inherit` keeps this file's __future__ out
+        # cells of notebooks may use `await`; `dont_inherit` keeps out the __future__ imports of
+        # this file
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
@@ -392,9 +398,8 @@ def _fences(source: Source) -> Iterator[Cell]:
 
 
 def _cell(begin: int, lines: list[str]) -> Cell:
-    """The cell that consists of these lines; `begin` is the number of the first one. If the
-    first line that is not blank names the tabs, it becomes blank, because `%%tab` is not
-    Python."""
+    """The cell that consists of these lines; `begin` is the number of the first one. The line
+    that names the tabs becomes blank, because `%%tab` is not Python."""
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     marked = _TAB.match(lines[first]) if lines else None
     if marked is None:
@@ -404,8 +409,8 @@ def _cell(begin: int, lines: list[str]) -> Cell:
 
 
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
-    """The tabs of cells without a mark: those that `tab.interact_select` lists, or else the tab
-    of the framework that unmarked cells import first, or else "pytorch"."""
+    """The tabs of cells that name none: those that `tab.interact_select` lists, else the tab of
+    the framework that such cells import first, else "pytorch"."""
     plain = "\n".join(cell.text for cell in cells if not cell.tabs)
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
     if selected:
@@ -430,10 +435,11 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class _Token:
-    """A JSON string in a notebook's file: it extends from `start` to `end` there, in
-    characters, with its quotes, and `value` begins at the offset `at` of `Source.text`.
+    """A JSON string in the file of a notebook. It extends from `start` to `end` there, in
+    characters and with its quotes. `value` is the string itself, which begins at the offset
+    `at` of `Source.text`.
 
-    `is_listed` tells whether it is one line in a list, as Jupyter writes cells, or a whole
+    `is_listed` is True for one line in a list, as Jupyter writes cells, and False for a whole
     cell. `previous_end` is the end of the previous string in the same list, None for the first
     one.
     """
@@ -458,11 +464,11 @@ def _notebook(raw: bytes, shown: str) -> Source:
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
         raise ValueError("not a notebook of format 4")
     tokens: list[_Token] = []
-    cells: list[tuple[int, str]] = []  # where each begins in the text
+    cells: list[tuple[int, str]] = []  # the offset of each in the text, and its code
     parts = []
     at = 0
     for cell in whole["cells"]:
-        if _value(cell.get("cell_type")) != "code":
+        if _decoded(cell.get("cell_type")) != "code":
             continue
         # a list of lines, or one string; a cell may also have no source
         content: Any = cell.get("source") or []
@@ -477,7 +483,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
             at += len(token.value.encode())
         tokens += strings
         parts.append(text)
-        if text and not text.endswith("\n"):  # the next cell begins on a line of its own
+        if text and not text.endswith("\n"):  # so that the next cell begins on a new line
             parts.append("\n")
             at += 1
     notebook = Source(shown, raw, "".join(parts).encode(), tokens=tokens)
@@ -486,9 +492,8 @@ def _notebook(raw: bytes, shown: str) -> Source:
     return notebook
 
 
-def _value(token: object) -> object:
-    """The value of a JSON string that was read as a `_Token`; anything else is returned as it
-    is."""
+def _decoded(token: object) -> object:
+    """The value of a JSON string that was read as a `_Token`; any other value as it is."""
     return token.value if isinstance(token, _Token) else token
 
 
@@ -504,11 +509,11 @@ class _Decoder(json.JSONDecoder):
         def token(text: str, begin: int, strict: bool) -> tuple[_Token, int]:
             """Returns the string that begins at `begin`, and the position behind it."""
             value, end = scan(text, begin, strict)
-            # `begin` is the position behind the opening quote
+            # `begin` is behind the opening quote
             return _Token(begin - 1, end, value), end
 
         self.parse_string = token
-        # the scanner in C would ignore `parse_string`
+        # the default scanner, which is written in C, would ignore `parse_string`
         self.scan_once = py_make_scanner(self)
 
 
@@ -522,16 +527,19 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
         begin = tokens[0].at
         text = "".join(token.value for token in tokens).encode()
         value = splice(text, [edit.shifted(-begin) for edit in group]).decode()
-        parts += [file[written : tokens[0].start], _strings(value, source.tokens, first, file)]
+        parts += [
+            file[written : tokens[0].start],
+            _json_strings(value, source.tokens, first, file),
+        ]
         written = tokens[-1].end
     mark = codecs.BOM_UTF8 if source.raw.startswith(codecs.BOM_UTF8) else b""
     return mark + ("".join(parts) + file[written:]).encode()
 
 
 def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
-    """Groups sorted edits by the strings that they touch: yields the indices of the first and
-    the last string of each group, with the edits in them. Strings are in one group if an edit
-    spans several of them."""
+    """Groups sorted edits by the strings that they touch. Yields, for each group, the indices
+    of its first and last string, and its edits. Several strings are in one group if an edit
+    spans them."""
     starts = [token.at for token in tokens]
     first = last = -1
     group: list[Edit] = []
@@ -548,16 +556,16 @@ def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int
     yield first, last, group
 
 
-def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
-    """The new text of a cell or of some of its lines as JSON: one string, or one for each line,
-    in the style of the file. `tokens[at]` is the first of the strings that the new text
-    replaces, and `file` is the old text of the file."""
+def _json_strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
+    """The new text of a cell, or of some of its lines, as JSON in the style of the file: one
+    string, or one for each line. `tokens[at]` is the first of the strings that it replaces, and
+    `file` is the old text of the file."""
     token = tokens[at]
-    # Jupyter writes characters as they are, and other tools escape them
+    # Jupyter writes all characters as they are, but other tools escape those that are not ASCII
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
-    # the comma and the white space between two lines: as in the file if the cell has two lines,
-    # else as Jupyter writes them
+    # the comma and the white space between two lines: as in this cell if it has two lines, else as
+    # Jupyter writes them
     between = ",\n    "
     if token.previous_end is not None:
         between = file[token.previous_end : token.start]
@@ -570,51 +578,49 @@ def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
 
 
 def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
-    """Adds the module that some cells form to `source.modules`; cells that are not Python are
-    left out, and noted in `source.broken`. `tab` is None for a notebook."""
-    readable = [(cell, _python(cell.text)) for cell in cells]
+    """Adds the module that consists of some cells to `source.modules`. Cells that are not
+    Python are left out, and listed in `source.broken`. `tab` is None for a notebook."""
+    readable = [(cell, _as_python(cell.text)) for cell in cells]
     try:
         tree = _tree(_join(readable))
     except SyntaxError:
-        # the usual case is one parse of the whole; only if that fails is each cell tried for
-        # itself
-        readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
+        # only now is each cell parsed on its own, because that takes longer
+        readable = [(cell, text) for cell, text in readable if _is_python(source, cell, text)]
         tree = _tree(_join(readable))
     source.modules.append(PythonModule(source, tab, tree))
 
 
 def _join(cells: Iterable[tuple[Cell, str]]) -> str:
     """Returns one text with the code of all cells, in which each cell begins at the same line
-    as in `Source.text`. `cells` are pairs of a cell and its code."""
+    as in `Source.text`. `cells` are pairs of a cell and its code as Python."""
     lines: list[str] = []
     for cell, text in cells:
-        # blank lines in place of what belongs to other tabs: every line keeps its number
+        # blank lines in place of text and of the cells of other tabs
         lines += [""] * (cell.line - 1 - len(lines))
-        # a cell's own line ends may differ from those of the text, which is only parsed
+        # other line ends do not matter here, because this text is only parsed
         lines += _NEWLINE.sub(b"\n", text.encode()).decode().removesuffix("\n").split("\n")
     return "\n".join(lines) + "\n"
 
 
-def _python(text: str) -> str:
-    """The text of a cell, in which IPython's commands are replaced by `pass`, so that blocks
-    keep a body. A cell in another language becomes empty lines. The number of lines stays the
-    same."""
+def _as_python(text: str) -> str:
+    """The text of a cell with `pass` in place of IPython's commands, so that blocks keep a
+    body. A cell in another language becomes empty lines. The number of lines stays the same, so
+    that lines below keep their numbers."""
     if not _MAGIC.search(text):
         return text
-    # inside brackets, a line may begin with % and be Python
+    # a line that looks like a command may be Python: inside brackets, it may begin with %
     try:
         _tree(text)
     except SyntaxError:
-        # a cell of bash or JavaScript becomes as many empty lines, so that the lines below keep
-        # their numbers
+        # such as a cell of bash or JavaScript
         if _OTHER_LANGUAGES.match(text):
             return "\n" * text.count("\n")
         return _MAGIC.sub(lambda match: f"{match[1]}pass", text)
     return text
 
 
-def _parses(source: Source, cell: Cell, text: str) -> bool:
-    """Whether a cell is Python; one that is not is noted in `broken`."""
+def _is_python(source: Source, cell: Cell, text: str) -> bool:
+    """Whether a cell is Python. One that is not is added to `source.broken`."""
     try:
         _tree(text)
     except SyntaxError as error:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from .engine import Examined
 from .sites import CODES, Site, grouped
 
-# the order matters: the last expressions also match names of other parts, such as
+# the order matters: the last expressions also match names of the parts above them, such as
 # `torch.cuda.synchronize`
 PARTS: Final = {
     "mixed precision": r"autocast|scaler|amp\b|custom_[fb]wd",
@@ -30,9 +30,9 @@ PARTS: Final = {
 """The parts of a vendor's interface, and the regular expressions that recognize the idioms of
 each; the first match counts."""
 MUST_CHANGE: Final = ("rewritten", "open")
-"""The verdicts on code that is bound to a vendor or a framework."""
+"""The verdicts on code that has to change: it is bound to a vendor or a framework."""
 _REST: Final = "other"
-# how the states of files are worded in the text
+# the states of a file, and their names in the summary
 STATES: Final = {
     "ready": "nothing in them has to change",
     "mechanical": "xdevice port does all of it",
@@ -49,8 +49,9 @@ def part_of(site: Site) -> str:
 
 
 def summary(examined: Examined) -> dict[str, Any]:
-    """The figures of the summary as a dict for JSON. Each site that must change is counted as
-    "mechanical" or "person", and each file with sites has one of the `STATES`."""
+    """The figures of the summary as a dict for JSON. Each site that must change is counted
+    as "mechanical" or "person" (see `_split`), and each file with sites has one of the
+    `STATES`."""
     must_change = [site for site in examined.sites if site.verdict in MUST_CHANGE]
     # the code of an open site says why it is open
     reasons = Counter(site.code for site in must_change if site.verdict == "open")
@@ -69,7 +70,7 @@ def summary(examined: Examined) -> dict[str, Any]:
 
 
 def _split(sites: list[Site]) -> dict[str, int]:
-    """The number of sites that `port` rewrites ("mechanical"), and of those that are left to a
+    """The number of sites that `port` rewrites ("mechanical"), and of those that it leaves to a
     person ("person"). All of `sites` must change."""
     mechanical = sum(site.verdict == "rewritten" for site in sites)
     return {"mechanical": mechanical, "person": len(sites) - mechanical}
@@ -77,7 +78,7 @@ def _split(sites: list[Site]) -> dict[str, int]:
 
 def _parts(sites: list[Site]) -> dict[str, dict[str, int]]:
     """The numbers of sites by part of the interface, the largest part first."""
-    # parts of equal size by name, so that equal projects give equal summaries
+    # parts of equal size are sorted by name, so that equal projects give equal summaries
     largest = sorted(grouped(sites, part_of).items(), key=lambda item: (-len(item[1]), item[0]))
     return {part: {"sites": len(group), **_split(group)} for part, group in largest}
 
@@ -92,7 +93,7 @@ def _states(examined: Examined) -> dict[str, list[str]]:
             states["person"].append(source.path)
         elif "rewritten" in verdicts:
             states["mechanical"].append(source.path)
-        # a file without sites is in no state
+        # a file without sites has no state
         elif verdicts:
             states["ready"].append(source.path)
     return states
@@ -156,8 +157,7 @@ def _sentence(figures: dict[str, Any]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """The number `part` with its percentage of `whole`; without the percentage if `whole` is
-    0."""
+    """The number `part` as text, with its percentage of `whole`, unless `whole` is 0."""
     return f"{part:,} ({100 * part / whole:.0f} %)" if whole else f"{part:,}"
 
 
@@ -183,8 +183,8 @@ def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
 
 
 def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
-    """Yields a title, and a list with a line for each use, for each file in which something has
-    to change; sorted by path."""
+    """Yields, for each file in which something has to change, a title and a list with a line
+    for each use. The files are sorted by path."""
     for source in sorted(examined.sources, key=lambda source: source.path):
         sites = [site for site in examined.of(source) if site.verdict in MUST_CHANGE]
         if sites:
@@ -194,7 +194,8 @@ def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
 
 
 def _change(site: Site) -> str:
-    """The text of a use and its new text, or the reason why it has none, on one line."""
+    """The text of a use followed by its new text, or by the reason why it has none, on one
+    line."""
     # an expression may have line breaks in it
     before = " ".join(site.before.split())
     if site.verdict == "open":
