@@ -79,12 +79,9 @@ def rewrite(
             made += ["::", ""] if drawn else []
         elif line[:1].strip():
             drawn = False
-        if line.startswith("Raises, "):
-            made += [
-                line.removeprefix("Raises, and ").removesuffix(":").capitalize()
-                + " where this raises.",
-                "",
-            ]
+        # the sentence before the colon, because Napoleon knows the section only as "Raises:"
+        if re.fullmatch("Raises .+:", line):
+            made += [f"{line[:-1].replace('following errors', 'errors below')}.", ""]
             line = "Raises:"
         made.append(line if drawn or line.lstrip().startswith((">>>", "...")) else code(line))
     lines[:] = made + (table(rows) if rows else [])

@@ -33,7 +33,7 @@ def batches(
             for each further loop. With a seed it is the same on every backend.
         drop_last: whether to leave out a last batch that is shorter than `size`.
 
-    Raises, at the call:
+    Raises the following errors at the call, before the first batch:
         ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axes, or the lengths differ.
         NotATensorError: `arrays` has no tensor, or has a model. UnsupportedError: a tensor is sparse; or `shuffle` is
             True while a function is traced.
@@ -110,12 +110,12 @@ class Batches:
             yield rebuilt(
                 self._arrays,
                 self._operands,
-                [_taken(operand, rows) for operand in self._operands],
+                [_rows_at(operand, rows) for operand in self._operands],
             )
             start += size
 
 
-def _taken(operand: Operand, rows: np.ndarray[Any, Any]) -> Any:
+def _rows_at(operand: Operand, rows: np.ndarray[Any, Any]) -> Any:
     """Returns a new tensor with the operand's rows at the indices `rows`, on the operand's
     device."""
     kernels = operand.backend.namespace()

@@ -77,15 +77,15 @@ _KERNELS: Final = ("filters", "channels", "height", "width")
 
 
 def _without_scopes(function: F) -> F:
-    """A decorator: while the function runs, the open scopes of devices (`with device:`) are
-    removed from the framework of its first argument. PyTorch runs code of each open scope at
-    every operation; these functions need no scope."""
+    """A decorator: while the function runs, the open scopes of devices (`with device:`) are removed from the framework
+    of its first argument. Open scopes would only cost time: PyTorch runs their code at every operation, and these
+    functions name the device of each tensor that they make."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        # None for a tensor of a type that no function here was called with before, or passed by
-        # keyword: the scopes then stay open, which only costs time
-        layers = _seen.get(type(args[0])) if args else None
+        # None if the first argument is passed by keyword, or of a type that no function here
+        # was called with before: the scopes then stay open, which only costs time
+        layers = _layers_by_type.get(type(args[0])) if args else None
         scopes = None if layers is None else layers.scopes
         # without an open scope there is nothing to set aside
         if scopes is None or not scopes.are_open():
@@ -116,7 +116,7 @@ def relu(x: Any) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.relu(xdevice.tensor([-1.0, 0.0, 2.0]))).tolist()
         [0.0, 0.0, 2.0]
     """
-    layers, x = _begin(x, "relu")
+    layers, x = _layers_and_tensor(x, "relu")
     return layers.kernels.relu(x)
 
 
@@ -131,7 +131,7 @@ def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.leaky_relu(xdevice.tensor([-1.0, 2.0]), slope=0.25)).tolist()
         [-0.25, 2.0]
     """
-    xp, x = array_namespace(x), _begin(x, "leaky_relu")[1]
+    xp, x = array_namespace(x), _layers_and_tensor(x, "leaky_relu")[1]
     return xp.where(xp.greater(x, 0.0), x, xp.multiply(x, slope))
 
 
@@ -139,13 +139,13 @@ def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)) for each element, without overflow.
 
-    Errors and cost are those of `relu`.
+    The errors and the cost are those of `relu`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.sigmoid(xdevice.tensor([-1000.0, 0.0, 1000.0]))).tolist()
         [0.0, 0.5, 1.0]
     """
-    layers, x = _begin(x, "sigmoid")
+    layers, x = _layers_and_tensor(x, "sigmoid")
     return layers.kernels.sigmoid(x)
 
 
@@ -157,8 +157,8 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
         approximate: whether to use tanh instead of erf, which is faster and off by up to 5e-4.
             JAX uses tanh by default, and PyTorch uses erf.
 
-    Errors are those of `relu`. Without `approximate`, also raises UnsupportedError if the
-    adapter has no error function.
+    Errors are those of `relu`. Also raises UnsupportedError if `approximate` is False and the adapter has no error
+    function.
 
     Costs as much as `relu`; on NumPy 100 ns an element.
 
@@ -166,7 +166,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.gelu(xdevice.tensor([0.0, 100.0]))).tolist()
         [0.0, 100.0]
     """
-    layers, x = _begin(x, "gelu")
+    layers, x = _layers_and_tensor(x, "gelu")
     if not (approximate or layers.has_erf):
         raise layers.backend.unsupported(
             "the error function", "use gelu(x, approximate=True), which does not need it"
@@ -199,10 +199,10 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     """
     if spelling:
         spellings.refuse("nn.dropout", spelling, "mask=, p=")
-    layers, x = _begin(x, "dropout")
-    mask = layers.checks.require(mask, BOOL, "dropout")
+    layers, x = _layers_and_tensor(x, "dropout")
+    mask = layers.checks.tensor_of_kinds(mask, BOOL, "dropout")
     layers.require_one_device(x=x, mask=mask)
-    if not _fit(shape_of(x), shape_of(mask)):
+    if not _may_be_equal(shape_of(x), shape_of(mask)):
         raise ShapeError(
             f"dropout: the mask must have the shape of x, {shape_of(x)}, not {shape_of(mask)}"
         )
@@ -211,7 +211,7 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     # x * mask / 0 would be NaN, so x is multiplied with 0
     if p == 1:
         return layers.checks.kernels.multiply(
-            x, layers.checks.number(0.0, layers.checks.name(x), x)
+            x, layers.checks.number(0.0, layers.checks.dtype_of(x), x)
         )
     return layers.kernels.dropout(x, mask, 1.0 - p)
 
@@ -234,7 +234,7 @@ def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     """
     if spelling:
         spellings.refuse("nn.softmax", spelling, "axis=")
-    return _along("softmax", x, axis)
+    return _along_axis("softmax", x, axis)
 
 
 @_without_scopes
@@ -249,7 +249,7 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     """
     if spelling:
         spellings.refuse("nn.log_softmax", spelling, "axis=")
-    return _along("log_softmax", x, axis)
+    return _along_axis("log_softmax", x, axis)
 
 
 @_without_scopes
@@ -264,7 +264,7 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
         array([-999.31,    3.  ], dtype=float32)
     """
-    xp, x = array_namespace(x), _begin(x, "logsumexp")[1]
+    xp, x = array_namespace(x), _layers_and_tensor(x, "logsumexp")[1]
     most = xp.max(x, axis=axis, keepdims=True)
     is_finite = xp.isfinite(most)
     # 0 in place of an infinity, because NumPy warns of a difference of infinities
@@ -273,10 +273,10 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
     return xp.squeeze(xp.where(is_finite, xp.add(total, shift), most), axis=axis)
 
 
-def _along(function: str, x: Any, axis: int) -> Any:
-    """Returns the result of the kernel `function` (softmax or log_softmax) along an axis; a
-    copy of `x` if it has no elements. Raises `AxisError` if there is no such axis."""
-    layers, x = _begin(x, function)
+def _along_axis(function: str, x: Any, axis: int) -> Any:
+    """Returns the result of the kernel `function`, which is "softmax" or "log_softmax", along an axis; a copy of `x`
+    if it has no elements. Raises `AxisError` if there is no such axis."""
+    layers, x = _layers_and_tensor(x, function)
     place = layers.checks.axis(axis, len(x.shape), function)
     # the contract promises that kernels get tensors with elements
     return (
@@ -306,13 +306,13 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         >>> xdevice.to_numpy(xdevice.nn.layer_norm(xdevice.tensor([[1.0, 3.0]]), eps=0)).tolist()
         [[-1.0, 1.0]]
     """
-    layers, x = _begin(x, "layer_norm")
+    layers, x = _layers_and_tensor(x, "layer_norm")
     shape = shape_of(x)
     if not shape or shape[-1] == 0:
         raise ShapeError(
             f"layer_norm normalizes over the last axis, but x of shape {shape} has no elements along it"
         )
-    return _normed(
+    return _normalized(
         layers, "layer_norm", shape[-1:], {"x": x, "weight": weight, "bias": bias}, eps
     )
 
@@ -343,14 +343,14 @@ def batch_norm(
         >>> xdevice.to_numpy(xdevice.nn.batch_norm(x, *xdevice.nn.moments(x))).round(3).tolist()
         [[-1.0, 0.0], [1.0, 0.0]]
     """
-    layers, x = _begin(x, "batch_norm")
-    shape = _channels(x, "batch_norm")
+    layers, x = _layers_and_tensor(x, "batch_norm")
+    shape = _shape_with_channels(x, "batch_norm")
     tensors = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
     if mean is None or variance is None:
         raise ArgumentError(
             "batch_norm needs a mean and a variance; in training, use those of nn.moments(x)"
         )
-    return _normed(layers, "batch_norm", shape[1:2], tensors, eps)
+    return _normalized(layers, "batch_norm", shape[1:2], tensors, eps)
 
 
 @_without_scopes
@@ -370,8 +370,8 @@ def moments(x: Any) -> tuple[Any, Any]:
         >>> xdevice.to_numpy(mean).tolist(), xdevice.to_numpy(variance).tolist()
         ([2.0, 5.0], [1.0, 0.0])
     """
-    _, x = _begin(x, "moments")
-    shape = _channels(x, "moments")
+    _, x = _layers_and_tensor(x, "moments")
+    shape = _shape_with_channels(x, "moments")
     if 0 in shape:
         raise ShapeError(f"moments needs at least one element, but x has the shape {shape}")
     xp, axes = array_namespace(x), (0, *range(2, len(shape)))
@@ -402,26 +402,26 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         >>> xdevice.to_numpy(xdevice.nn.attention(x, x, x, causal=True)).astype(float).round(2).tolist()
         [[1.0, 0.0], [0.33, 0.67]]
     """
-    layers, q = _begin(q, "attention")
-    k, v = (layers.checks.require(part, REAL_FLOATING, "attention") for part in (k, v))
+    layers, q = _layers_and_tensor(q, "attention")
+    k, v = (layers.checks.tensor_of_kinds(part, REAL_FLOATING, "attention") for part in (k, v))
     shapes = queries, keys, values = shape_of(q), shape_of(k), shape_of(v)
     # the leading axes, the number of keys and the number of features must fit; no size is 0
     if min(map(len, shapes)) < 2 or not (
-        _fit(queries[:-2], keys[:-2])
-        and _fit(keys[:-1], values[:-1])
-        and _fit(queries[-1:], keys[-1:])
+        _may_be_equal(queries[:-2], keys[:-2])
+        and _may_be_equal(keys[:-1], values[:-1])
+        and _may_be_equal(queries[-1:], keys[-1:])
         and 0 not in (*queries, *keys, *values)
     ):
         raise ShapeError(
             f"attention takes q, k and v of shapes (..., queries, features), (..., keys, features) and "
-            f"(..., keys, any), not {queries}, {keys} and {values}"
+            f"(..., keys, any size), not {queries}, {keys} and {values}"
         )
     layers.require_together(q=q, k=k, v=v)
     if mask is not None:
-        mask = layers.checks.require(mask, BOOL, "attention")
+        mask = layers.checks.tensor_of_kinds(mask, BOOL, "attention")
         layers.require_one_device(q=q, mask=mask)
         scores = (*queries[:-1], keys[-2])
-        if not _reaches(shape_of(mask), scores):
+        if not _broadcasts_to(shape_of(mask), scores):
             raise ShapeError(
                 f"attention takes a mask that can be broadcast to {scores}, not a mask of shape {shape_of(mask)}"
             )
@@ -444,14 +444,14 @@ def cross_entropy(
         reduction: "mean", "sum", or "none" for the loss of each row, of the shape (n,).
 
     Raises:
-        IndexError: a label is not a class. On a GPU and in a traced function, the framework reports it in its own way,
-            and later: docs/reference/nn.md has the table.
+        IndexError: a label is not a class. On a GPU and in a traced function, the framework reports it later and in
+            its own way; docs/reference/nn.md has a table.
         ShapeError: the shapes do not fit, or there are no rows or classes. ArgumentError: `reduction` is another value.
         DTypeError: `labels` are not int32 or int64. Other errors: those of `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
-    Costs as much as `relu`, and except on PyTorch a read of labels on the CPU. Paddle and MXNet also read labels on a
-    GPU, which waits for the GPU.
+    Costs as much as `relu`. All backends but PyTorch also read labels that are on the CPU. Paddle and MXNet also read
+    labels on a GPU, and wait for the GPU.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
@@ -460,11 +460,15 @@ def cross_entropy(
     """
     if spelling:
         spellings.refuse("nn.cross_entropy", spelling, "logits=, labels=, reduction=")
-    layers, logits = _begin(logits, "cross_entropy")
+    layers, logits = _layers_and_tensor(logits, "cross_entropy")
     labels = layers.indices(labels, "cross_entropy")
     shape, rows = shape_of(logits), shape_of(labels)
-    # equal lengths, the usual case, save the call of `_fit`
-    if len(shape) != 2 or len(rows) != 1 or not (rows == shape[:1] or _fit(shape[:1], rows)):
+    # equal lengths, the usual case, save the call of `_may_be_equal`
+    if (
+        len(shape) != 2
+        or len(rows) != 1
+        or not (rows == shape[:1] or _may_be_equal(shape[:1], rows))
+    ):
         raise ShapeError(
             f"cross_entropy takes logits of shape (n, classes) and labels of shape (n,), not of shapes {shape} and "
             f"{rows}"
@@ -479,7 +483,7 @@ def cross_entropy(
         return layers.run_with_indices(
             "cross_entropy", "cross_entropy", labels, shape[1], tensors
         )
-    _reduction(reduction, "cross_entropy")
+    _checked_reduction(reduction, "cross_entropy")
     return _reduced(
         layers.run_with_indices("cross_entropy", "cross_entropies", labels, shape[1], tensors),
         reduction,
@@ -490,8 +494,8 @@ def cross_entropy(
 def binary_cross_entropy_with_logits(
     logits: Any, labels: Any, *, reduction: Reduction = "mean"
 ) -> Any:
-    """The mean of `-y * log(sigmoid(x)) - (1 - y) * log(1 - sigmoid(x))` over all logits x and
-    their labels y, without overflow.
+    """Returns the mean of `-y * log(sigmoid(x)) - (1 - y) * log(1 - sigmoid(x))` over all logits x and their labels y,
+    without overflow.
 
     Args:
         logits: floats of any shape.
@@ -499,7 +503,7 @@ def binary_cross_entropy_with_logits(
         reduction: "mean", "sum", or "none" for the loss of each element.
 
     Raises:
-        ShapeError: the shapes differ, or a mean has no elements. ArgumentError: `reduction` is
+        ShapeError: the shapes differ, or the mean of no elements is to be computed. ArgumentError: `reduction` is
             another value.
         DTypeError, DeviceMismatchError, NotATensorError, UnsupportedError: as with `conv2d`.
 
@@ -520,8 +524,7 @@ def binary_cross_entropy_with_logits(
 
 @_without_scopes
 def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
-    """The mean of the squares of `x - y`. `x` and `y` have the same shape: nothing is
-    broadcast.
+    """The mean of the squares of `x - y`. `x` and `y` must have the same shape; they are not broadcast.
 
     The argument `reduction` and the errors are those of `binary_cross_entropy_with_logits`.
     Costs three passes over the tensors.
@@ -548,8 +551,8 @@ def embedding(indices: Any, table: Any) -> Any:
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: there is no row for an index. Devices other than the CPU report it as
-            `cross_entropy` says.
+        IndexError: there is no row for an index. Devices other than the CPU report it in their own way, like a wrong
+            label of `cross_entropy`.
         ShapeError: `table` has another shape, or no elements. Other errors: those of
             `cross_entropy`.
 
@@ -560,7 +563,7 @@ def embedding(indices: Any, table: Any) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.embedding(xdevice.tensor([1, 1, 0]), table)).tolist()
         [[2.0, 3.0], [2.0, 3.0], [0.0, 1.0]]
     """
-    layers, table = _begin(table, "embedding")
+    layers, table = _layers_and_tensor(table, "embedding")
     indices = layers.indices(indices, "embedding")
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
@@ -583,9 +586,9 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
         dtype: any dtype that the backend has, in any framework's form.
 
     Raises:
-        IndexError: an index is below 0 or not below `n`. Devices other than the CPU report it
-            as `cross_entropy` says. For an integer or bool dtype, all devices raise this error,
-            but a traced function does not check.
+        IndexError: an index is below 0 or not below `n`. Devices other than the CPU report it in their own way, like a
+            wrong label of `cross_entropy`. If the dtype is an integer or bool, all devices raise this error, but a
+            traced function does not check.
         ArgumentError: `n` is not an int of 1 or more.
         DTypeError: `indices` are not int32 or int64, or the backend does not have the dtype
             here.
@@ -599,10 +602,11 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
     """
     if spelling:
         spellings.refuse("nn.one_hot", spelling, "n=, dtype=")
-    layers = _of(indices, "one_hot")
+    layers = _layers_of(indices, "one_hot")
     indices = layers.indices(indices, "one_hot")
-    (classes,) = _whole("n", n, 1, 1, "one_hot")
-    name = floats.usual() if dtype is None else layers.checks.supported(dtype_name(dtype))
+    (classes,) = _ints("n", n, 1, 1, "one_hot")
+    # `usual` is float32, or float64 in a run with `--float64`
+    name = floats.usual() if dtype is None else layers.checks.supported_dtype(dtype_name(dtype))
     operands = indices, classes, name
     if name in FLOATS:
         return layers.guarded("one_hot", layers.kernels.one_hot, indices, classes, operands)
@@ -644,25 +648,25 @@ def conv2d(
         >>> xdevice.to_numpy(xdevice.nn.conv2d(x, kernel, stride=2, padding=1)).tolist()
         [[[[1.0, 2.0], [2.0, 4.0]]]]
     """
-    layers, x = _begin(x, "conv2d")
-    kernel = layers.checks.require(kernel, REAL_FLOATING, "conv2d")
+    layers, x = _layers_and_tensor(x, "conv2d")
+    kernel = layers.checks.tensor_of_kinds(kernel, REAL_FLOATING, "conv2d")
     strides, paddings = (
-        _whole("stride", stride, 2, 1, "conv2d"),
-        _whole("padding", padding, 2, 0, "conv2d"),
+        _ints("stride", stride, 2, 1, "conv2d"),
+        _ints("padding", padding, 2, 0, "conv2d"),
     )
     images, filters = (
-        _sizes("x", x, _IMAGES, "conv2d"),
-        _sizes("kernel", kernel, _KERNELS, "conv2d"),
+        _shape_with_axes("x", x, _IMAGES, "conv2d"),
+        _shape_with_axes("kernel", kernel, _KERNELS, "conv2d"),
     )
-    if not _fit(images[1:2], filters[1:2]):
+    if not _may_be_equal(images[1:2], filters[1:2]):
         raise ShapeError(
             f"conv2d: x has {images[1]} channels in its shape {images}, but the kernel {filters} expects {filters[1]}; "
             "channels are the second axis: (N, C, H, W)"
         )
     tensors = {"x": x, "kernel": kernel}
     if bias is not None:
-        tensors["bias"] = bias = layers.checks.require(bias, REAL_FLOATING, "conv2d")
-        if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
+        tensors["bias"] = bias = layers.checks.tensor_of_kinds(bias, REAL_FLOATING, "conv2d")
+        if len(bias.shape) != 1 or not _may_be_equal(shape_of(bias), filters[:1]):
             raise ShapeError(
                 f"conv2d: the bias must have the shape ({filters[0]},), not {shape_of(bias)}"
             )
@@ -723,15 +727,15 @@ def _pool(
 ) -> Any:
     """Checks the arguments of `function`, which is `max_pool2d` or `avg_pool2d`, and returns
     the result of its kernel. Raises the errors that `max_pool2d` lists."""
-    layers, x = _begin(x, function)
-    sizes = _whole("size", size, 2, 1, function)
-    strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
-    paddings = _whole("padding", padding, 2, 0, function)
+    layers, x = _layers_and_tensor(x, function)
+    sizes = _ints("size", size, 2, 1, function)
+    strides = sizes if stride is None else _ints("stride", stride, 2, 1, function)
+    paddings = _ints("padding", padding, 2, 0, function)
     if 2 * paddings[0] > sizes[0] or 2 * paddings[1] > sizes[1]:
         raise ArgumentError(
             f"{function}: padding must be at most half of the size {size}, not {padding}"
         )
-    _require_window_fits(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
+    _require_window_fits(function, _shape_with_axes("x", x, _IMAGES, function), sizes, paddings)
     return getattr(layers.kernels, function)(x, sizes, strides, paddings)
 
 
@@ -745,11 +749,14 @@ class _Layers(Functions):
     def __init__(self, checks: Checks) -> None:
         super().__init__(checks)
         own = self.backend.nn()
-        self.kernels = by_hand.completed(own)
+        self.kernels = by_hand.with_missing_kernels(own)
         # an adapter's own `gelu` needs no kernel `erf`
         self.has_erf = hasattr(own, "gelu") or hasattr(own, "erf")
         self.ends = self.kernels.ends
+        """The adapter's kernel that reads the least and the greatest index; None if it has none."""
         self.guards = self.kernels.guards
+        """The adapter's function that says whether its kernels detect given indices out of range
+        themselves; None if they never do."""
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
         """Returns the result of the adapter's kernel `name`, called with these arguments. If
@@ -837,8 +844,8 @@ class _Layers(Functions):
         if self.guards is None or self.backend.device_of(indices).kind != "cpu":
             self.backend.eagerly(check)
             return
-        # this read is not reported as a transfer, because the same program on a GPU does not
-        # make it: the kernels there check the indices themselves
+        # `unseen`: this read is not reported as a transfer, because the same program on a GPU
+        # does not make it; the kernels there check the indices themselves
         with unseen():
             self.backend.eagerly(check)
 
@@ -846,11 +853,11 @@ class _Layers(Functions):
         """Reads the indices, and raises `IndexError` if one is below 0 or above n - 1."""
         if 0 in indices.shape:
             return
-        # reading two numbers is faster than reading all
+        # reading two numbers is faster than reading all indices
         least, most = (
             self.ends(indices)
             if self.ends is not None
-            else _ends(self.backend.to_numpy(indices), n)
+            else _extremes(self.backend.to_numpy(indices), n)
         )
         # an index below 0 does not count from the end here, because frameworks disagree about
         # it
@@ -890,15 +897,15 @@ class _Layers(Functions):
 
 
 _lookup: Final = Lookup(_Layers)
-_seen: Final = _lookup.by_type
+_layers_by_type: Final = _lookup.by_type
 """The `_Layers` for each type of tensor that a function was called with."""
 
 
-def _of(x: Any, function: str) -> _Layers:
+def _layers_of(x: Any, function: str) -> _Layers:
     """Returns the `_Layers` of the backend that the tensor `x` belongs to, and prepares this
     thread for its kernels. Raises `NotATensorError` if `x` is not a tensor; `function` is the
     name in the error."""
-    layers = _seen.get(type(x))
+    layers = _layers_by_type.get(type(x))
     # the type is new, or the backend cannot be used here any more, as in a forked process;
     # `find` raises then
     if layers is None or layers.backend.refusal is not None:
@@ -908,22 +915,22 @@ def _of(x: Any, function: str) -> _Layers:
     return layers
 
 
-def _begin(x: Any, function: str) -> tuple[_Layers, Any]:
+def _layers_and_tensor(x: Any, function: str) -> tuple[_Layers, Any]:
     """Returns the `_Layers` for `x`, and `x` as a tensor. Raises `DTypeError` if `x` is not of
     real floats, and the errors of `Checks.tensor`, such as `NotATensorError`. `function` is the
     name in the errors."""
-    layers = _seen.get(type(x))
+    layers = _layers_by_type.get(type(x))
     # the usual case: a known type, of a backend that needs no preparation of the thread
     # (`enter`)
     if layers is None or layers.enter is not None or layers.backend.refusal is not None:
-        layers = _of(x, function)
-    return layers, layers.checks.require(x, REAL_FLOATING, function)
+        layers = _layers_of(x, function)
+    return layers, layers.checks.tensor_of_kinds(x, REAL_FLOATING, function)
 
 
 # checks of arguments
 
 
-def _reduction(reduction: str, function: str) -> str:
+def _checked_reduction(reduction: str, function: str) -> str:
     """Returns the argument `reduction`. Raises `ArgumentError` unless it is "mean", "sum" or
     "none"."""
     if reduction not in ("mean", "sum", "none"):
@@ -946,23 +953,24 @@ def _checked_pair(
 ) -> tuple[_Layers, Any, Any]:
     """Checks the arguments of the loss `function`, and returns the `_Layers` and the tensors
     `x` and `y`. Raises the errors of `binary_cross_entropy_with_logits`."""
-    layers, x = _begin(x, function)
-    y = layers.checks.require(y, REAL_FLOATING, function)
+    layers, x = _layers_and_tensor(x, function)
+    y = layers.checks.tensor_of_kinds(y, REAL_FLOATING, function)
     # the tensors are not broadcast, which would hide a mistake such as (n,) and (n, 1)
-    if not _fit(shape_of(x), shape_of(y)):
+    if not _may_be_equal(shape_of(x), shape_of(y)):
         raise ShapeError(
             f"{function} takes two tensors of the same shape, not {shape_of(x)} and {shape_of(y)}"
         )
     # for a mean of no elements, frameworks give NaN, 0 or an error
-    if _reduction(reduction, function) == "mean" and 0 in x.shape:
+    if _checked_reduction(reduction, function) == "mean" and 0 in x.shape:
         raise ShapeError(
-            f"{function} takes a mean, but tensors of shape {shape_of(x)} have no elements"
+            f"{function}: there is no mean of tensors of shape {shape_of(x)}, which have no elements; pass "
+            "reduction='sum'"
         )
     layers.require_together(x=x, y=y)
     return layers, x, y
 
 
-def _channels(x: Any, function: str) -> tuple[int | None, ...]:
+def _shape_with_channels(x: Any, function: str) -> tuple[int | None, ...]:
     """Returns the shape of `x`. Raises `ShapeError` if it has no axis 1, that of the
     channels."""
     shape = shape_of(x)
@@ -971,7 +979,7 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
     return shape
 
 
-def _normed(
+def _normalized(
     layers: _Layers,
     function: str,
     vector: tuple[int | None, ...],
@@ -994,10 +1002,10 @@ def _normed(
         if part is None:
             continue
         if name != "x":
-            parts[name] = part = layers.checks.require(part, REAL_FLOATING, function)
+            parts[name] = part = layers.checks.tensor_of_kinds(part, REAL_FLOATING, function)
             shape = shape_of(part)
-            # equal shapes, the usual case, save the call of `_fit`
-            if shape != vector and not _fit(shape, vector):
+            # equal shapes, the usual case, save the call of `_may_be_equal`
+            if shape != vector and not _may_be_equal(shape, vector):
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
     layers.require_together(**tensors)
@@ -1007,7 +1015,7 @@ def _normed(
     return layers.run(function, *parts.values(), eps=float(eps))
 
 
-def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:
+def _broadcasts_to(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:
     """Whether `shape` broadcasts to exactly the shape `whole`. A size that is not known is
     None, and fits any size."""
     # from the last axis on, as shapes are broadcast
@@ -1017,11 +1025,12 @@ def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bo
     )
 
 
-def _ends(values: Any, n: int) -> tuple[int, int]:
+def _extremes(values: Any, n: int) -> tuple[int, int]:
     """Returns the least and the greatest of the indices `values`, a NumPy array. If all are in
     `range(n)`, the least is not looked for, and 0 is returned for it."""
     # read as unsigned integers, negative numbers are larger than all others (int32: 2**31 or
-    # more), so one pass finds both mistakes
+    # more), so one pass finds both mistakes; 2**31 is the bound because `n` may be larger than
+    # that
     most = int(values.view(f"u{values.itemsize}").max())
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 
@@ -1032,7 +1041,7 @@ def _holds_values(x: Any) -> bool:
     return type(x) in registry.probes
 
 
-def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+def _may_be_equal(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     """Whether two shapes are equal in every size that is known in both; an unknown size is
     None."""
     return shape == other or (
@@ -1044,10 +1053,12 @@ def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     )
 
 
-def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[int | None, ...]:
-    """Returns the shape of `x`, which is images or a kernel; `names` are the names of its axes.
-    Raises `ShapeError` for another number of axes, and for an axis of length 0 other than the
-    batch. `what` is the name of the argument in the error."""
+def _shape_with_axes(
+    what: str, x: Any, names: tuple[str, ...], function: str
+) -> tuple[int | None, ...]:
+    """Returns the shape of `x`, which is images or a kernel; `names` are the names of its axes. Raises `ShapeError`
+    for another number of axes, and for an axis of length 0 other than the batch. `what` is what the error calls the
+    argument `x`."""
     shape = shape_of(x)
     # without its first size if that is the batch
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
@@ -1063,11 +1074,12 @@ def _require_window_fits(
     for length, size, more in zip(images[2:], window, padding, strict=True):
         if length is not None and size is not None and length + 2 * more < size:
             raise ShapeError(
-                f"{function}: a window of {tuple(window)} does not fit in {images} with the padding {padding}"
+                f"{function}: a window of {tuple(window)} does not fit in images of shape {images} with the "
+                f"padding {padding}"
             )
 
 
-def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
+def _ints(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
     """Returns the argument `value` as a tuple of `number` ints of at least `least`; a single
     int is repeated. Raises `ArgumentError` for anything else; `what` is the name of the
     argument in the error."""

@@ -3,12 +3,11 @@ on every backend.
 
 Experimental: it may change in a minor version.
 
-The state is a dict of "step", which is a tensor without dimensions, and of containers with the
-structure of the parameters. So it is saved, replicated and compiled like the parameters, and
-nothing is hidden in objects. A learning rate is a Python number or a tensor without dimensions,
-such as a schedule returns for the "step" of a state. A compiled step is compiled again for each
-new number, but not for a tensor. `weight_decay` times the parameter is added to the gradient;
-only `adamw` shrinks the parameter itself.
+The state is a dict of "step", which is a tensor without dimensions, and of containers with the structure of the
+parameters. So it is saved, replicated and compiled like the parameters, and no state is hidden in objects. A learning
+rate is a Python number or a tensor without dimensions, such as the result of a schedule for the "step" of a state. A
+compiled step is compiled again for each new number, but not for a tensor. `weight_decay` times the parameter is added
+to the gradient; only `adamw` shrinks the parameter itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from xdevice.core import registry
 from xdevice.errors import ArgumentError, shown
 from xdevice.math.arithmetic.gradients import backend_of
 from xdevice.math.arithmetic.namespace import array_namespace
-from xdevice.math.arithmetic.scopes import Aside
+from xdevice.math.arithmetic.scopes import ScopesRemoved
 from xdevice.math.arithmetic.updating import Rows
 from xdevice.tensors.verbs import device_of, to_device
 
@@ -49,7 +48,7 @@ def __dir__() -> list[str]:
 
 
 def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
-    """The state with which an optimizer begins: `optim.init(optim.adam, params)`.
+    """Returns the state with which an optimizer begins: `optim.init(optim.adam, params)`.
 
     Raises:
         ArgumentError: `rule` is not an optimizer of this module. Other errors: those of
@@ -111,13 +110,13 @@ def sgd(
         [0.5]
     """
 
-    rate = _number_for(lr)
+    rate_for = _per_parameter(lr)
 
     def rule(p: Any, g: Any, m: Any) -> tuple[Any, ...]:
-        g = _decayed(g, p, weight_decay)
+        g = _with_decay(g, p, weight_decay)
         # PyTorch's formula; others scale the gradient by the rate before they add it
         m = momentum * m + g
-        return p - rate(p) * (g + momentum * m if nesterov else m), m
+        return p - rate_for(p) * (g + momentum * m if nesterov else m), m
 
     return _step(sgd, params, grads, state, lambda rows: rows.applied(rule))
 
@@ -182,13 +181,13 @@ def rmsprop(
     Arguments, result, errors and costs are those of `sgd`.
     """
 
-    rate = _number_for(lr)
+    rate_for = _per_parameter(lr)
 
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
         # the decay is added to the gradient, as in PyTorch
-        g = _decayed(g, p, weight_decay)
+        g = _with_decay(g, p, weight_decay)
         v = alpha * v + (1 - alpha) * (g * g)
-        return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
+        return p - rate_for(p) * g / (array_namespace(v).sqrt(v) + eps), v
 
     return _step(rmsprop, params, grads, state, lambda rows: rows.applied(rule))
 
@@ -207,12 +206,12 @@ def adagrad(
     Arguments, result, errors and costs are those of `sgd`.
     """
 
-    rate = _number_for(lr)
+    rate_for = _per_parameter(lr)
 
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
-        g = _decayed(g, p, weight_decay)
+        g = _with_decay(g, p, weight_decay)
         v = v + g * g
-        return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
+        return p - rate_for(p) * g / (array_namespace(v).sqrt(v) + eps), v
 
     return _step(adagrad, params, grads, state, lambda rows: rows.applied(rule))
 
@@ -242,51 +241,52 @@ def _adam(
     `adamw`. The step is computed with the adapter's kernel if that takes these tensors,
     otherwise with a rule for each parameter."""
     beta1, beta2 = betas
-    rate = _number_for(lr)
+    rate_for = _per_parameter(lr)
 
     # a row with the decay: a parameter, its gradient and the two averages
-    def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
+    def row_with_decay(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
         # Adam adds the decay to the gradient, AdamW takes it off the parameter first
         if optimizer is adam:
             return p, g + weight_decay * p, *means
-        return p - rate(p) * weight_decay * p, g, *means
+        return p - rate_for(p) * weight_decay * p, g, *means
 
-    @_once_for_each_place
-    def numbers(p: Any) -> tuple[Any, ...]:
-        """Returns the rate and eps for the parameter `p`, multiplied with the bias corrections
-        of both averages. So the averages themselves, which have many elements, need not be
-        corrected."""
+    @_once_per_device_and_dtype
+    def scaled_rate_and_eps(p: Any) -> tuple[Any, ...]:
+        """Returns the rate and eps for the parameter `p`, multiplied by the bias corrections of both averages. So the
+        averages themselves, which have many elements, need not be corrected."""
         xp = array_namespace(p)
-        steps = _number_for(state["step"])(p) + 1.0
+        steps = _per_parameter(state["step"])(p) + 1.0
         # 1 - beta ** steps for both betas; in float32, computing it that way would lose half of
         # the digits
         of_mean, of_square = (
             -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in betas
         )
         root = xp.sqrt(of_square) if beta2 else 1.0
-        return rate(p) / of_mean * root, eps * root
+        return rate_for(p) / of_mean * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
         """Returns the new parameter, and the new averages of gradients and of squares."""
-        size, least = numbers(p)
+        scaled_rate, scaled_eps = scaled_rate_and_eps(p)
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * (g * g)
-        return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
+        return p - scaled_rate * m / (array_namespace(v).sqrt(v) + scaled_eps), m, v
 
-    def stepped(rows: Rows) -> list[Any]:
+    def step_rows(rows: Rows) -> list[Any]:
         """Returns for each row the new parameter and its two new averages."""
         if weight_decay:
-            rows = rows.changed(decayed)
-        # one call for all parameters, if the framework has a kernel for it
+            rows = rows.mapped(row_with_decay)
+        # one call for all parameters, if the framework has a kernel for it. `rows.kernel`
+        # returns it only for float32 rows on one device, so the rate for the first parameter is
+        # right for all
         kernel, p = rows.kernel("adam"), rows.leaves[0]
         if kernel is not None:
-            result = kernel(_there(state["step"], p), rate(p), betas, eps)
+            result = kernel(_moved_to_device_of(state["step"], p), rate_for(p), betas, eps)
             # the kernel may refuse these tensors
             if result is not NotImplemented:
                 return result  # type: ignore[no-any-return]
         return rows.applied(rule)
 
-    return _step(optimizer, params, grads, state, stepped)
+    return _step(optimizer, params, grads, state, step_rows)
 
 
 def _step(
@@ -294,30 +294,29 @@ def _step(
     params: Any,
     grads: Any,
     state: Any,
-    stepped: Callable[[Rows], list[tuple[Any, ...]]],
+    step_rows: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the new parameters and state after a step of `optimizer`. `params`, `grads` and
-    `state` are its arguments. `stepped` takes the rows (each is a parameter, its gradient and
+    `state` are its arguments. `step_rows` takes the rows (each is a parameter, its gradient and
     its parts of the state), and returns for each the new parameter and the new parts. Raises
     `ArgumentError` for the state of another optimizer, and the errors of `update`."""
     _require_state(optimizer, state)
-    return registry.eagerly(lambda: _stepped(optimizer, params, grads, state, stepped))  # type: ignore[no-any-return]
+    return registry.eagerly(lambda: _step_eagerly(optimizer, params, grads, state, step_rows))  # type: ignore[no-any-return]
 
 
-def _stepped(
+def _step_eagerly(
     optimizer: Callable[..., Any],
     params: Any,
     grads: Any,
     state: Any,
-    stepped: Callable[[Rows], list[tuple[Any, ...]]],
+    step_rows: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the result of `_step`, which has the same arguments. This function is called
-    outside a compiler such as torch.compile, which could not compile the walk over
-    containers."""
+    """Returns the result of `_step`, which has the same arguments. `_step` calls this function outside compilers such
+    as torch.compile, which could not compile the walk over containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
-    with Aside(backend_of(walk)):
+    with ScopesRemoved(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
-        new, *rest = zip(*stepped(rows), strict=True)
+        new, *rest = zip(*step_rows(rows), strict=True)
         # without the checks of `rows.rebuilt`, which compares new parameters with the old ones
         result = {
             part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)
@@ -334,36 +333,35 @@ def _require_state(optimizer: Callable[..., Any], state: Any) -> None:
         )
 
 
-def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
+def _with_decay(g: Any, p: Any, weight_decay: float) -> Any:
     """Returns the gradient `g` of the parameter `p` with the decay, `weight_decay * p`,
     added."""
     return g + weight_decay * p if weight_decay else g
 
 
-def _number_for(value: Any) -> Callable[[Any], Any]:
-    """Returns a function that takes a parameter, and returns `value` for computing with that
-    parameter. A number is returned as it is; a tensor without dimensions is returned on the
-    device and in the dtype of the parameter."""
+def _per_parameter(value: Any) -> Callable[[Any], Any]:
+    """Returns a function of a parameter, which returns `value` in the form in which it can be combined with that
+    parameter: a number as it is; a tensor without dimensions on the device and in the dtype of the parameter."""
     if isinstance(value, int | float):
         return lambda p: value
-    return _once_for_each_place(lambda p: _alike(value, p))
+    return _once_per_device_and_dtype(lambda p: _moved_and_cast_like(value, p))
 
 
-def _alike(x: Any, p: Any) -> Any:
-    """Returns the tensor `x` on the device and in the dtype of `p`."""
-    x = _there(x, p)
+def _moved_and_cast_like(x: Any, p: Any) -> Any:
+    """Returns the tensor `x` on the device and in the dtype of the parameter `p`."""
+    x = _moved_to_device_of(x, p)
     return x if x.dtype is p.dtype else array_namespace(p).astype(x, p.dtype)
 
 
-def _there(x: Any, p: Any) -> Any:
-    """Returns the tensor `x` on the device of `p`; unchanged if one of them is traced, and so
+def _moved_to_device_of(x: Any, p: Any) -> Any:
+    """Returns the tensor `x` on the device of the parameter `p`; unchanged if one of the two is traced and therefore
     has no device."""
     if type(x) not in registry.probes or type(p) not in registry.probes:
         return x
     return to_device(x, device_of(p))
 
 
-def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
+def _once_per_device_and_dtype(make: Callable[[Any], T]) -> Callable[[Any], T]:
     """Returns a function that returns `make(p)` for a parameter `p`. It calls `make` only for
     the first parameter of each device and dtype, and returns the same result for the others."""
     values: dict[Any, T] = {}
@@ -404,7 +402,9 @@ def _norm(rows: Rows) -> Any:
     # the first one
     squares = rows.applied(lambda g: array_namespace(g).sum(g * g))
     xp = array_namespace(squares[0])
-    return xp.sqrt(xp.sum(xp.stack([_alike(square, squares[0]) for square in squares])))
+    return xp.sqrt(
+        xp.sum(xp.stack([_moved_and_cast_like(square, squares[0]) for square in squares]))
+    )
 
 
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
@@ -423,13 +423,13 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
             f"clip_by_global_norm: max_norm must be above 0, not {shown(max_norm)}"
         )
     walk = flatten(grads)
-    with Aside(backend_of(walk)):
+    with ScopesRemoved(backend_of(walk)):
         rows = Rows("grads", walk)
         norm = _norm(rows)
         # at most 1, because the norm is raised to `max_norm`; an `if` on a tensor could not be
         # traced by a compiler
         factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
-        factor_for = _number_for(factor)
+        factor_for = _per_parameter(factor)
         return rows.rebuilt(rows.applied(lambda g: g * factor_for(g)))
 
 

@@ -1,8 +1,8 @@
 """Random numbers: one seed, and the same bits on every backend and device.
 
 Numbers are drawn on the host by NumPy's Philox, then moved to the device:
-`np.random.Generator(np.random.Philox(0))` gives the same numbers as `seed(0)`. How many numbers
-a draw takes from a generator depends on the size and dtype of the draw, and not on the backend.
+`np.random.Generator(np.random.Philox(0))` gives the same numbers as `seed(0)`. How many numbers a draw takes from a
+generator depends on the size and dtype of the draw, but not on the backend.
 
 | code that draws | its generator |
 |---|---|
@@ -13,9 +13,8 @@ a draw takes from a generator depends on the size and dtype of the draw, and not
 | everything else: `threading.Thread`, cells of a notebook | that of the process, one draw at a time |
 
 So numbers do not depend on timing, unless several `threading.Thread`s draw from one generator:
-let each open a block. The generator of a process begins with XDEVICE_SEED if that is set
-(`xdevice parity` sets it), otherwise with entropy from the system. The same holds for a process
-that is spawned, not forked.
+let each open a block. The generator of a process begins with XDEVICE_SEED if that is set (`xdevice parity` sets it),
+otherwise with entropy from the system. This also holds for a spawned process, but not for a forked one.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def uniform(
         device: any spelling of a device; None means that of the `with device:` block, or `cpu:0` outside a block.
         dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
 
-    Raises, and nothing is drawn:
+    Raises the following errors before drawing anything:
         ArgumentError: the bounds are not numbers, do not fit into the dtype, or leave no numbers between them.
         ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
         DTypeError: the dtype is not a float, or the backend does not have it here (float64 on JAX without 64-bit).
@@ -113,25 +112,26 @@ def uniform(
     """
     if spelling:
         spellings.refuse("random.uniform", spelling, "low=, high=, device=, dtype=")
-    backend, place, name = _begin("uniform", device, dtype, "float32", FLOATS)
+    backend, place, name = _backend_device_dtype("uniform", device, dtype, "float32", FLOATS)
     sizes = _sizes(backend, shape, name)
-    least, most = _number("low", low, name), _number("high", high, name)
+    least, most = _as_float("low", low, name), _as_float("high", high, name)
     if not least < most:
         raise ArgumentError(
             f"uniform: low must be below high, but low={shown(low)} is not below high={shown(high)} in {name}"
         )
-    work = _work(name)
-    if most - least > _LARGEST[work]:
+    drawn_dtype = _drawn_dtype(name)
+    if most - least > _LARGEST[drawn_dtype]:
         raise ArgumentError(
             f"the range from low={shown(low)} to high={shown(high)} is too wide for {name}; use a wider dtype"
         )
 
     def draw(generator: Any) -> Any:
-        x = generator.random(sizes, work)
+        x = generator.random(sizes, drawn_dtype)
         # NumPy's numbers are in [0, 1) already, but 16-bit floats still have to be rounded
-        return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
+        is_ready = (least, most) == (0, 1) and drawn_dtype == name
+        return x if is_ready else _stretched(x, least, most, name)
 
-    return _make(backend, _draw(backend, draw), place, dtype)
+    return _tensor_of_floats(backend, _draw(backend, draw), place, dtype)
 
 
 def normal(
@@ -151,7 +151,7 @@ def normal(
     Args:
         scale: 0 or more. The other arguments are those of `uniform`.
 
-    Raises, and nothing is drawn:
+    Raises the following errors before drawing anything:
         ArgumentError: `loc` or `scale` is not a number, `scale` is below 0, or the numbers
             would not fit into the dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
@@ -166,9 +166,9 @@ def normal(
     """
     if spelling:
         spellings.refuse("random.normal", spelling, "loc=, scale=, device=, dtype=")
-    backend, place, name = _begin("normal", device, dtype, "float32", FLOATS)
+    backend, place, name = _backend_device_dtype("normal", device, dtype, "float32", FLOATS)
     sizes = _sizes(backend, shape, name)
-    mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
+    mean, deviation = _as_float("loc", loc, name), _as_float("scale", scale, name)
     if deviation < 0:
         raise ArgumentError(
             f"scale, the standard deviation, must be 0 or more, not {shown(scale)}"
@@ -180,7 +180,7 @@ def normal(
         )
 
     def draw(generator: Any) -> Any:
-        x = generator.standard_normal(sizes, _work(name))
+        x = generator.standard_normal(sizes, _drawn_dtype(name))
         if (mean, deviation) != (0, 1):
             # in place, and in the dtype of the numbers: when NumPy would widen them differs by
             # version
@@ -188,7 +188,7 @@ def normal(
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
 
-    return _make(backend, _draw(backend, draw), place, dtype)
+    return _tensor_of_floats(backend, _draw(backend, draw), place, dtype)
 
 
 def integers(
@@ -209,7 +209,7 @@ def integers(
             for the least number, and `xdevice.ones` for the shape.
         dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
-    Raises, and nothing is drawn:
+    Raises the following errors before drawing anything:
         ArgumentError: the bounds are not ints, `low` is not below `high`, or a single int comes before `high`.
         DTypeError: the dtype is not an integer, the backend does not have it, or it does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
@@ -223,16 +223,17 @@ def integers(
     """
     if spelling:
         spellings.refuse("random.integers", spelling, "high=, low=, device=, dtype=")
-    backend, place, name = _begin("integers", device, dtype, "int64", _INTEGERS)
+    backend, place, name = _backend_device_dtype("integers", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
-    # `integers(5, high=10)` is refused; `integers((5,), high=10)` is a shape
+    # `integers(5, high=10)` is refused, because the 5 may be meant as `low`; `integers((5,),
+    # high=10)` is clear
     if low is None and len(shape) == 1 and isinstance(shape[0], int):
         raise ArgumentError(
             f"integers({shape[0]}, high={shown(high)}): the first argument is the shape; write integers(({shape[0]},), "
             f"high=...) for {shape[0]} numbers, or integers(low={shape[0]}, high=...) for a number of at least "
             f"{shape[0]}"
         )
-    least, end = _whole("low", 0 if low is None else low), _whole("high", high)
+    least, end = _as_int("low", 0 if low is None else low), _as_int("high", high)
     if least >= end:
         raise ArgumentError(
             f"integers: low must be below high, but low={least} is not below high={end}"
@@ -245,15 +246,15 @@ def integers(
 def permutation(
     n: int, device: object = None, dtype: object = None, **spelling: NoReturn
 ) -> Any:
-    """The ints from 0 to n - 1 in random order, as a vector for shuffling by indexing; int64
-    unless `dtype` is given.
+    """Returns the ints from 0 to n - 1 in random order, as a vector for shuffling by indexing; int64 unless `dtype` is
+    given.
 
     Args:
         n: 0 or more.
         dtype: any integer type that holds n - 1; the order does not depend on it. The other
             arguments are those of `uniform`.
 
-    Raises, and nothing is drawn:
+    Raises the following errors before drawing anything:
         ArgumentError: `n` is not an int of 0 or more.
         DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
@@ -266,8 +267,10 @@ def permutation(
     """
     if spelling:
         spellings.refuse("random.permutation", spelling, "n=, device=, dtype=")
-    backend, place, name = _begin("permutation", device, dtype, "int64", _INTEGERS)
-    length = _whole("n", n)
+    backend, place, name = _backend_device_dtype(
+        "permutation", device, dtype, "int64", _INTEGERS
+    )
+    length = _as_int("n", n)
     if length < 0:
         raise ArgumentError(f"permutation: n must be 0 or more, not {n}")
     # two checks: the backend may have a limit for the length, and the dtype for the numbers
@@ -285,15 +288,15 @@ def bernoulli(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """A mask: each element is True with probability `p`, else False. Another `dtype` than bool
-    gives ones and zeros.
+    """Returns a mask: each element is True with probability `p`, else False. A `dtype` other than bool gives ones and
+    zeros.
 
     Args:
         p: from 0 (never) to 1 (always).
         dtype: any dtype that the backend has; the numbers drawn do not depend on it. The other
             arguments are those of `uniform`.
 
-    Raises, and nothing is drawn:
+    Raises the following errors before drawing anything:
         ArgumentError: `p` is not a number between 0 and 1.
         DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
@@ -307,11 +310,11 @@ def bernoulli(
     """
     if spelling:
         spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
-    backend, place, name = _begin("bernoulli", device, dtype, "bool", None)
+    backend, place, name = _backend_device_dtype("bernoulli", device, dtype, "bool", None)
     # everything is checked before the draw, so that an error takes no numbers from the
     # generator
     sizes = _sizes(backend, shape, name)
-    probability = _number("p", p, "float64")
+    probability = _as_float("p", p, "float64")
     if not 0 <= probability <= 1:
         raise ArgumentError(f"bernoulli: p must be a probability from 0 to 1, not {shown(p)}")
     # drawn and compared in float64, so that probabilities near 0 or 1 are not rounded
@@ -337,7 +340,7 @@ def choice(
         dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The
             other arguments are those of `uniform`.
 
-    Raises, and nothing is drawn:
+    Raises the following errors before drawing anything:
         ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below
             0, or has another sum.
         ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
@@ -351,10 +354,10 @@ def choice(
     """
     if spelling:
         spellings.refuse("random.choice", spelling, "p=, device=, dtype=")
-    backend, place, name = _begin("choice", device, dtype, "int64", _INTEGERS)
+    backend, place, name = _backend_device_dtype("choice", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
-    # the interval of index i ends at `ends[i]`; the index of a number is that of the interval
-    # that it is in
+    # [0, 1) is divided into an interval for each index, as long as its probability, which ends
+    # at `ends[i]`. A uniform number selects the index of the interval that it is in
     ends = _probabilities(p).cumsum()
     _require_bounds_fit(backend, name, 0, len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
@@ -379,7 +382,7 @@ def xavier_uniform(
             `nn.conv2d`, whose inputs are C * height * width, and whose outputs are O * height *
             width. The other arguments are those of `uniform`.
 
-    Raises, and nothing is drawn:
+    Raises the following errors before drawing anything:
         ShapeError: the shape has neither two nor four axes. Other errors and the costs are
             those of `uniform`.
 
@@ -390,7 +393,7 @@ def xavier_uniform(
         True
     """
     inputs, outputs = _fans(shape, "xavier_uniform")
-    return _around_zero(shape, 6 / (inputs + outputs), device, dtype)
+    return _uniform_around_zero(shape, 6 / (inputs + outputs), device, dtype)
 
 
 def xavier_normal(
@@ -420,7 +423,7 @@ def kaiming_uniform(
     inputs), and Keras's `HeUniform` have this distribution. Arguments, errors and costs are
     those of `xavier_uniform`.
     """
-    return _around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
+    return _uniform_around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
 
 
 def kaiming_normal(
@@ -444,18 +447,18 @@ class seed:
     """Restarts the random numbers from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
 
     `seed(0)` seeds the generator that this code draws from: that of the innermost block or task, or else that of the
-    process (docs/reference/random.md). A block, `with seed(0):`, has its own generator. It leaves the generator outside
-    as if nothing had been drawn, even after exceptions. Blocks nest, hold across an `await`, and may be entered again;
-    each time they begin at the seed. One exception: numbers that another thread draws between the call of `seed(0)` in
-    `with seed(0):` and the beginning of that block also come from the seed. `seed` does not seed the frameworks' own
-    generators; `seed_all` does.
+    process (docs/reference/random.md). A block, `with seed(0):`, has its own generator. The generator outside the
+    block continues as if the block had drawn nothing, even after exceptions. Blocks nest, hold across an `await`, and
+    may be entered again; each time they begin at the seed. One limitation: if another thread draws between the call of
+    `seed(0)` in `with seed(0):` and the beginning of that block, its numbers also come from the seed. `seed` does not
+    seed the frameworks' own generators; `seed_all` does.
 
     Args:
         n: an int of 0 or more, of any size.
 
     Raises:
-        ArgumentError: `n` is not an int of 0 or more; nothing is seeded.
-        ScopeError: the block is left in another thread or asyncio task than the one that entered it.
+        ArgumentError: `n` is not an int of 0 or more. No generator is seeded then.
+        ScopeError: the block is exited in another thread or asyncio task than the one that entered it.
         SettingError: XDEVICE_SEED is not an int of 0 or more.
 
     Costs 2 us, and 50 us with the first draw.
@@ -469,7 +472,7 @@ class seed:
     """
 
     def __init__(self, n: int) -> None:
-        self._n = _whole("a seed", n)
+        self._n = _as_int("a seed", n)
         if self._n < 0:
             raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
         # seeds at once, for a call without `with`; `__enter__` restores the generator that was
@@ -515,14 +518,14 @@ def seed_all(n: int) -> None:
         n: an int of 0 or more, below 2**32, as NumPy's `np.random.seed` takes it.
 
     Raises:
-        ArgumentError: `n` is not an int from 0 to 2**32 - 1; nothing is seeded.
+        ArgumentError: `n` is not an int from 0 to 2**32 - 1. No generator is seeded then.
         UnsupportedError: a third-party backend that cannot be seeded is loaded; other
             generators may be seeded by then.
 
     Example:
         >>> xdevice.random.seed_all(0)
     """
-    number = _whole("a seed", n)
+    number = _as_int("a seed", n)
     if not 0 <= number < 2**32:
         raise ArgumentError(
             f"a seed for all generators must be from 0 to 2**32 - 1, not {number}"
@@ -558,7 +561,7 @@ def set_state(state: dict[str, Any]) -> None:
     give the same numbers as the draws after that call.
 
     Raises:
-        ArgumentError: `state` is not the result of `get_state`; nothing changes.
+        ArgumentError: `state` is not the result of `get_state`. The generator keeps its state then.
 
     Example:
         >>> xdevice.random.set_state({})
@@ -574,7 +577,9 @@ def set_state(state: dict[str, Any]) -> None:
     generators.current_place().numbers = numbers
 
 
-def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
+def _tensor_of_floats(
+    backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object
+) -> Any:
     """Returns a tensor with the drawn numbers, floats, on the device `place`. If `dtype`, the
     argument of the caller, is None and the program runs in float64 (`xdevice parity
     --float64`), the numbers, which were drawn in float32, are widened. They then equal the
@@ -596,14 +601,13 @@ def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
 # checks of arguments
 
 
-def _begin(
+def _backend_device_dtype(
     what: str, device: object, dtype: object, default: str, kinds: tuple[str, ...] | None
 ) -> tuple[Backend, Device, str]:
-    """Returns the selected backend, the device and the dtype of a draw by the function `what`.
-    The dtype is `default` if the argument `dtype` is None. Raises `DTypeError` for a dtype that
-    is not among `kinds` (None allows all) or that the backend does not have,
-    `DeviceNotFoundError` for the device, and `UnsupportedError` if the numbers would become
-    constants of a traced function."""
+    """Returns the selected backend, and the device and the name of the dtype of a draw by the function `what`. The
+    dtype is `default` if the argument `dtype` is None. Raises `DTypeError` for a dtype that is not among `kinds` (None
+    allows all) or that the backend does not have, `DeviceNotFoundError` for the device, and `UnsupportedError` if the
+    numbers would become constants of a traced function."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
     place = creation.place_for(backend, device)
@@ -640,10 +644,9 @@ def _sizes(
 
 
 def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
-    """Returns how many inputs each output of a layer is computed from, and how many outputs
-    each input goes into: "fan in" and "fan out". Both are at least 1, because the caller
-    divides by them. Raises `ShapeError` unless the shape of the weights has two or four axes;
-    `what` is the caller's name in the error."""
+    """Returns "fan in" and "fan out" of a layer: how many inputs each output is computed from, and how many outputs
+    each input contributes to. Both are at least 1, because the caller divides by them. Raises `ShapeError` unless the
+    shape of the weights has two or four axes; `what` is the caller's name in the error."""
     sizes = creation.shape_of(shape, "float32")
     if len(sizes) not in (2, 4):
         raise ShapeError(
@@ -654,10 +657,11 @@ def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
     return max(inputs * window, 1), max(outputs * window, 1)
 
 
-def _around_zero(
+def _uniform_around_zero(
     shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object
 ) -> Any:
-    """Returns uniform numbers between -a and a, where `square` is a * a."""
+    """Returns a tensor of uniform numbers between -a and a, where `square` is a * a. The other arguments are those of
+    `uniform`."""
     return uniform(*shape, low=-(square**0.5), high=square**0.5, device=device, dtype=dtype)
 
 
@@ -688,7 +692,7 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
     return values
 
 
-def _whole(what: str, value: Any) -> int:
+def _as_int(what: str, value: Any) -> int:
     """Returns the argument `value` as an int. Raises `ArgumentError` if it is a bool or not an
     integer; `what` names the argument in the error."""
     try:
@@ -702,7 +706,7 @@ def _whole(what: str, value: Any) -> int:
     )
 
 
-def _number(what: str, value: Any, dtype: str) -> float:
+def _as_float(what: str, value: Any, dtype: str) -> float:
     """Returns the argument `value` as a float, rounded to the dtype. Raises `ArgumentError` if
     it is not a number, or too large for the dtype; `what` names the argument in the error."""
     try:
@@ -736,13 +740,13 @@ def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> 
         raise DTypeError(f"integers between {least} and {most} do not fit in {stand_in}{why}")
 
 
-def _work(dtype: str) -> str:
+def _drawn_dtype(dtype: str) -> str:
     """Returns the dtype in which NumPy draws floats of `dtype`: float32 for 16-bit floats,
     which are rounded later."""
     return dtype if dtype == "float64" else "float32"
 
 
-def _spread(
+def _stretched(
     x: np.ndarray[Any, Any], least: float, most: float, dtype: str
 ) -> np.ndarray[Any, Any]:
     """Returns the numbers `x`, which are in [0, 1), stretched to [least, most) and rounded to

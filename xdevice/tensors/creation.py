@@ -287,7 +287,7 @@ def _full(
     the other arguments."""
     backend = selection.current()
     place = place_for(backend, device)
-    wanted = dtype_name(dtype) if dtype is not None else usual(backend, place)
+    wanted = dtype_name(dtype) if dtype is not None else default_dtype_on(backend, place)
     _require(backend, wanted, place)
     return backend.full(shape_of(shape, wanted), value, place, wanted)
 
@@ -301,7 +301,7 @@ def place_for(backend: Backend, device: object) -> Device:
     return backend.require(place)
 
 
-def usual(backend: Backend, place: Device, name: str = "float32") -> str:
+def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> str:
     """Returns the dtype that tensors on the device `place` get if the default dtype is `name`
     and the program names no other. XDEVICE_FLOATS=float64 makes it wider, except on devices
     whose floats are always float32. If the device lacks the dtype, returns the next narrower
@@ -451,7 +451,9 @@ def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any
     `_default_dtype` does."""
     name = _default_dtype(data, array)
     # the dtype of an array is not narrowed for a device that lacks it, which refuses it instead
-    return floats.usual(name) if hasattr(data, "dtype") else usual(backend, place, name)
+    return (
+        floats.usual(name) if hasattr(data, "dtype") else default_dtype_on(backend, place, name)
+    )
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:

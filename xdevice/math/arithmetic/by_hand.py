@@ -19,7 +19,7 @@ from .checks import shape_of
 from .namespace import array_namespace, checks_of
 
 
-def completed(own: Any) -> Any:
+def with_missing_kernels(own: Any) -> Any:
     """Returns the kernels of the adapter module `own`, with kernels of this module in place of
     missing ones. The kernels of this module are compiled if the adapter has a function
     `compiled`."""
@@ -42,8 +42,8 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     the later keys, too."""
     xp = array_namespace(q)
     if causal:
-        before = _before(q, k)
-        mask = before if mask is None else xp.logical_and(mask, before)
+        causal_mask = _causal_mask(q, k)
+        mask = causal_mask if mask is None else xp.logical_and(mask, causal_mask)
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
@@ -55,7 +55,7 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
 
-def _before(q: Any, k: Any) -> Any:
+def _causal_mask(q: Any, k: Any) -> Any:
     """Returns a bool mask of the queries `q` and keys `k` that lets query i see the keys up to
     the i-th. Raises `UnsupportedError` if a length is not known while a function is traced."""
     import numpy

@@ -20,7 +20,7 @@ def astype(
     """Returns `x` in another dtype, as a copy unless `copy=False` and nothing changes; on
     `device` if that is given. Raises `DTypeError` if the backend does not have the dtype."""
     x = checks.tensor(x, "astype")
-    result = checks.cast(x, checks.supported(dtype_name(dtype)))
+    result = checks.cast(x, checks.supported_dtype(dtype_name(dtype)))
     # a cast to another dtype is a copy already
     result = checks.kernels.copy(result) if copy and result is x else result
     return result if device is None else verbs.to_device(result, devices.parse(device))
@@ -41,7 +41,7 @@ def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
             f"finfo expects a floating-point or complex dtype, not {name}; for integers, use iinfo"
         )
     # for complex numbers, the limits and the dtype are those of their parts
-    return dtypes.floats(name, checks.kernels.dtype(floats.PARTS.get(name, name)))
+    return dtypes.float_limits(name, checks.kernels.dtype(floats.PARTS.get(name, name)))
 
 
 def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
@@ -50,7 +50,7 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "iu":
         raise DTypeError(f"iinfo expects an integer dtype, not {name}; for floats, use finfo")
-    return dtypes.integers(name, checks.kernels.dtype(name))
+    return dtypes.integer_limits(name, checks.kernels.dtype(name))
 
 
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
@@ -71,11 +71,11 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
     names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]
     if not names:
         raise DTypeError("result_type needs at least one tensor or dtype among its arguments")
-    return checks.kernels.dtype(checks.common(names, numbers))
+    return checks.kernels.dtype(checks.common_dtype(names, numbers))
 
 
 def _name(checks: Checks, x: Any) -> str:
     """Returns the name of a dtype, or of the dtype of a tensor."""
     if registry.kind_of(type(registry.as_array(x))) is not None:
-        return checks.name(checks.tensor(x, "this function"))
+        return checks.dtype_of(checks.tensor(x, "this function"))
     return dtype_name(x)

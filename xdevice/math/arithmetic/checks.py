@@ -43,7 +43,7 @@ class AxisError(ShapeError, IndexError):
     that."""
 
 
-def _completed(kernels: Any) -> Any:
+def _with_defaults(kernels: Any) -> Any:
     """Returns the kernels of an adapter, with the default of each name in `OPTIONAL` that it
     leaves out. The kernels in `WIDER` are wrapped: they compute dtypes that the framework lacks
     in wider ones."""
@@ -51,11 +51,11 @@ def _completed(kernels: Any) -> Any:
     # the names of the adapter replace the defaults
     completed = SimpleNamespace(**OPTIONAL | own)
     for name, wider in completed.WIDER.items():
-        setattr(completed, name, _wide(kernels, name, wider))
+        setattr(completed, name, _widening(kernels, name, wider))
     return completed
 
 
-def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
+def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
     """Returns the kernel `function` of an adapter's `kernels`, wrapped: tensors of a dtype that
     is a key of `wider` are computed in the dtype that is the value, or on the host if the value
     is `HOST`. The result has the narrow dtype again, unless it is indices or bool."""
@@ -67,22 +67,22 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
     def computed(*arguments: Any) -> Any:
         dtype = arguments[first].dtype
         name = dtype_name(dtype)
-        wide = wider.get(name)
+        wide_dtype = wider.get(name)
         # the framework computes this dtype itself
-        if wide is None:
+        if wide_dtype is None:
             return kernel(*arguments)
-        if wide == HOST:
+        if wide_dtype == HOST:
             return _on_host(kernels, function, arguments)
         # only the operands have `dtype`: not numbers and axes, and not the condition of `where`
         result = kernel(
             *[
-                kernels.astype(x, wide) if getattr(x, "dtype", None) == dtype else x
+                kernels.astype(x, wide_dtype) if getattr(x, "dtype", None) == dtype else x
                 for x in arguments
             ]
         )
         # bools and indices are not values of the operands' dtype, and are not cast. Indices may
         # happen to have the wide dtype, so the name of the function counts, too
-        is_wide = function not in PLACES and dtype_name(result.dtype) == wide
+        is_wide = function not in PLACES and dtype_name(result.dtype) == wide_dtype
         return kernels.astype(result, name) if is_wide else result
 
     return computed
@@ -107,7 +107,7 @@ class Checks:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.kernels: Any = _completed(backend.namespace())
+        self.kernels: Any = _with_defaults(backend.namespace())
         self.tensor_types: set[type] = set()
         """The types of tensors and symbols of this backend that `tensor` has accepted so
         far."""
@@ -214,11 +214,11 @@ class Checks:
             "convert it to a dense tensor first",
         )
 
-    def name(self, x: Any) -> str:
+    def dtype_of(self, x: Any) -> str:
         """Returns the name of a tensor's dtype, such as "float32"."""
         return dtype_name(x.dtype)
 
-    def supported(self, name: str) -> str:
+    def supported_dtype(self, name: str) -> str:
         """Returns the dtype that this backend has now for the dtype `name`: `name` itself, or
         int32 in place of int64 on JAX without 64-bit. Raises `DTypeError` if there is none."""
         if name not in self.backend.dtypes:
@@ -233,7 +233,7 @@ class Checks:
             return "int32"
         raise DTypeError(f"{self.backend.name} cannot use {name} here: {refusal}")
 
-    def require(self, x: Any, kinds: str, function: str) -> Any:
+    def tensor_of_kinds(self, x: Any, kinds: str, function: str) -> Any:
         """Returns `x` as a tensor, like `tensor`. Raises `DTypeError` if the kind of its dtype
         is not among `kinds`, the letters of the kinds that the function takes, and the errors
         of `tensor`."""
@@ -245,10 +245,10 @@ class Checks:
             x = self.tensor(x, function)
         name = dtype_name(x.dtype)
         if dtypes.kind_of(name) not in kinds:
-            raise self.refused(function, kinds, name)
+            raise self.kind_error(function, kinds, name)
         return x
 
-    def refused(self, function: str, kinds: str, *names: str) -> DTypeError:
+    def kind_error(self, function: str, kinds: str, *names: str) -> DTypeError:
         """Returns the error for the dtypes `names`, of which at least one is not of the `kinds`
         that the function takes. The error proposes a dtype to cast to."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
@@ -262,7 +262,11 @@ class Checks:
 
     def cast(self, x: Any, name: str) -> Any:
         """Returns `x` cast to the dtype `name`; `x` itself if it has that dtype."""
-        return x if self.name(x) == name else self.kernels.astype(x, self.supported(name))
+        return (
+            x
+            if self.dtype_of(x) == name
+            else self.kernels.astype(x, self.supported_dtype(name))
+        )
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
         """Returns the operands `values` as tensors of their common dtype. A value is a tensor
@@ -282,14 +286,14 @@ class Checks:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
         dtype = first.dtype
         # False if there is a Python number, which has no dtype
-        is_uniform = all([getattr(x, "dtype", None) is dtype for x in tensors])  # noqa: C419  # half as long
+        is_uniform = all([getattr(x, "dtype", None) is dtype for x in tensors])  # noqa: C419  # a list takes half as long as a generator
         name = dtype_name(dtype)
         if not is_uniform:
-            names = [self.name(x) for x in tensors if type(x) not in NUMBERS]
-            name = self.common(names, [x for x in tensors if type(x) in NUMBERS])
+            names = [self.dtype_of(x) for x in tensors if type(x) not in NUMBERS]
+            name = self.common_dtype(names, [x for x in tensors if type(x) in NUMBERS])
         if dtypes.kind_of(name) not in kinds:
-            raise self.refused(
-                function, kinds, *[self.name(x) for x in tensors if type(x) not in NUMBERS]
+            raise self.kind_error(
+                function, kinds, *[self.dtype_of(x) for x in tensors if type(x) not in NUMBERS]
             )
         if is_uniform:
             return tensors
@@ -298,7 +302,7 @@ class Checks:
             for x in tensors
         ]
 
-    def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
+    def operands_on_one_device(self, function: str, kinds: str, *values: Any) -> list[Any]:
         """Does the same as `operands` with these `kinds` of dtypes, and also raises
         `DeviceMismatchError` for tensors on two devices. This is for functions whose kernel
         might not raise for tensors on two devices: on backends with `ONE_DEVICE`, `operands`
@@ -311,19 +315,19 @@ class Checks:
         """Returns a list of the tensors, of which there is at least one, cast to their common
         dtype."""
         dtype = tensors[0].dtype
-        if all([x.dtype is dtype for x in tensors]):  # noqa: C419  # half as long
+        if all([x.dtype is dtype for x in tensors]):  # noqa: C419  # a list takes half as long
             return list(tensors)
-        name = self.common(map(self.name, tensors))
+        name = self.common_dtype(map(self.dtype_of, tensors))
         return [self.cast(x, name) for x in tensors]
 
-    def common(self, names: Iterable[str], numbers: Iterable[complex] = ()) -> str:
+    def common_dtype(self, names: Iterable[str], numbers: Iterable[complex] = ()) -> str:
         """Returns the name of the common dtype of tensors with the dtypes `names`, and of
         Python numbers. Raises `DTypeError` if there is none."""
         name = reduce(dtypes.promoted, names)
         # numbers come after all tensors, because only their kind counts, compared with the
         # dtype of the tensors
         for number in numbers:
-            name = self.supported(dtypes.with_number(name, number))
+            name = self.supported_dtype(dtypes.with_number(name, number))
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
@@ -340,7 +344,7 @@ class Checks:
         may write into the array, because the tensor may share its memory."""
         # indices that NumPy has computed are int64, which the backend may not have
         if array.dtype == "int64":
-            array = array.astype(self.supported("int64"), copy=False)
+            array = array.astype(self.supported_dtype("int64"), copy=False)
         return self.kernels.constant(array, like)
 
     def gathered(self, x: Any, places: np.ndarray[Any, Any]) -> Any:
@@ -448,7 +452,7 @@ class Checks:
             )
         return shape
 
-    def length(self, x: Any, axes: Sequence[int], name: str) -> Any:
+    def element_count(self, x: Any, axes: Sequence[int], name: str) -> Any:
         """Returns the number of elements along `axes` as a tensor of dtype `name`. The backend
         computes the number, because it may be unknown while a function is traced."""
         # sums of ones along these axes

@@ -46,7 +46,7 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
     the two is infinite."""
     # the adapter's own kernels, without the wrappers of `WIDER`, which would look up the dtype
     # at each call: no adapter here has a float dtype in `WIDER`, and these are floats
-    own, name = checks.backend.namespace(), checks.name(x1)
+    own, name = checks.backend.namespace(), checks.dtype_of(x1)
     one, zero, infinity = (own.number(value, name, x1) for value in (1.0, 0.0, math.inf))
     is_infinite = own.logical_or(own.isinf(x1), own.isinf(x2))
     x1, x2 = own.abs(x1), own.abs(x2)
@@ -64,7 +64,7 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
 def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
     """Returns log(exp(x1) + exp(x2)) for each element, without overflow."""
     # the adapter's own kernels, for the reason given in `hypot`
-    own, name = checks.backend.namespace(), checks.name(x1)
+    own, name = checks.backend.namespace(), checks.dtype_of(x1)
     half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
     are_equal = own.equal(x1, x2)
     large, small = own.maximum(x1, x2), own.minimum(x1, x2)
@@ -95,7 +95,7 @@ def _root_of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bo
     """Returns the root of the sum of the squared absolute values along the axes."""
     kernels = checks.kernels
     # for real numbers without `abs`, whose gradient at 0 is not defined
-    size = kernels.abs(x) if checks.name(x).startswith("complex") else x
+    size = kernels.abs(x) if checks.dtype_of(x).startswith("complex") else x
     return kernels.sqrt(kernels.sum(kernels.square(size), axes, keepdims))
 
 
@@ -128,4 +128,4 @@ def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
     rows, columns = checks.full_shape(x, "tril or triu")[-2:]
     # a mask, because a product with ones and zeros would turn infinity into NaN
     mask = checks.constant(numpy.tri(rows, columns, k, bool) != is_above, x)
-    return checks.kernels.where(mask, x, checks.kernels.number(0, checks.name(x), x))
+    return checks.kernels.where(mask, x, checks.kernels.number(0, checks.dtype_of(x), x))

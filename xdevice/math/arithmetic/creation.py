@@ -50,7 +50,7 @@ def asarray(
             checks.backend, obj, device, None if dtype is None else dtype_name(dtype)
         )
     x = checks.tensor(obj, "asarray")
-    result = x if dtype is None else checks.cast(x, checks.supported(dtype_name(dtype)))
+    result = x if dtype is None else checks.cast(x, checks.supported_dtype(dtype_name(dtype)))
     result = result if device is None else verbs.to_device(result, device)
     # a cast and a move both copy
     if copy is False and result is not x:
@@ -102,9 +102,9 @@ def full(
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
     # without a dtype, the kind of the number decides, as in an operation with a tensor of bool
-    name = _named(checks, dtype, dtypes.with_number("bool", fill_value), device)
+    name = _dtype_for(checks, dtype, dtypes.with_number("bool", fill_value), device)
     dtypes.require_fits(fill_value, name)
-    return _filled(checks, shape, fill_value, name, device)
+    return _full(checks, shape, fill_value, name, device)
 
 
 def empty(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
@@ -116,33 +116,35 @@ def empty(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = N
 
 def ones(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
     """Returns a tensor of ones with the given shape, float32 by default."""
-    return _filled(checks, shape, 1, _named(checks, dtype, "float32", device), device)
+    return _full(checks, shape, 1, _dtype_for(checks, dtype, "float32", device), device)
 
 
 def zeros(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
     """Returns a tensor of zeros with the given shape, float32 by default."""
-    return _filled(checks, shape, 0, _named(checks, dtype, "float32", device), device)
+    return _full(checks, shape, 0, _dtype_for(checks, dtype, "float32", device), device)
 
 
-def _named(checks: Checks, dtype: Any, default: str, device: object) -> str:
+def _dtype_for(checks: Checks, dtype: Any, default: str, device: object) -> str:
     """Returns the name of the dtype of a new tensor: the argument `dtype`, or if that is None
     the dtype that the device has for `default`. Raises `DTypeError` for a dtype that the
     backend does not have."""
     if dtype is None:
-        return checks.supported(
-            creation.usual(checks.backend, creation.place_for(checks.backend, device), default)
+        return checks.supported_dtype(
+            creation.default_dtype_on(
+                checks.backend, creation.place_for(checks.backend, device), default
+            )
         )
-    return checks.supported(dtype_name(dtype))
+    return checks.supported_dtype(dtype_name(dtype))
 
 
-def _filled(checks: Checks, shape: Shape, value: Any, name: str, device: object) -> Any:
+def _full(checks: Checks, shape: Shape, value: Any, name: str, device: object) -> Any:
     """Returns a tensor of the shape with one value, of dtype `name`; `device` is the caller's
     argument."""
-    place = _place(checks, name, device)
+    place = _device_for(checks, name, device)
     return checks.backend.full(creation.shape_of((shape,), name), value, place, name)
 
 
-def _place(checks: Checks, dtype: str, device: object) -> Device:
+def _device_for(checks: Checks, dtype: str, device: object) -> Device:
     """Returns the device of a new tensor: the argument `device`, or if that is None that of the
     `with device:` block. Raises `DTypeError` if tensors on the device cannot have the dtype."""
     place = creation.place_for(checks.backend, device)
@@ -162,12 +164,12 @@ def full_like(
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
-    name = checks.supported(checks.name(x) if dtype is None else dtype_name(dtype))
+    name = checks.supported_dtype(checks.dtype_of(x) if dtype is None else dtype_name(dtype))
     dtypes.require_fits(fill_value, name)
     # another device: all sizes have to be known, while the kernel below also takes traced
     # tensors
     if device is not None:
-        return _filled(checks, checks.full_shape(x, "full_like"), fill_value, name, device)
+        return _full(checks, checks.full_shape(x, "full_like"), fill_value, name, device)
     return checks.kernels.full_like(x, fill_value, name)
 
 
@@ -210,23 +212,23 @@ def arange(
 
     if step == 0:
         raise ShapeError("arange: step must not be 0")
-    start, stop, step = _plain(start), _plain(stop), _plain(step)
+    start, stop, step = _python_number(start), _python_number(stop), _python_number(step)
     first, last = (0, start) if stop is None else (start, stop)
     # by the standard, the result is of integers if all three are ints, and of floats otherwise
     default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
-    name = _named(checks, dtype, default, device)
+    name = _dtype_for(checks, dtype, default, device)
     # the number of elements: the quotient (last - first) / step, rounded up; exact for ints of
     # any size
     number = max(0, -int((first - last) // step))
     # each float is computed from the first, so that rounding errors do not add up
     if default != "int64":
-        return _placed(
+        return _tensor_of(
             checks, first + step * numpy.arange(number, dtype="float64"), name, device
         )
     # the first and the last integer have to fit into the dtype
     for value in (first, first + step * (number - 1)) if number else ():
         dtypes.require_fits(value, name)
-    return _placed(checks, numpy.arange(first, first + step * number, step), name, device)
+    return _tensor_of(checks, numpy.arange(first, first + step * number, step), name, device)
 
 
 def linspace(
@@ -245,14 +247,14 @@ def linspace(
     numbers."""
     import numpy
 
-    name = _named(checks, dtype, "float32", device)
+    name = _dtype_for(checks, dtype, "float32", device)
     # evenly spaced integers do not exist for most arguments
     if dtypes.kind_of(name) not in "fc":
         raise DTypeError(
             f"linspace returns floats or complex numbers, not {name}; pass a floating-point or complex dtype"
         )
-    start, stop = _plain(start), _plain(stop)
-    return _placed(checks, numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
+    start, stop = _python_number(start), _python_number(stop)
+    return _tensor_of(checks, numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
 
 
 def eye(
@@ -270,16 +272,16 @@ def eye(
     0 for those above it."""
     import numpy
 
-    name = _named(checks, dtype, "float32", device)
+    name = _dtype_for(checks, dtype, "float32", device)
     # a diagonal below the last row has no elements, however far below it is
-    return _placed(
+    return _tensor_of(
         checks, numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device
     )
 
 
-def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
+def _tensor_of(checks: Checks, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
     """Returns NumPy's values as a tensor of dtype `name`; `device` is the caller's argument."""
-    place = _place(checks, name, device)
+    place = _device_for(checks, name, device)
     return checks.backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
 
 
@@ -344,7 +346,7 @@ def _matrices(checks: Checks, function: str, x: Any) -> Any:
     return x
 
 
-def _plain(x: Any) -> Any:
+def _python_number(x: Any) -> Any:
     """Returns a NumPy scalar, or a tensor with one number, as a Python number, so that
     `isinstance` can distinguish ints from floats. Python numbers are returned as they are."""
     return creation.item(x) if hasattr(x, "dtype") else x

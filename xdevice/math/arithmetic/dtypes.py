@@ -61,7 +61,7 @@ def promoted(first: str, second: str) -> str:
     if kinds == ("f", "f"):
         # float16 and bfloat16: neither holds all values of the other
         return "float32" if _bits(low) == _bits(high) else high
-    return _of_integers(low, high)
+    return _common_integer(low, high)
 
 
 def with_number(name: str, value: complex) -> str:
@@ -99,7 +99,7 @@ def require_fits(value: complex, name: str) -> None:
         raise DTypeError(
             f"{value} is not an integer, but the dtype of the tensor is {name}; round it, or use a floating-point dtype"
         )
-    limits = integers(name)
+    limits = integer_limits(name)
     if not limits.min <= value <= limits.max:
         raise DTypeError(
             f"{value} does not fit in {name}, the dtype of the tensor; use a wider dtype"
@@ -147,7 +147,7 @@ class IInfo(NamedTuple):
     dtype: object
 
 
-def floats(name: str, dtype: object = None) -> FInfo:
+def float_limits(name: str, dtype: object = None) -> FInfo:
     """Returns the limits of a float dtype, or of the parts of a complex one. `dtype` is the
     framework's own dtype, which the result contains."""
     import ml_dtypes
@@ -163,7 +163,7 @@ def floats(name: str, dtype: object = None) -> FInfo:
     return FInfo(limits.bits, eps, largest, least, smallest, dtype)
 
 
-def integers(name: str, dtype: object = None) -> IInfo:
+def integer_limits(name: str, dtype: object = None) -> IInfo:
     """Returns the limits of an integer dtype. `dtype` is the framework's own dtype, which the
     result contains."""
     bits = _bits(name)
@@ -171,7 +171,7 @@ def integers(name: str, dtype: object = None) -> IInfo:
     return IInfo(bits, low + 2**bits - 1, low, dtype)
 
 
-def _of_integers(low: str, high: str) -> str:
+def _common_integer(low: str, high: str) -> str:
     """Returns the common dtype of the integer dtypes `low` and `high`, of which `high` has at
     least as many bits: `high` itself, or if only one is signed, a signed dtype that holds both.
     Raises `DTypeError` if there is none."""

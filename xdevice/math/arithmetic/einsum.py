@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # the letters of one operand, with at most one `...`; and the whole text: terms with commas, and
 # perhaps "->" and a term
 _TERM: Final = r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
-_WHOLE: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
+_SUBSCRIPTS: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 
 
 def einsum(subscripts: str, *tensors: Any) -> Any:
@@ -57,19 +57,19 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     if checks.kernels.einsum is None:
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
     tensors = tuple([checks.tensor(x, "einsum") for x in tensors])
-    operands = checks.operands_together("einsum", REAL_FLOATING, *tensors)
+    operands = checks.operands_on_one_device("einsum", REAL_FLOATING, *tensors)
     shapes = [checks.full_shape(x, "einsum") for x in operands]
-    terms, result = _written_out(subscripts, shapes)
+    terms, result = _explicit_subscripts(subscripts, shapes)
     # the operands with each letter once
-    plain = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
+    diagonals = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
     names = ["".join(dict.fromkeys(term)) for term in terms]
     product = None
     # frameworks disagree about operands without axes, so these are left out here, and
     # multiplied below
     if any(names):
-        factors = [x for x, name in zip(plain, names, strict=True) if name]
+        factors = [x for x, name in zip(diagonals, names, strict=True) if name]
         product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", *factors)
-    for x, name in zip(plain, names, strict=True):
+    for x, name in zip(diagonals, names, strict=True):
         if not name:
             product = (
                 checks.kernels.copy(x)
@@ -79,12 +79,14 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     return product
 
 
-def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
+def _explicit_subscripts(
+    subscripts: Any, shapes: Sequence[tuple[int, ...]]
+) -> tuple[list[str], str]:
     """Returns the letters of each operand and those of the result, with letters in place of
     each `...`. Raises `ArgumentError` if the subscripts are malformed or describe another
     number of tensors, and `ShapeError` if the subscripts do not fit the shapes."""
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
-    if not isinstance(subscripts, str) or not _WHOLE.fullmatch(text):
+    if not isinstance(subscripts, str) or not _SUBSCRIPTS.fullmatch(text):
         raise ArgumentError(
             f'einsum takes subscripts such as "ij,jk->ik", not {shown(subscripts)}'
         )
@@ -94,41 +96,45 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
         raise ArgumentError(
             f"einsum: {text!r} describes {len(terms)} tensors, but the call has {len(shapes)}"
         )
-    # the axes of `...` get letters that the text does not use; `more` is their number in each
+    # the axes of `...` get letters that the text does not use; `ellipsis_axes` is their number in each
     # operand
-    free = [letter for letter in ascii_letters if letter not in text]
-    more = [
+    unused_letters = [letter for letter in ascii_letters if letter not in text]
+    ellipsis_axes = [
         len(shape) - len(term.replace("...", ""))
         for term, shape in zip(terms, shapes, strict=True)
     ]
-    for term, shape, count in zip(terms, shapes, more, strict=True):
+    for term, shape, count in zip(terms, shapes, ellipsis_axes, strict=True):
         if count < 0 or (count and "..." not in term):
             raise ShapeError(
                 f"einsum: {term!r} in {text!r} does not match the axes of a tensor of shape {shape}"
             )
-    most = max([0, *(count for term, count in zip(terms, more, strict=True) if "..." in term)])
-    if most > len(free):
+    most_ellipsis_axes = max(
+        [0, *(count for term, count in zip(terms, ellipsis_axes, strict=True) if "..." in term)]
+    )
+    if most_ellipsis_axes > len(unused_letters):
         raise ArgumentError(
             f"einsum: there are not enough letters to name all the axes in {text!r}"
         )
     # shapes are aligned at their ends, so an operand with fewer axes in `...` gets the last of
     # the letters
-    unnamed = "".join(free[:most])
+    unnamed = "".join(unused_letters[:most_ellipsis_axes])
     terms = [
-        term.replace("...", unnamed[most - count :])
-        for term, count in zip(terms, more, strict=True)
+        term.replace("...", unnamed[most_ellipsis_axes - count :])
+        for term, count in zip(terms, ellipsis_axes, strict=True)
     ]
-    whole = "".join(terms)
+    all_letters = "".join(terms)
     if not arrow:
         result = unnamed + "".join(
-            sorted(x for x in set(whole) if whole.count(x) == 1 and x not in unnamed)
+            sorted(
+                x for x in set(all_letters) if all_letters.count(x) == 1 and x not in unnamed
+            )
         )
-    elif most and "..." not in result:
+    elif most_ellipsis_axes and "..." not in result:
         raise ArgumentError(
             f"einsum: the result in {text!r} must contain '...', because a tensor does"
         )
     result = result.replace("...", unnamed)
-    if len(set(result)) != len(result) or not set(result) <= set(whole):
+    if len(set(result)) != len(result) or not set(result) <= set(all_letters):
         raise ArgumentError(
             f"einsum: the result in {text!r} names an axis twice, or an axis that no tensor has"
         )

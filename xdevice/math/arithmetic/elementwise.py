@@ -55,14 +55,20 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     table = {name: _unary(checks, name, kinds) for name, kinds in UNARY.items()}
     # integers are whole already, so they are copied
     for name in ROUNDING:
-        table[name] = _unary(checks, name, REAL, apart=INTEGER, other=kernels.copy)
-    for name, answer in TESTING.items():
+        table[name] = _unary(
+            checks, name, REAL, special_kinds=INTEGER, special_kernel=kernels.copy
+        )
+    for name, value in TESTING.items():
         # all integers have the same answer, so no kernel is called for them
         table[name] = _unary(
-            checks, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer)
+            checks,
+            name,
+            NUMERIC,
+            special_kinds=INTEGER,
+            special_kernel=partial(_all_alike, kernels, value),
         )
     table |= {name: _binary(checks, name, kinds) for name, kinds in BINARY.items()}
-    table["pow"] = _pow(checks, table["pow"])
+    table["pow"] = _pow_refusing_fractions(checks, table["pow"])
     table["clip"] = _clip(checks)
     table["positive"] = _unary(checks, "positive", NUMERIC, _itself)
     # a real number is its own conjugate and real part; only complex numbers need a kernel,
@@ -91,11 +97,11 @@ def _unary(
     name: str,
     kinds: str,
     kernel: Callable[[Any], Any] | None = None,
-    apart: str = "",
-    other: Any = None,
+    special_kinds: str = "",
+    special_kernel: Any = None,
 ) -> Callable[..., Any]:
     """Returns the function `name` of one tensor, which takes the kinds of dtypes in `kinds`.
-    The function computes with `other` for dtypes of the kinds in `apart`. For all others it
+    The function computes with `special_kernel` for dtypes of the kinds in `special_kinds`. For all others it
     computes with `kernel`, or if that is None, with the adapter's kernel `name`."""
     # the kernel for each dtype that has come up. It is written without a lock, because each
     # thread writes the same
@@ -112,14 +118,14 @@ def _unary(
                 except Exception:
                     checks.require_fit(name, x)
                     raise
-        x = checks.require(x, kinds, name)
+        x = checks.tensor_of_kinds(x, kinds, name)
         kernels[x.dtype] = chosen = choose(x)
         return chosen(x)
 
     # the kernel for tensors with the dtype of `x`
     def choose(x: Any) -> Callable[[Any], Any]:
-        if dtypes.kind_of(checks.name(x)) in apart:
-            return other  # type: ignore[no-any-return]
+        if dtypes.kind_of(checks.dtype_of(x)) in special_kinds:
+            return special_kernel  # type: ignore[no-any-return]
         return kernel or checks.kernel(name, x.dtype)
 
     return unary
@@ -129,7 +135,7 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
     """Returns the function `name` of two tensors, or of a tensor and a number. The function
     takes the kinds of dtypes in `kinds`, and computes with the adapter's kernel `name`."""
     # makes a tensor of a kernel's result, where a framework's kernels may return something else
-    settled = checks.kernels.settled or _itself
+    as_tensor = checks.kernels.settled or _itself
     takes_number = name in checks.kernels.TAKE_NUMBERS
     # the kernel for each dtype that has come up, without a lock as in `_unary`
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}
@@ -145,18 +151,18 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
                 if checks.is_plain(x2) and x2.dtype is dtype:
                     if checks.compares_devices:
                         checks.require_one_device(name, x1, x2)
-                    return settled(kernel(x1, x2))
+                    return as_tensor(kernel(x1, x2))
                 if (
                     takes_number
                     and type(x2) is float
-                    and dtypes.kind_of(checks.name(x1)) == "f"
+                    and dtypes.kind_of(checks.dtype_of(x1)) == "f"
                 ):
-                    # without `settled`: only NumPy needs that, whose kernels take no numbers
+                    # without `as_tensor`: only NumPy needs that, whose kernels take no numbers
                     return kernel(x1, x2)
             # any other operands: checks all, and promotes them to a common dtype
             x1, x2 = checks.operands(name, kinds, (x1, x2))
             kernels[x1.dtype] = kernel = checks.kernel(name, x1.dtype)
-            return settled(kernel(x1, x2))
+            return as_tensor(kernel(x1, x2))
         # an error of the checks, which says what is wrong
         except XDeviceError:
             raise
@@ -169,7 +175,7 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
     return binary
 
 
-def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
+def _pow_refusing_fractions(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that does the same as `power`, but raises `DTypeError` for a tensor of
     integers or bool to the power of a Python int below 0. Exponents in a tensor are not
     checked: that would read their values, and wait for the device."""
@@ -180,7 +186,7 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
         if (
             type(x2) is int
             and x2 < 0
-            and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) in BITS
+            and dtypes.kind_of(checks.dtype_of(checks.tensor(x1, "pow"))) in BITS
         ):
             raise DTypeError(
                 f"pow: integers to the power of {x2} are not integers; cast the tensor with xp.astype(x, xp.float32) "
@@ -198,10 +204,10 @@ def _clip(checks: Checks) -> Callable[..., Any]:
     kernels = checks.kernels
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-        x = checks.require(x, REAL, "clip")
+        x = checks.tensor_of_kinds(x, REAL, "clip")
         if min is None and max is None:
             return kernels.copy(x)
-        name = checks.name(x)
+        name = checks.dtype_of(x)
         low, high = _bound(checks, min, name), _bound(checks, max, name)
         # the bounds that are tensors, and not numbers or None
         tensors = [bound for bound in (low, high) if hasattr(bound, "dtype")]
@@ -242,12 +248,12 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
             return value
         # torch.clamp refuses a number that the dtype cannot hold. Such a number bounds nothing,
         # and neither does infinity, which replaces it
-        above = abs(value) > dtypes.floats(name).max
+        above = abs(value) > dtypes.float_limits(name).max
         return math.copysign(math.inf if above else value, value)
     value = checks.tensor(value, "clip")
-    if dtypes.kind_of(checks.name(value)) != kind:
+    if dtypes.kind_of(checks.dtype_of(value)) != kind:
         raise DTypeError(
-            f"clip: the tensor is {name}, but a bound is {checks.name(value)}; cast one of them so that both are of "
-            f"one kind"
+            f"clip: the tensor is {name}, but a bound is {checks.dtype_of(value)}; cast one of them so that "
+            f"both are of one kind"
         )
     return checks.cast(value, name)

@@ -42,7 +42,7 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
                 # the checks below raise the right error, or the kernel raises its error again
                 except Exception:
                     pass
-        x1, x2 = checks.operands_together("matmul", NUMERIC, x1, x2)
+        x1, x2 = checks.operands_on_one_device("matmul", NUMERIC, x1, x2)
         _require_fit(x1, x2)
         kernels[x1.dtype] = checks.kernel("matmul", x1.dtype)
         return _product(checks, x1, x2)
@@ -110,7 +110,7 @@ def _sum(checks: Checks) -> Callable[..., Any]:
                 checks.require_fit("sum", x)
                 raise
         total = reducing.sum(checks, x, axis=axis, dtype=dtype, keepdims=keepdims, **spelling)
-        if is_whole and dtypes.kind_of(checks.name(x)) == "f":
+        if is_whole and dtypes.kind_of(checks.dtype_of(x)) == "f":
             kernels[x.dtype] = checks.kernel("sum", x.dtype)
         return total
 

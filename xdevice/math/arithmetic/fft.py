@@ -36,7 +36,7 @@ _COMPLEX: Final = {"float64": "complex128", "complex128": "complex128"}
 _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
-def _along_one_axis(function: str) -> Callable[..., Any]:
+def _transform_along_axis(function: str) -> Callable[..., Any]:
     """Returns the standard's transform `function`, such as "fft", along one axis."""
 
     def transform(
@@ -49,15 +49,15 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
         norm: str = "backward",
     ) -> Any:
         x = _operand(checks, function, x)
-        place = checks.axis(axis, len(x.shape), f"fft.{function}")
+        axis_index = checks.axis(axis, len(x.shape), f"fft.{function}")
         # raises for a length that is not known while a function is traced
         checks.full_shape(x, f"fft.{function}")
-        return _transform(checks, function, x, (n,), (place,), norm)
+        return _checked_transform(checks, function, x, (n,), (axis_index,), norm)
 
     return transform
 
 
-def _along_axes(function: str) -> Callable[..., Any]:
+def _transform_along_axes(function: str) -> Callable[..., Any]:
     """Returns the standard's transform `function`, such as "fftn", along several axes. The
     transform raises `ShapeError` unless `axes` names at least one axis and none twice, and `s`
     has one length for each."""
@@ -70,31 +70,37 @@ def _along_axes(function: str) -> Callable[..., Any]:
         # by the standard, all axes, or if there are lengths the last axes, one for each length
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
-        places = tuple([checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
-        lengths = [None] * len(places) if s is None else listed(s)
-        if not places or len(lengths) != len(places) or len({*places}) != len(places):
+        axis_indices = tuple(
+            [checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)]
+        )
+        lengths = [None] * len(axis_indices) if s is None else listed(s)
+        if (
+            not axis_indices
+            or len(lengths) != len(axis_indices)
+            or len({*axis_indices}) != len(axis_indices)
+        ):
             raise ShapeError(
                 f"fft.{function} takes one or more axes, all different, and one length for each of them, not "
                 f"s={shown(s)}"
             )
-        return _transform(checks, function, x, lengths, places, norm)
+        return _checked_transform(checks, function, x, lengths, axis_indices, norm)
 
     return transform
 
 
-fft = _along_one_axis("fft")
-ifft = _along_one_axis("ifft")
-rfft = _along_one_axis("rfft")
-irfft = _along_one_axis("irfft")
-hfft = _along_one_axis("hfft")
-ihfft = _along_one_axis("ihfft")
-fftn = _along_axes("fftn")
-ifftn = _along_axes("ifftn")
-rfftn = _along_axes("rfftn")
-irfftn = _along_axes("irfftn")
+fft = _transform_along_axis("fft")
+ifft = _transform_along_axis("ifft")
+rfft = _transform_along_axis("rfft")
+irfft = _transform_along_axis("irfft")
+hfft = _transform_along_axis("hfft")
+ihfft = _transform_along_axis("ihfft")
+fftn = _transform_along_axes("fftn")
+ifftn = _transform_along_axes("ifftn")
+rfftn = _transform_along_axes("rfftn")
+irfftn = _transform_along_axes("irfftn")
 
 
-def _transform(
+def _checked_transform(
     checks: Checks,
     function: str,
     x: Any,
@@ -105,21 +111,21 @@ def _transform(
     """Returns the transform `function` of `x` along the axes, each with its length in
     `lengths`. A length of None means the one that follows from the shape of `x`. Raises
     `ArgumentError` for an unknown `norm`, and `ShapeError` for a length below 1."""
-    checked = _check_lengths(checks, function, shape_of(x), lengths, axes, norm)
-    return checks.fused(_apply, (x,), function, checked, axes, norm)
+    full_lengths = _full_lengths(checks, function, shape_of(x), lengths, axes, norm)
+    return checks.fused(_transformed, (x,), function, full_lengths, axes, norm)
 
 
 def _operand(checks: Checks, function: str, x: Any) -> Any:
     """Returns `x` as a tensor of the dtype that the transform `function` takes: floats, or
     complex numbers. Raises `DTypeError` for other dtypes."""
     if function in _OF_REAL:
-        return checks.require(x, REAL_FLOATING, f"fft.{function}")
-    x = checks.require(x, FLOATING, f"fft.{function}")
+        return checks.tensor_of_kinds(x, REAL_FLOATING, f"fft.{function}")
+    x = checks.tensor_of_kinds(x, FLOATING, f"fft.{function}")
     # the contract promises kernels complex numbers
-    return checks.cast(x, _COMPLEX.get(checks.name(x), "complex64"))
+    return checks.cast(x, _COMPLEX.get(checks.dtype_of(x), "complex64"))
 
 
-def _check_lengths(
+def _full_lengths(
     checks: Checks,
     function: str,
     shape: tuple[Any, ...],
@@ -133,22 +139,25 @@ def _check_lengths(
         raise ArgumentError(
             f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
         )
-    usual = [shape[axis] for axis in axes]
+    default_lengths = [shape[axis] for axis in axes]
     # a transform of n real numbers has n // 2 + 1 complex ones. Back from these, n is not
     # known: the even one is taken
     if function in _TO_REAL:
-        usual[-1] = 2 * (usual[-1] - 1)
-    checked = tuple(
-        [length if n is None else index(n) for n, length in zip(lengths, usual, strict=True)]
+        default_lengths[-1] = 2 * (default_lengths[-1] - 1)
+    full_lengths = tuple(
+        [
+            length if n is None else index(n)
+            for n, length in zip(lengths, default_lengths, strict=True)
+        ]
     )
-    if min(checked) < 1:
+    if min(full_lengths) < 1:
         raise ShapeError(
-            f"fft.{function} needs at least 1 element along each axis, not {shown(checked)}"
+            f"fft.{function} needs at least 1 element along each axis, not {shown(full_lengths)}"
         )
-    return checked
+    return full_lengths
 
 
-def _apply(
+def _transformed(
     checks: Checks,
     x: Any,
     function: str,
@@ -158,17 +167,17 @@ def _apply(
 ) -> Any:
     """Returns the transform `function` of `x`: from the adapter's kernel of this name, or
     computed with other transforms. `lengths`, `axes` and `norm` are the checked arguments of
-    `_transform`."""
+    `_checked_transform`."""
     # `hfft` and `ihfft` are defined with `irfft` and `rfft`, so adapters need no kernels for
     # them
     if function == "hfft":
-        return _apply(checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
+        return _transformed(checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
     if function == "ihfft":
-        return checks.xp.conj(_apply(checks, x, "rfft", lengths, axes, _OPPOSITE[norm]))
+        return checks.xp.conj(_transformed(checks, x, "rfft", lengths, axes, _OPPOSITE[norm]))
     kernel = getattr(checks.kernels.fft, function, None)
     if kernel is None:
         return _axis_by_axis(checks, x, function, lengths, axes, norm)
-    complex_name = _COMPLEX.get(checks.name(x), "complex64")
+    complex_name = _COMPLEX.get(checks.dtype_of(x), "complex64")
     # a kernel along several axes takes tuples, one along one axis a length and an axis
     result = (
         kernel(x, lengths, axes, norm)
@@ -187,14 +196,14 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns a transform along several axes (with the arguments of `_apply`), computed along
+    """Returns a transform along several axes (with the arguments of `_transformed`), computed along
     one axis after the other. The last axis comes first, because `rfft` takes real numbers; but
     it comes last for `irfft`, which returns real numbers."""
     last, others = _STEPS[function]
     *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
     steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))
     for step, n, axis in steps:
-        x = _apply(checks, x, step, (n,), (axis,), norm)
+        x = _transformed(checks, x, step, (n,), (axis,), norm)
     return x
 
 
@@ -240,14 +249,18 @@ def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = N
     return _shifted(checks, "ifftshift", x, axes, 1)
 
 
-def _shifted(checks: Checks, function: str, x: Any, axes: Any, up: int) -> Any:
-    """Returns the tensor rolled by half of its length along each axis. `up` is 1 if the half of
+def _shifted(checks: Checks, function: str, x: Any, axes: Any, rounding: int) -> Any:
+    """Returns the tensor rolled by half of its length along each axis. `rounding` is 1 if the half of
     an odd length is rounded up, as for the inverse, and 0 if it is rounded down."""
     x = checks.tensor(x, f"fft.{function}")
-    places = checks.axes(axes, len(x.shape), f"fft.{function}")
+    axis_indices = checks.axes(axes, len(x.shape), f"fft.{function}")
     shape = shape_of(x)
     return (
-        checks.xp.roll(x, [(shape[place] + up) // 2 for place in places], axis=places)
-        if places
+        checks.xp.roll(
+            x,
+            [(shape[axis_index] + rounding) // 2 for axis_index in axis_indices],
+            axis=axis_indices,
+        )
+        if axis_indices
         else x
     )

@@ -23,7 +23,7 @@ from xdevice.errors import (
     shown,
 )
 
-from .scopes import Aside
+from .scopes import ScopesRemoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from xdevice.containers.trees import Tree, Walked
     from xdevice.contract import Backend
 
-inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
+is_differentiating: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether this thread or task is inside a function that `value_and_grad` differentiates."""
 
-backends: dict[type, Backend] = {}
+backend_by_type: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far. Symbols are not in
 it."""
 
@@ -104,19 +104,19 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     if not callable(f):
         raise no_function("grad", f)
     # computing the gradients always computes the value, too
-    both = value_and_grad(f, has_aux=has_aux)
+    value_and_gradients = value_and_grad(f, has_aux=has_aux)
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
-        value, grads = both(params, *args, **kwargs)
+        value, grads = value_and_gradients(params, *args, **kwargs)
         return (grads, value[1]) if has_aux else grads
 
     return differentiated
 
 
 def stop_gradient(x: Any) -> Any:
-    """The same values as constants: no gradient flows through the result to the tensors that
-    `x` was computed from.
+    """Returns the same values as constants: no gradient flows through the result to the tensors that `x` was computed
+    from.
 
     Experimental: it may change in a minor version.
 
@@ -173,15 +173,15 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Returns the value of `f` and its gradients with respect to the container `params`, while
-    the open scopes of devices are removed from PyTorch. Inside `f` they are open. With
-    `has_aux`, the value is a pair, as in `value_and_grad`."""
+    """Returns the value of `f` and its gradients with respect to the container `params`. With `has_aux`, the value is
+    the pair `(value, aux)`. PyTorch's open `with device:` scopes are removed while this computes, because they would
+    slow it down; inside `f` they are open."""
     walk = trees.flatten(params)
-    with Aside(backend_of(walk)) as aside:
-        return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
+    with ScopesRemoved(backend_of(walk)) as removed:
+        return _value_and_gradients(removed.with_scopes(f), has_aux, walk, args, kwargs)
 
 
-def _evaluated(
+def _value_and_gradients(
     f: Callable[..., Any],
     has_aux: bool,
     walk: Walked,
@@ -191,7 +191,7 @@ def _evaluated(
     """Returns the value of `f` and its gradients, with `aux` if `has_aux`. `walk` is the walked
     container of parameters. The adapter calls `f` with its own tensors in place of the
     parameters, and differentiates it."""
-    backend, leaves = parameters(walk, "params", has_floats=True)
+    backend, leaves = parameters(walk, "params", needs_floats=True)
     # the container `aux`, whose leaves go through the adapter, because it detaches the tensors
     # among them
     aux_trees: list[Tree] = []
@@ -202,7 +202,7 @@ def _evaluated(
         item."""
         loss = f(trees.rebuild(walk, inputs), *args, **kwargs)
         if has_aux:
-            loss, aux = _parted(loss)
+            loss, aux = _loss_and_aux(loss)
             aux_trees.append(trees.Tree(aux))
         loss = registry.as_array(loss)
         _require_loss(loss, backend)
@@ -210,17 +210,17 @@ def _evaluated(
 
     # inside another function that is differentiated, gradients have to flow on through the
     # result
-    nested = inside.get()
-    token = inside.set(True)
+    nested = is_differentiating.get()
+    token = is_differentiating.set(True)
     try:
         value, gradients, rest = backend.value_and_grad(leaves, call, nested)
     finally:
-        inside.reset(token)
+        is_differentiating.reset(token)
     # None in place of the gradient of a parameter that the loss does not depend on. A loop,
     # because `None in gradients` would call the `==` of tensors
     for g in gradients:
         if g is None:
-            gradients = _completed(gradients, leaves, backend)
+            gradients = _with_zeros(gradients, leaves, backend)
             break
     grads = trees.rebuild(walk, gradients)
     return ((value, aux_trees[0].rebuilt(rest)), grads) if has_aux else (value, grads)
@@ -236,19 +236,21 @@ def no_function(name: str, f: object) -> ArgumentError:
     )
 
 
-def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
+def parameters(
+    walk: Walked, name: str, needs_floats: bool = False
+) -> tuple[Backend, list[Any]]:
     """Returns the backend of `walk`, a walked container of parameters or gradients, and its
     tensors. Raises `NotATensorError` for another leaf and for a container without leaves, and
-    `ArgumentError` for tensors of several backends. With `has_floats`, also raises `DTypeError`
+    `ArgumentError` for tensors of several backends. With `needs_floats`, also raises `DTypeError`
     for a tensor that is not of floats, and `UnsupportedError` for one that is not dense. `name`
     is what errors call the container."""
-    # the quick way, for tensors of one type that has been a parameter before; if something is
-    # wrong, `_parameters_one_by_one` finds it and raises the error
+    # the quick way, for tensors of one type that has been a parameter before; `walk[1]` has the
+    # leaves. If something is wrong, `_parameters_one_by_one` finds it and raises the error
     backend, leaves = backend_of(walk), walk[1]
     if backend is None:
-        return _parameters_one_by_one(walk, name, has_floats)
-    if has_floats and not (_are_floats(leaves) and all(map(backend.is_dense, leaves))):
-        return _parameters_one_by_one(walk, name, has_floats)
+        return _parameters_one_by_one(walk, name, needs_floats)
+    if needs_floats and not (_are_floats(leaves) and all(map(backend.is_dense, leaves))):
+        return _parameters_one_by_one(walk, name, needs_floats)
     return backend, leaves
 
 
@@ -256,13 +258,14 @@ def backend_of(walk: Walked) -> Backend | None:
     """Returns the backend of the tensors in a walked container if all are of one type, which
     has been a parameter before, and if the backend may be used in this process (its `refusal`
     is None); otherwise None."""
+    # the types of the leaves, by their ids
     kinds = walk[2]
-    backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
+    backend = backend_by_type.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     return backend if backend is not None and backend.refusal is None else None
 
 
 def _parameters_one_by_one(
-    walk: Walked, name: str, has_floats: bool
+    walk: Walked, name: str, needs_floats: bool
 ) -> tuple[Backend, list[Any]]:
     """Does the same as `parameters`, but more slowly: for types that have not been parameters
     before, and for raising the errors."""
@@ -282,19 +285,19 @@ def _parameters_one_by_one(
             raise two_backends(
                 f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", owned.backend
             )
-        if has_floats and dtype_name(x.dtype) not in FLOATS:
+        if needs_floats and dtype_name(x.dtype) not in FLOATS:
             raise DTypeError(
-                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, but only {', '.join(FLOATS)} have gradients; pass it "
-                "to the function as a separate argument"
+                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, but only {', '.join(FLOATS)} have gradients; take "
+                f"it out of {name} and pass it in another argument: value_and_grad(f)({name}, x) calls f({name}, x)"
             )
         if owned.kind == "tensor":
-            if has_floats and not backend.is_dense(x):
+            if needs_floats and not backend.is_dense(x):
                 raise backend.unsupported(
                     f"gradients with respect to {name}{tree.path(i)}, which is not dense",
                     "convert it to a dense tensor first",
                 )
             # only the types of tensors are kept: a symbol belongs to one trace
-            backends[type(x)] = backend
+            backend_by_type[type(x)] = backend
         leaves.append(x)
     if backend is None:
         raise NotATensorError(
@@ -304,18 +307,18 @@ def _parameters_one_by_one(
 
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
-    """Returns the error for the leaf `i` of a container, which is not a tensor. The error says
-    what to do with this value; `name` is what it calls the container."""
+    """Returns the error for the leaf with the index `i` of a container, which is not a tensor. The error says what to
+    do with this value, and calls the container `name`."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
-    how = "pass it to the function as a separate argument"
+    remedy = f"take it out of {name}; a function can get it in another argument, as in value_and_grad(f)(params, x)"
     if owned is not None:
-        how = "put its parameters in a dict and pass that"
+        remedy = "put its parameters in a dict and pass that"
     elif isinstance(x, int | float):
-        how += ", or turn it into a parameter with xdevice.tensor"
+        remedy += ", or convert it with xdevice.tensor"
     return NotATensorError(
         f"{name}{tree.path(i)} is {shown(x)} of type {type(x).__qualname__}; expected a tensor or a container that "
-        f"holds only tensors; {how}"
+        f"holds only tensors; {remedy}"
     )
 
 
@@ -343,7 +346,7 @@ def _are_floats(tensors: list[Any]) -> bool:
 # checks of the loss, and zeros for parameters that it does not depend on
 
 
-def _parted(result: Any) -> tuple[Any, Any]:
+def _loss_and_aux(result: Any) -> tuple[Any, Any]:
     """Returns the loss and `aux`, the result of a function with `has_aux`. Raises
     `ArgumentError` for anything else."""
     if isinstance(result, tuple) and len(result) == 2:
@@ -392,7 +395,7 @@ def _rank(x: Any) -> int | None:
         return None
 
 
-def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
+def _with_zeros(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
     """Returns the gradients with zeros in place of each None; `leaves` are the parameters in
     the same order. Raises `ArgumentError` if all are None: then the loss depends on no
     parameter."""
@@ -408,7 +411,7 @@ def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> lis
 
 def _zeros(x: Any, backend: Backend) -> Any:
     """Returns zeros with the shape, dtype and device of the parameter `x`."""
-    if type(x) in backends:
+    if type(x) in backend_by_type:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
     # x is a symbol of a traced function
     return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))

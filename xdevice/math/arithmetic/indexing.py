@@ -76,24 +76,30 @@ class Where:
 
     def set(self, values: Any) -> Any:
         """Returns a copy of the tensor with these values at the index."""
-        return _changed(self._x, self._index, values, "set")
+        return _with_values(self._x, self._index, values, "set")
 
     def add(self, values: Any) -> Any:
         """Returns a copy of the tensor with these values added at the index."""
-        return _changed(self._x, self._index, values, "add")
+        return _with_values(self._x, self._index, values, "add")
 
 
-def _changed(x: Any, index: Any, values: Any, action: str) -> Any:
+def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     """Returns a copy of the tensor `x` with `values` set or added at the index; `action` is
     "set" or "add"."""
     function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
-    x = checks.tensor(x, function) if action == "set" else checks.require(x, NUMERIC, function)
+    x = (
+        checks.tensor(x, function)
+        if action == "set"
+        else checks.tensor_of_kinds(x, NUMERIC, function)
+    )
     shape = checks.full_shape(x, function)
-    values = _values(checks, x, values, function)
-    own = checks.full_shape(values, function)
+    values = _values_like(checks, x, values, function)
+    values_shape = checks.full_shape(values, function)
     # `places` are the positions in `x`, `chosen` those of their values in `values`
-    places, chosen = checks.backend.eagerly(lambda: _places(shape, index, own, function))
+    places, chosen = checks.backend.eagerly(
+        lambda: _places(shape, index, values_shape, function)
+    )
     # the index selects nothing
     if not places.size:
         return checks.kernels.copy(x)
@@ -101,19 +107,19 @@ def _changed(x: Any, index: Any, values: Any, action: str) -> Any:
     # for a position that occurs several times the last value counts, and the others are dropped
     # here
     if action == "set":
-        places, chosen = checks.backend.eagerly(lambda: _last(places, chosen))
-        values = _taken(checks, values, chosen)
+        places, chosen = checks.backend.eagerly(lambda: _last_of_each(places, chosen))
+        values = _elements_at(checks, values, chosen)
     else:
-        places, values = _summed(checks, places, _taken(checks, values, chosen))
-        values = checks.kernels.add(_taken(checks, flat, places), values)
+        places, values = _sum_repeated(checks, places, _elements_at(checks, values, chosen))
+        values = checks.kernels.add(_elements_at(checks, flat, places), values)
     return checks.kernels.reshape(_put(checks, flat, places, values), shape)
 
 
-def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
+def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
     """Returns the argument `values` as a tensor of the dtype of `x`, and on its device. Raises
     `DTypeError` if that dtype cannot hold the values, and `DeviceMismatchError` if they are on
     another device."""
-    name = checks.name(x)
+    name = checks.dtype_of(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
             raise DTypeError(
@@ -121,51 +127,52 @@ def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
             )
         return checks.number(values, name, x)
     values = checks.tensor(values, function)
-    if not dtypes.can_cast(checks.name(values), name):
+    if not dtypes.can_cast(checks.dtype_of(values), name):
         raise DTypeError(
-            f"{function}: values of dtype {checks.name(values)} do not fit in a tensor of dtype {name}; cast one of "
-            f"them"
+            f"{function}: values of dtype {checks.dtype_of(values)} do not fit in a tensor of dtype {name}; cast one "
+            f"of them"
         )
     checks.require_one_device(function, x, values)
     return checks.cast(values, name)
 
 
 def _places(
-    shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: str
+    shape: tuple[int, ...], index: Any, values_shape: tuple[int, ...], function: str
 ) -> tuple[Places, Places]:
     """Returns the positions in the flattened tensor that an index selects, and for each the
-    position of its value in the flattened values, whose shape is `own`. Raises `IndexError` if
+    position of its value in the flattened values, whose shape is `values_shape`. Raises `IndexError` if
     the index is out of range or not an index, and `ShapeError` if the values do not broadcast
     to the shape that the index selects."""
     import numpy as np
 
-    places = _pointed(shape, index, function)
+    places = _selected(shape, index, function)
     try:
         chosen = np.broadcast_to(
-            np.arange(int(np.prod(own, dtype="int64"))).reshape(own), np.shape(places)
+            np.arange(int(np.prod(values_shape, dtype="int64"))).reshape(values_shape),
+            np.shape(places),
         )
     except ValueError:
         raise ShapeError(
-            f"{function}: values of shape {own} cannot be broadcast to {np.shape(places)}, the shape that the index "
-            f"selects"
+            f"{function}: values of shape {values_shape} cannot be broadcast to {np.shape(places)}, the shape that the "
+            f"index selects"
         ) from None
     return np.ravel(places), chosen.ravel()
 
 
-def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
+def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
     """Returns the positions in the flattened tensor that an index selects, in the shape of
     `x[index]`. Raises `IndexError` if the index is out of range or not an index."""
     import numpy as np
 
     # the index is applied to an array that contains the position of each element
-    index = tuple(map(_read, index)) if isinstance(index, tuple) else _read(index)
+    index = tuple(map(_readable, index)) if isinstance(index, tuple) else _readable(index)
     try:
         return np.arange(int(np.prod(shape, dtype="int64"))).reshape(shape)[index]
     except (IndexError, TypeError, ValueError) as error:
         raise IndexError(f"{function} on a tensor of shape {shape}: {error}") from None
 
 
-def _read(part: Any) -> Any:
+def _readable(part: Any) -> Any:
     """Returns a part of an index as NumPy takes it: the values of a tensor, anything else as it
     is. Raises `UnsupportedError` for a symbol, which has no values."""
     owned = registry.kind_of(type(part))
@@ -178,7 +185,7 @@ def _read(part: Any) -> Any:
     return to_numpy(part)
 
 
-def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
+def _last_of_each(places: Places, chosen: Places) -> tuple[Places, Places]:
     """Returns each position in `places` once, and the last of its values in `chosen`."""
     import numpy as np
 
@@ -190,7 +197,7 @@ def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
     return places[kept], chosen[kept]
 
 
-def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
+def _sum_repeated(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
     """Returns each position in `places` once, and the sum of its `values`. In each round,
     neighboring values of the same position are added in pairs, until no two are left. So the
     rounding error grows with the logarithm of their number."""
@@ -198,7 +205,7 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
 
     # sorted, so that equal positions are neighbors
     order = np.argsort(places, kind="stable")
-    places, values = places[order], _taken(checks, values, order)
+    places, values = places[order], _elements_at(checks, values, order)
     while (places[1:] == places[:-1]).any():
         # whether a run of equal positions starts here; `is_first` counts from the start of each
         # run: every other element is the first of a pair
@@ -210,17 +217,17 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
         # or there is none. A zero, which is appended to the values, is added to it
         second[np.r_[is_first, True][second]] = places.size
         nothing = checks.kernels.full_like(
-            _taken(checks, values, count[:1]), 0, checks.name(values)
+            _elements_at(checks, values, count[:1]), 0, checks.dtype_of(values)
         )
         others = checks.kernels.concat([values, nothing], 0)
         values = checks.kernels.add(
-            _taken(checks, values, count[is_first]), _taken(checks, others, second)
+            _elements_at(checks, values, count[is_first]), _elements_at(checks, others, second)
         )
         places = places[is_first]
     return places, values
 
 
-def _taken(checks: Checks, x: Any, places: Places) -> Any:
+def _elements_at(checks: Checks, x: Any, places: Places) -> Any:
     """Returns the elements of the vector `x` at the positions `places`; `x` itself if these are
     all its positions in order."""
     # all elements in their order
@@ -254,7 +261,7 @@ def elements(checks: Checks, x: Any, index: Any) -> Any:
     import numpy as np
 
     shape = checks.full_shape(x, "x[...]")
-    places = checks.backend.eagerly(lambda: np.asarray(_pointed(shape, index, "x[...]")))
+    places = checks.backend.eagerly(lambda: np.asarray(_selected(shape, index, "x[...]")))
     return checks.gathered(x, places)
 
 
@@ -289,13 +296,13 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
         if part is None:
             x = checks.kernels.expand_dims(x, axis)
         elif part is not ...:
-            x = _along(checks, x, axis, part)
+            x = _sliced_along(checks, x, axis, part)
         # an int removes its axis, so the next part is for the same number
         axis += others if part is ... else int(not _is_int(part))
     return x
 
 
-def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
+def _sliced_along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
     """Returns the elements that a part of an index selects along an axis; for an int, the axis
     is removed. Raises `IndexError` for an int out of range."""
     # all elements: no kernel is needed
@@ -344,7 +351,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
         ([[3.0, 3.0, 2.0]], [[1, 3, 2]])
     """
     checks = checks_of(x, "top_k")
-    x = checks.require(x, REAL, "top_k")
+    x = checks.tensor_of_kinds(x, REAL, "top_k")
     length = checks.full_shape(x, "top_k")[-1:]
     if not length:
         raise ShapeError(

@@ -49,20 +49,25 @@ class Info:
         """Returns a dict with the default dtype for each kind of the standard, such as
         "integral", without the kinds that `device` lacks; None means the default device."""
         place = creation.place_for(self._backend, device)
-        usual = {
+        defaults = {
             "real floating": "float32",
             "complex floating": "complex64",
             "integral": "int64",
             "indexing": "int64",
         }
-        # without the dtypes that the framework never has, for which `supported` raises an error
+        # `default_dtype_on` gives the dtype that the device has for this default, and `supported`
+        # the one that the framework has now: int32 in place of int64 on JAX without 64-bit
         names = {
-            kind: self._checks.supported(creation.usual(self._backend, place, name))
-            for kind, name in usual.items()
+            kind: self._checks.supported_dtype(
+                creation.default_dtype_on(self._backend, place, name)
+            )
+            for kind, name in defaults.items()
+            # for a dtype that the framework never has, such as MXNet's missing complex64,
+            # `supported` would raise an error
             if name in self._backend.dtypes
         }
         # a kind without a dtype on this device is left out
-        available = self._names(device)
+        available = self._names_on(device)
         return {
             kind: self._checks.kernels.dtype(name)
             for kind, name in names.items()
@@ -74,18 +79,18 @@ class Info:
     ) -> dict[str, Any]:
         """Returns a dict from names to the dtypes of these kinds that the device has. Without
         `kind`, all kinds are meant; without `device`, the default device."""
-        # without `kind`, all dtypes of the standard
+        # every dtype of the standard is bool or numeric
         kinds = (
             ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
         )
         names = [
             name
-            for name in self._names(device)
+            for name in self._names_on(device)
             if any(dtypes.is_dtype(name, item) for item in kinds)
         ]
         return {name: self._checks.kernels.dtype(name) for name in names}
 
-    def _names(self, device: object) -> list[str]:
+    def _names_on(self, device: object) -> list[str]:
         """Returns the names of the standard's dtypes that a device of this backend has now."""
         place = creation.place_for(self._backend, device)
         lacks = self._backend.lacks(place)

@@ -62,7 +62,7 @@ def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Cal
     tuple into a named tuple."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
-        return result(_factor(checks, function, x, is_square=True))
+        return result(_factorization(checks, function, x, is_square=True))
 
     return factorization
 
@@ -70,7 +70,7 @@ def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Cal
 def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
     """Returns the lower triangular Cholesky factors of positive definite matrices, or the upper
     ones."""
-    result = _factor(checks, "cholesky", x, True)
+    result = _factorization(checks, "cholesky", x, True)
     # kernels return the lower triangle; the upper one is its conjugate transpose
     return _adjoint(checks, result) if upper else result
 
@@ -84,9 +84,9 @@ slogdet = _of_square("slogdet", SlogdetResult._make)
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
     """Returns the eigenvalues and eigenvectors of square matrices, as complex numbers."""
-    kernel, x = _kernel(checks, "eig"), _matrix(checks, x, "eig", True)
+    kernel, x = _factorization_kernel(checks, "eig"), _as_matrices(checks, x, "eig", True)
     # cast to complex numbers, because the eigenvalues of a real matrix may be complex
-    return EigResult(*kernel(checks.cast(x, _COMPLEX[checks.name(x)])))
+    return EigResult(*kernel(checks.cast(x, _COMPLEX[checks.dtype_of(x)])))
 
 
 def eigvals(checks: Checks, x: Any, /) -> Any:
@@ -96,20 +96,20 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
     """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy.
-    Raises `ArgumentError` for another `mode`, and the errors of `_factor`."""
+    Raises `ArgumentError` for another `mode`, and the errors of `_factorization`."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
         )
-    return QRResult(*_factor(checks, "qr", x, False, mode))
+    return QRResult(*_factorization(checks, "qr", x, False, mode))
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     """Returns the solution y of `x1 @ y = x2`; `x1` is a square matrix or a stack of these,
     `x2` a vector, a matrix or a stack of matrices. Raises `ShapeError` if the shapes do not
-    fit, and the errors of `_kernel`, `_matrix` and `Checks.operands_together`."""
-    x1, x2 = checks.operands_together("linalg.solve", FLOATING, x1, x2)
-    kernel, x1 = _kernel(checks, "solve"), _matrix(checks, x1, "solve", True)
+    fit, and the errors of `_factorization_kernel`, `_as_matrices` and `Checks.operands_on_one_device`."""
+    x1, x2 = checks.operands_on_one_device("linalg.solve", FLOATING, x1, x2)
+    kernel, x1 = _factorization_kernel(checks, "solve"), _as_matrices(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
     # by the standard, x2 is a vector only if it has one dimension; NumPy before 2.0 has another
     # rule
@@ -134,24 +134,26 @@ def svd(checks: Checks, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     """Returns the singular value decomposition of matrices: U, the singular values, and the
     conjugate transpose of V. Without `full_matrices`, U and V have only as many vectors as
     there are singular values."""
-    return SVDResult(*_factor(checks, "svd", x, False, bool(full_matrices)))
+    return SVDResult(*_factorization(checks, "svd", x, False, bool(full_matrices)))
 
 
 def svdvals(checks: Checks, x: Any, /) -> Any:
     """Returns the singular values of matrices."""
-    return _factor(checks, "svdvals", x, False)
+    return _factorization(checks, "svdvals", x, False)
 
 
-def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: Any) -> Any:
+def _factorization(
+    checks: Checks, function: str, x: Any, is_square: bool, *settings: Any
+) -> Any:
     """Returns the result of the adapter's kernel `function` for a matrix or a stack of
     matrices, which have to be square if `is_square`; `settings` are further arguments of the
     kernel. Raises `UnsupportedError` if the adapter has no such kernel, and the errors of
-    `_matrix`."""
-    kernel = _kernel(checks, function)
-    return kernel(_matrix(checks, x, function, is_square), *settings)
+    `_as_matrices`."""
+    kernel = _factorization_kernel(checks, function)
+    return kernel(_as_matrices(checks, x, function, is_square), *settings)
 
 
-def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
+def _factorization_kernel(checks: Checks, function: str) -> Callable[..., Any]:
     """Returns the adapter's factorization with this name. Raises `UnsupportedError` if it has
     none."""
     kernel: Callable[..., Any] | None = getattr(checks.kernels.linalg, function, None)
@@ -163,12 +165,12 @@ def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
     return kernel
 
 
-def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
+def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
     """Returns `x`, a matrix or a stack of matrices, as a tensor. Raises `ShapeError` if it is
     neither, or if `is_square` and it is not square; raises `DTypeError` unless it is of floats
     or complex numbers of 32 bits or more."""
-    x = checks.require(x, FLOATING, f"linalg.{function}")
-    name, shape = checks.name(x), shape_of(x)
+    x = checks.tensor_of_kinds(x, FLOATING, f"linalg.{function}")
+    name, shape = checks.dtype_of(x), shape_of(x)
     if name not in _COMPLEX:
         raise DTypeError(
             f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast the tensor with xp.astype"
@@ -186,7 +188,7 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     """Returns square matrices to the power of the int `n`; for `n` below 0, returns powers of
     the inverses."""
-    x, n = _matrix(checks, x, "matrix_power", True), index(n)
+    x, n = _as_matrices(checks, x, "matrix_power", True), index(n)
     # the identity, also for a matrix that has no inverse: of a matrix of ones only the diagonal
     # is kept
     if n == 0:
@@ -211,19 +213,19 @@ def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
     """Returns for each matrix the number of singular values above `rtol` times the largest one.
     `rtol` is a number, a tensor with one for each matrix, or None for the standard's
     default."""
-    return checks.fused(_rank, *_with_rtol(checks, "matrix_rank", x, rtol))
+    return checks.fused(_rank, *_fused_arguments(checks, "matrix_rank", x, rtol))
 
 
 def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
     """Returns the number of singular values that count as nonzero with this `rtol`, as in
     `matrix_rank`."""
-    return checks.xp.count_nonzero(_counts(checks, svdvals(checks, x), x, rtol), axis=-1)
+    return checks.xp.count_nonzero(_nonzero_mask(checks, svdvals(checks, x), x, rtol), axis=-1)
 
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
     """Returns the pseudo-inverses of matrices; singular values up to `rtol` times the largest
     one count as 0. `rtol` takes the same values as in `matrix_rank`."""
-    return checks.fused(_pseudo_inverse, *_with_rtol(checks, "pinv", x, rtol))
+    return checks.fused(_pseudo_inverse, *_fused_arguments(checks, "pinv", x, rtol))
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
@@ -231,19 +233,19 @@ def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
     nonzero with this `rtol` are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
-    counts = _counts(checks, values, x, rtol)
+    is_nonzero = _nonzero_mask(checks, values, x, rtol)
     # the inner `where` replaces values near 0, whose reciprocals would make the gradient NaN
     # although they are not used
-    inverse = xp.where(counts, xp.reciprocal(xp.where(counts, values, 1.0)), 0.0)
+    inverse = xp.where(is_nonzero, xp.reciprocal(xp.where(is_nonzero, values, 1.0)), 0.0)
     scaled = xp.multiply(xp.expand_dims(inverse, axis=-1), _adjoint(checks, u))
     return xp.matmul(_adjoint(checks, vh), scaled)
 
 
-def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
+def _fused_arguments(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
     """Returns the arguments of `Checks.fused` after the function: a tuple of the tensors and
     then the settings. `rtol` is a setting if it is a number or None, and one of the tensors
     otherwise."""
-    x = _matrix(checks, x, function)
+    x = _as_matrices(checks, x, function)
     if rtol is None or type(rtol) in NUMBERS:
         return (x,), rtol
     checks.require_one_device(
@@ -252,7 +254,7 @@ def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, .
     return ((x, rtol),)
 
 
-def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
+def _nonzero_mask(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
     """Returns a mask of the singular values of `x` that count as nonzero: those above `rtol`
     times the largest. `values` are the singular values; `rtol` takes the same values as in
     `matrix_rank`."""
@@ -278,13 +280,15 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the cross product of vectors of 3 elements along the axis; other axes are
     broadcast. Raises `ShapeError` for axes of another length, and the errors of
-    `Checks.operands_together`."""
-    x1, x2 = checks.operands_together("linalg.cross", NUMERIC, x1, x2)
+    `Checks.operands_on_one_device`."""
+    x1, x2 = checks.operands_on_one_device("linalg.cross", NUMERIC, x1, x2)
     # an axis below 0 has to exist in the tensor with fewer dimensions; it stays counted from
     # the end, because the numbers of dimensions may differ
     shorter = min(len(x1.shape), len(x2.shape))
-    place = checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
-    lengths = [shape_of(x)[checks.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
+    axis_index = checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
+    lengths = [
+        shape_of(x)[checks.axis(axis_index, len(x.shape), "linalg.cross")] for x in (x1, x2)
+    ]
     if lengths != [3, 3]:
         raise ShapeError(
             f"linalg.cross needs an axis of length 3 in both tensors, but their shapes are {shape_of(x1)} and "
@@ -292,7 +296,7 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         )
     # the contract promises kernels two tensors of one shape
     x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else checks.xp.broadcast_arrays(x1, x2)
-    return checks.kernels.cross(x1, x2, place % len(x1.shape))
+    return checks.kernels.cross(x1, x2, axis_index % len(x1.shape))
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
@@ -327,8 +331,8 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of
-    either sign. Raises `ArgumentError` for another `ord`, and the errors of `_matrix`."""
-    xp, x = checks.xp, _matrix(checks, x, "matrix_norm")
+    either sign. Raises `ArgumentError` for another `ord`, and the errors of `_as_matrices`."""
+    xp, x = checks.xp, _as_matrices(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
     # the greatest or the least sum of a column (1) or of a row (inf)
@@ -353,7 +357,7 @@ def vector_norm(
 ) -> Any:
     """Returns the norm of order `ord` of the vectors along the axes; of all elements if `axis`
     is None."""
-    xp, x = checks.xp, checks.require(x, FLOATING, "linalg.vector_norm")
+    xp, x = checks.xp, checks.tensor_of_kinds(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
         return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
     size = xp.abs(x)

@@ -64,11 +64,11 @@ def expand_dims(
         return checks.kernels.expand_dims(x, checks.axis(axis, len(x.shape) + 1, "expand_dims"))
     ndim = len(x.shape) + len(axis)
     # the numbers of the new axes in the result, which are inserted from the first to the last
-    places = sorted([checks.axis(item, ndim, "expand_dims") for item in axis])
-    if len({*places}) != len(places):
+    axis_indices = sorted([checks.axis(item, ndim, "expand_dims") for item in axis])
+    if len({*axis_indices}) != len(axis_indices):
         raise ShapeError(f"expand_dims: the same axis appears twice in {shown(axis)}")
-    for place in places:
-        x = checks.kernels.expand_dims(x, place)
+    for axis_index in axis_indices:
+        x = checks.kernels.expand_dims(x, axis_index)
     return x
 
 
@@ -153,15 +153,15 @@ def repeat(
     # by the standard, without an axis the flattened tensor is repeated
     if axis is None and len(x.shape) != 1:
         x = checks.kernels.reshape(x, (-1,))
-    place = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
+    axis_index = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
     # an int: all elements are repeated equally often, and no indices have to be computed. A
     # tensor of one integer may have `__index__`, too, but it also has a dtype
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
             raise ShapeError(f"repeat: repeats must be 0 or more, not {repeats}")
-        return checks.kernels.repeat(x, index(repeats), place)
+        return checks.kernels.repeat(x, index(repeats), axis_index)
     counts = _counts(checks, x, repeats)
-    length = checks.full_shape(x, "repeat")[place]
+    length = checks.full_shape(x, "repeat")[axis_index]
     # a number is negative; they have several axes; or they are neither one for all elements nor
     # one for each
     if (
@@ -176,8 +176,8 @@ def repeat(
     import numpy
 
     # each index as often as its element is repeated; a single count is for all
-    places = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
-    return checks.kernels.take(x, checks.constant(places, x), place)
+    indices = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
+    return checks.kernels.take(x, checks.constant(indices, x), axis_index)
 
 
 def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
@@ -189,7 +189,7 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
     # a sequence of ints; anything else has to be a tensor
     if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
         return numpy.asarray(_ints(repeats, "repeat"), "int64")
-    repeats = checks.require(repeats, INTEGER, "repeat")
+    repeats = checks.tensor_of_kinds(repeats, INTEGER, "repeat")
     checks.require_one_device("repeat", x, repeats)
     checks.require_values(repeats, "the argument repeats")
     return checks.backend.peek(repeats)
@@ -204,7 +204,7 @@ def reshape(
     the numbers of elements differ."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
-    new = _filled(old, _ints(shape, "reshape"))
+    new = _without_minus_one(old, _ints(shape, "reshape"))
     # with MXNet and Paddle it is not known whether `reshape` has copied
     if copy is False and not checks.kernels.RESHAPE_IS_VIEW:
         raise checks.backend.unsupported("reshape with copy=False", "omit copy=False")
@@ -248,8 +248,8 @@ def roll(
         raise ShapeError(
             f"roll needs one shift for each axis, but the shifts are {shown(shift)} and the axes are {shown(axis)}"
         )
-    places = tuple([checks.axis(item, len(shape), "roll") for item in axes])
-    return _rolled(checks, x, shifts, places) if places else x
+    axis_indices = tuple([checks.axis(item, len(shape), "roll") for item in axes])
+    return _rolled(checks, x, shifts, axis_indices) if axis_indices else x
 
 
 def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
@@ -278,7 +278,7 @@ def squeeze(
     x = checks.tensor(x, "squeeze")
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), "squeeze")
-    if any(shape[place] not in (1, None) for place in axes):
+    if any(shape[axis_index] not in (1, None) for axis_index in axes):
         raise ShapeError(
             f"squeeze removes only axes of length 1, not axis {axis} of the shape {shape}"
         )
@@ -294,10 +294,10 @@ def unstack(
     if spelling:
         spellings.refuse("xp.unstack", spelling, "axis=")
     x = checks.tensor(x, "unstack")
-    place = checks.axis(axis, len(x.shape), "unstack")
+    axis_index = checks.axis(axis, len(x.shape), "unstack")
     # the number of results has to be known
     checks.full_shape(x, "unstack")
-    return tuple(checks.kernels.unstack(x, place))
+    return tuple(checks.kernels.unstack(x, axis_index))
 
 
 def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
@@ -332,22 +332,22 @@ def concat(
     axis."""
     if spelling:
         spellings.refuse("xp.concat", spelling, "axis=")
-    tensors = _together(checks, arrays, "concat")
+    tensors = _tensors_to_join(checks, arrays, "concat")
     if axis is None:
         return checks.kernels.concat([checks.kernels.reshape(x, (-1,)) for x in tensors], 0)
     shapes = [shape_of(x) for x in tensors]
-    place = checks.axis(axis, len(shapes[0]), "concat")
+    axis_index = checks.axis(axis, len(shapes[0]), "concat")
     # apart from the axis, all shapes have to be equal; a shape with a length that is not known
     # may be right. Equal shapes, the usual case, need only the first test
     others = {*shapes}
     if (
         len(others) > 1
-        and len({with_lengths(shape, place) for shape in others if None not in shape}) > 1
+        and len({with_lengths(shape, axis_index) for shape in others if None not in shape}) > 1
     ):
         raise ShapeError(
             f"concat: shapes may differ only along axis {axis}, but the tensors have the shapes {shown(shapes)}"
         )
-    return checks.kernels.concat(tensors, place)
+    return checks.kernels.concat(tensors, axis_index)
 
 
 def stack(
@@ -357,7 +357,7 @@ def stack(
     `ShapeError` if there are none, or if their shapes differ."""
     if spelling:
         spellings.refuse("xp.stack", spelling, "axis=")
-    tensors = _together(checks, arrays, "stack")
+    tensors = _tensors_to_join(checks, arrays, "stack")
     shapes = [shape_of(x) for x in tensors]
     if len({shape for shape in shapes if None not in shape}) > 1:
         raise ShapeError(
@@ -366,7 +366,7 @@ def stack(
     return checks.kernels.stack(tensors, checks.axis(axis, len(shapes[0]) + 1, "stack"))
 
 
-def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
+def _tensors_to_join(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
     """Returns the tensors `arrays`, to be joined, cast to their common dtype. Raises
     `ShapeError` if there are none, and `DeviceMismatchError` if they are on several devices."""
     tensors = [checks.tensor(x, function) for x in arrays]
@@ -386,12 +386,12 @@ def tensordot(
     sequences, with the axes of `x1` and those of `x2`, or a number n: the last n axes of `x1`
     and the first n of `x2`. Raises `ShapeError` if there are no such axes, or if they differ in
     length."""
-    x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
+    x1, x2 = checks.operands_on_one_device("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
         checks.full_shape(x2, "tensordot"),
     )
-    first, second = _contracted(checks, shapes, axes)
+    first, second = _summed_axes(checks, shapes, axes)
     # computed as a product of two matrices. `first` and `second` are the axes that are summed
     # over, `left` and `right` the others, which the result has
     left = [axis for axis in range(len(shapes[0])) if axis not in first]
@@ -411,7 +411,7 @@ def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int,
     return checks.kernels.reshape(checks.kernels.permute_dims(x, order), shape)
 
 
-def _contracted(
+def _summed_axes(
     checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
 ) -> tuple[list[int], list[int]]:
     """Returns the axes of the first and of the second tensor, whose `shapes` are given, that
@@ -443,31 +443,31 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Returns the scalar products of vectors along an axis, which the result does not have;
     `x1` is conjugated. Raises `ShapeError` if the axes differ in length, or if `axis` is
     counted from the front and the tensors have different numbers of axes."""
-    x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
+    x1, x2 = checks.operands_on_one_device("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))
-    place = checks.axis(axis, shorter, "vecdot")
+    axis_index = checks.axis(axis, shorter, "vecdot")
     # counted from the front, it would be two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(
             f"vecdot: for the shapes {shapes[0]} and {shapes[1]}, axis must be negative, not {axis}"
         )
     # counted from the end, because the tensors may have different numbers of axes
-    axis = place - shorter
+    axis = axis_index - shorter
     lengths = shapes[0][axis], shapes[1][axis]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ShapeError(
             f"vecdot takes axes of equal length, not {shapes[0][axis]} and {shapes[1][axis]}"
         )
     try:
-        is_complex = kind_of(checks.name(x1)) == "c"
+        is_complex = kind_of(checks.dtype_of(x1)) == "c"
         product = checks.kernels.multiply(checks.kernels.conj(x1) if is_complex else x1, x2)
     # checking the shapes before would take as long as a small product
     except Exception:
         checks.require_fit("vecdot", x1, x2)
         raise
     # in the dtype of the operands: some frameworks add up small integers in a wider one
-    name = checks.name(product)
+    name = checks.dtype_of(product)
     return checks.cast(checks.kernels.sum(product, (len(product.shape) + axis,), False), name)
 
 
@@ -493,7 +493,7 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
         ) from None
 
 
-def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+def _without_minus_one(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the new shape of a tensor of the shape `old`, with the actual length in place of
     -1. Raises `ShapeError` if the number of elements differs. If a length in `old` is None,
     which means not known, `new` is returned unchanged."""

@@ -28,7 +28,7 @@ from . import (
 from .checks import NUMBERS, Checks
 from .info import STANDARD, Info
 from .lookup import Functions, Lookup
-from .scopes import aside
+from .scopes import without_scopes
 
 VERSION: Final = "2025.12"
 """The version of the standard that the functions follow."""
@@ -72,7 +72,8 @@ class Namespace:
         functions |= closures
         # open scopes of devices are removed during each call
         functions = {
-            name: aside(checks.backend.scopes, function) for name, function in functions.items()
+            name: without_scopes(checks.backend.scopes, function)
+            for name, function in functions.items()
         }
         self.__name__ = f"array_namespace of {checks.backend.name}"
         self._backend = checks.backend

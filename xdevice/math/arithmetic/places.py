@@ -17,47 +17,50 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
+def _extreme_position(
+    checks: Checks, function: str, x: Any, axis: int | None, keepdims: bool
+) -> Any:
     """Computes `argmax` or `argmin`: returns the index of the first greatest or least element
     as int64, or of the first NaN if there is one. Raises `ShapeError` if there are no
     elements."""
-    x = checks.require(x, REAL, function)
+    x = checks.tensor_of_kinds(x, REAL, function)
     shape = shape_of(x)
-    place = None if axis is None else checks.axis(axis, len(shape), function)
-    if 0 in (shape if place is None else (shape[place],)):
+    axis_index = None if axis is None else checks.axis(axis, len(shape), function)
+    if 0 in (shape if axis_index is None else (shape[axis_index],)):
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
         )
-    return checks.fused(_first_of_extremes, (x,), function, place, bool(keepdims))
+    return checks.fused(_position_of_extreme, (x,), function, axis_index, bool(keepdims))
 
 
-def _first_of_extremes(
-    checks: Checks, x: Any, function: str, place: int | None, keepdims: bool
+def _position_of_extreme(
+    checks: Checks, x: Any, function: str, axis_index: int | None, keepdims: bool
 ) -> Any:
-    """Returns `argmax` or `argmin` along the axis `place`, or of the flattened tensor if
-    `place` is None, as int64."""
+    """Returns `argmax` or `argmin` along the axis `axis_index`, or of the flattened tensor if
+    `axis_index` is None, as int64."""
     kernels = checks.kernels
-    flat = kernels.reshape(x, (-1,)) if place is None else x
+    flat = kernels.reshape(x, (-1,)) if axis_index is None else x
     places = checks.cast(
-        _places_of_extremes(checks, function, flat, place or 0), checks.supported("int64")
+        _kernel_positions(checks, function, flat, axis_index or 0),
+        checks.supported_dtype("int64"),
     )
     if not keepdims:
         return places
     # all axes have the length 1, or only the one that was searched
     return (
         kernels.reshape(places, (1,) * len(x.shape))
-        if place is None
-        else kernels.expand_dims(places, place)
+        if axis_index is None
+        else kernels.expand_dims(places, axis_index)
     )
 
 
-def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any:
+def _kernel_positions(checks: Checks, function: str, x: Any, axis: int) -> Any:
     """Returns the positions that the kernel `function` finds along the axis; where there is a
     NaN, the position of the first NaN, even if the kernel skips NaN."""
     kernels = checks.kernels
     places = getattr(kernels, function)(x, axis)
     # integers have no NaN, and the kernels of some frameworks find it themselves
-    if dtypes.kind_of(checks.name(x)) != "f" or not kernels.SKIPS_NAN:
+    if dtypes.kind_of(checks.dtype_of(x)) != "f" or not kernels.SKIPS_NAN:
         return places
     # NaN counts as greater and as less than all numbers, as in NumPy; `argmax` of the mask
     # finds the first one
@@ -66,17 +69,17 @@ def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any
     return kernels.where(kernels.any(is_nan, (axis,), False), first, places)
 
 
-argmax = reduction("argmax", _place)
-argmin = reduction("argmin", _place)
+argmax = reduction("argmax", _extreme_position)
+argmin = reduction("argmin", _extreme_position)
 
 
 def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
     """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
-    condition = checks.require(condition, BOOL, "where")
+    condition = checks.tensor_of_kinds(condition, BOOL, "where")
     if type(x1) in NUMBERS and type(x2) in NUMBERS:
         # two numbers get the dtype that a tensor of a list with both would have
         name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
-        x1, x2 = (checks.number(x, checks.supported(name), condition) for x in (x1, x2))
+        x1, x2 = (checks.number(x, checks.supported_dtype(name), condition) for x in (x1, x2))
     else:
         x1, x2 = checks.operands("where", ANY, (x1, x2))
     if checks.compares_devices:
@@ -97,7 +100,7 @@ def take(
     integers, and `DeviceMismatchError` if they are on another device."""
     if spelling:
         spellings.refuse("xp.take", spelling, "axis=")
-    x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
+    x, indices = checks.tensor(x, "take"), checks.tensor_of_kinds(indices, INTEGER, "take")
     checks.require_one_device("take", x, indices)
     ndim = len(x.shape)
     # by the standard, the axis may be left out only for a vector
@@ -107,8 +110,10 @@ def take(
         raise ShapeError(
             f"take expects a vector of indices, not a tensor of shape {shape_of(indices)}"
         )
-    place = checks.axis(0 if axis is None else axis, ndim, "take")
-    return checks.kernels.take(x, _indices_in_range(checks, x, indices, place, "take"), place)
+    axis_index = checks.axis(0 if axis is None else axis, ndim, "take")
+    return checks.kernels.take(
+        x, _indices_in_range(checks, x, indices, axis_index, "take"), axis_index
+    )
 
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
@@ -119,7 +124,7 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),
-        checks.require(indices, INTEGER, "take_along_axis"),
+        checks.tensor_of_kinds(indices, INTEGER, "take_along_axis"),
     )
     checks.require_one_device("take_along_axis", x, indices)
     # both need as many dimensions; apart from the axis, their shapes are broadcast
@@ -128,20 +133,22 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
         raise ShapeError(
             f"take_along_axis takes tensors with the same number of dimensions, not of shapes {shape} and {wanted}"
         )
-    place = checks.axis(axis, len(shape), "take_along_axis")
-    others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
+    axis_index = checks.axis(axis, len(shape), "take_along_axis")
+    others = broadcast_shape(
+        with_lengths(shape, axis_index, 1), with_lengths(wanted, axis_index, 1)
+    )
     # the standard broadcasts the other axes; the frameworks do not, or do so differently
-    wide = with_lengths(others, place, shape[place])
+    wide = with_lengths(others, axis_index, shape[axis_index])
     x = (
         x
         if wide == shape
         else kernels.broadcast_to(x, checks.require_known(wide, "take_along_axis"))
     )
-    wide = with_lengths(others, place, wanted[place])
+    wide = with_lengths(others, axis_index, wanted[axis_index])
     if wide != wanted:
         indices = kernels.broadcast_to(indices, checks.require_known(wide, "take_along_axis"))
     return kernels.take_along_axis(
-        x, _indices_in_range(checks, x, indices, place, "take_along_axis"), place
+        x, _indices_in_range(checks, x, indices, axis_index, "take_along_axis"), axis_index
     )
 
 
@@ -150,14 +157,14 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
     `IndexError` for indices outside the axis, for which the frameworks behave differently.
     While a function is traced, the indices have no values and are not checked."""
     kernels, length = checks.kernels, shape_of(x)[axis]
-    name = checks.name(indices)
+    name = checks.dtype_of(indices)
     # all frameworks take indices of int32 and int64
-    whole = name if name in ("int32", "int64") else checks.supported("int64")
+    whole = name if name in ("int32", "int64") else checks.supported_dtype("int64")
     # traced indices: operations of the framework count negative ones from the front
     if not checks.has_values(indices):
         indices = checks.cast(indices, whole)
         along = (
-            checks.length(x, (axis,), whole)
+            checks.element_count(x, (axis,), whole)
             if length is None
             else checks.number(length, whole, indices)
         )
@@ -203,31 +210,31 @@ def _ordering(
     ) -> Any:
         if spelling:
             spellings.refuse(f"xp.{function}", spelling, "axis=, descending=, stable=")
-        x = checks.require(x, REAL, function)
+        x = checks.tensor_of_kinds(x, REAL, function)
         # a tensor without dimensions has no axis: `compute` then does not use the 0
-        place = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
-        return compute(checks, x, place, bool(descending))
+        axis_index = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
+        return compute(checks, x, axis_index, bool(descending))
 
     return ordering
 
 
-def _sorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
-    """Returns `x` sorted along the axis `place`, in ascending order, or the reverse if
+def _sorted(checks: Checks, x: Any, axis_index: int, descending: bool) -> Any:
+    """Returns `x` sorted along the axis `axis_index`, in ascending order, or the reverse if
     `descending`."""
     # the contract promises kernels an axis and elements
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.copy(x)
-    return checks.kernels.sort(x, place, descending)
+    return checks.kernels.sort(x, axis_index, descending)
 
 
-def _argsorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
-    """Returns the indices that sort `x` along the axis `place`, in ascending order, or the
+def _argsorted(checks: Checks, x: Any, axis_index: int, descending: bool) -> Any:
+    """Returns the indices that sort `x` along the axis `axis_index`, in ascending order, or the
     reverse if `descending`, as int64."""
-    name = checks.supported("int64")
+    name = checks.supported_dtype("int64")
     # a tensor without dimensions has the index 0; one without elements has none
     if not len(x.shape) or 0 in shape_of(x):
         return checks.kernels.full_like(x, 0, name)
-    return checks.cast(checks.kernels.argsort(x, place, descending), name)
+    return checks.cast(checks.kernels.argsort(x, axis_index, descending), name)
 
 
 argsort = _ordering("argsort", _argsorted)
@@ -238,7 +245,7 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     """Returns a mask, which is True for each element of `x1` that is in `x2`; with `invert`,
     for each that is not. NaN is never in `x2`."""
     kernels = checks.kernels
-    x1, x2 = checks.operands_together("isin", REAL, x1, x2)
+    x1, x2 = checks.operands_on_one_device("isin", REAL, x1, x2)
     # nothing is an element of an empty set
     if 0 in shape_of(x2):
         return kernels.full_like(x1, bool(invert), "bool")
@@ -249,7 +256,7 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     # last one
     places = searchsorted(checks, ordered, x1)
     places = kernels.minimum(
-        places, checks.number(shape_of(ordered)[0] - 1, checks.name(places), places)
+        places, checks.number(shape_of(ordered)[0] - 1, checks.dtype_of(places), places)
     )
     neighbours = kernels.take(ordered, kernels.reshape(places, (-1,)), 0)
     neighbours = kernels.reshape(neighbours, checks.full_shape(x1, "isin"))
@@ -263,7 +270,7 @@ def searchsorted(
     Among equal elements that is the first index (`side="left"`) or the one after the last
     ("right"). `sorter` has the indices that sort `x1`, if it is not sorted. Raises `ShapeError`
     unless `x1` is a vector, and `ArgumentError` for another `side`."""
-    x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
+    x1, x2 = checks.operands_on_one_device("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(
             f"searchsorted takes a sorted vector, not a tensor of shape {shape_of(x1)}"
@@ -276,9 +283,9 @@ def searchsorted(
         x1 = take(checks, x1, sorter)
     # there is nothing to search for, or nothing to search in
     if 0 in shape or 0 in shape_of(x1):
-        return checks.kernels.full_like(x2, 0, checks.supported("int64"))
+        return checks.kernels.full_like(x2, 0, checks.supported_dtype("int64"))
     places = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)
-    return checks.cast(checks.kernels.reshape(places, shape), checks.supported("int64"))
+    return checks.cast(checks.kernels.reshape(places, shape), checks.supported_dtype("int64"))
 
 
 def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
@@ -287,7 +294,7 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
     results are corrected: the place of a NaN is after all numbers (side "left") or at the end,
     and no number is placed after a NaN."""
     kernels = checks.kernels
-    name = checks.name(x1)
+    name = checks.dtype_of(x1)
     if dtypes.kind_of(name) != "f":
         return kernels.searchsorted(x1, x2, side)
     # infinity as a tensor, and the masks of the NaNs in `x1` and in `x2`
@@ -299,9 +306,9 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
     places = kernels.searchsorted(
         kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side
     )
-    whole = checks.name(places)
+    whole = checks.dtype_of(places)
     # the number of elements of `x1`, and of those that are not NaN
-    count = checks.length(x1, (0,), whole)
+    count = checks.element_count(x1, (0,), whole)
     numbers = checks.cast(
         kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole
     )

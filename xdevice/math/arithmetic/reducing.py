@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 # sums, extremes and statistics
 
 
-def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
+def _accumulation_dtype(checks: Checks, function: str, x: Any, dtype: Any) -> str:
     """Returns the name of the dtype of a sum or product of `x`: the argument `dtype`, or if
     that is None the one of the standard, which is of 64 bits for integers. Raises `DTypeError`
     for bool and for dtypes that the backend does not have; `function` is the name in the
     error."""
     if dtype is not None:
-        wanted = checks.supported(dtype_name(dtype))
+        wanted = checks.supported_dtype(dtype_name(dtype))
         if wanted == "bool":
-            raise checks.refused(function, NUMERIC, wanted)
+            raise checks.kind_error(function, NUMERIC, wanted)
         return wanted
-    name = checks.name(x)
+    name = checks.dtype_of(x)
     # MXNet and Paddle, which have no uint64, use int64
     if dtypes.kind_of(name) == "u" and "uint64" in checks.backend.dtypes:
-        return checks.supported("uint64")
-    return checks.supported("int64") if dtypes.kind_of(name) in "biu" else name
+        return checks.supported_dtype("uint64")
+    return checks.supported_dtype("int64") if dtypes.kind_of(name) in "biu" else name
 
 
 def _accumulation(function: str) -> Callable[..., Any]:
@@ -58,15 +58,15 @@ def _accumulation(function: str) -> Callable[..., Any]:
     ) -> Any:
         if spelling:
             spellings.refuse(f"xp.{function}", spelling, "axis=, dtype=, keepdims=")
-        x = checks.require(x, ANY, function)
-        x = checks.cast(x, _accumulated(checks, function, x, dtype))
+        x = checks.tensor_of_kinds(x, ANY, function)
+        x = checks.cast(x, _accumulation_dtype(checks, function, x, dtype))
         axes = checks.axes(axis, len(x.shape), function)
         # a tensor without dimensions, or `axis=()`
         if not axes:
             return checks.kernels.copy(x)
         result = getattr(checks.kernels, function)(x, axes, bool(keepdims))
         # some frameworks add up integers in a wider dtype
-        return checks.cast(result, checks.name(x))
+        return checks.cast(result, checks.dtype_of(x))
 
     return accumulation
 
@@ -79,11 +79,11 @@ def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) 
     """Returns the greatest or the least element of `x` along the axes; `function` is "max" or
     "min". Raises `ShapeError` if there are no elements to choose from, and `DTypeError` for
     bool and complex numbers."""
-    x = checks.require(x, REAL, function)
+    x = checks.tensor_of_kinds(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
     # the second test alone would do, but few shapes contain a 0, and the first is quicker
-    if 0 in shape and 0 in [shape[place] for place in axes]:
+    if 0 in shape and 0 in [shape[axis_index] for axis_index in axes]:
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
         )
@@ -100,7 +100,7 @@ min = reduction("min", _extreme)
 
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     """Returns the mean of `x` along the axes; `function` is "mean", the name in errors."""
-    x = checks.require(x, dtypes.FLOATING, function)
+    x = checks.tensor_of_kinds(x, dtypes.FLOATING, function)
     axes = checks.axes(axis, len(x.shape), function)
     # the contract promises kernels at least one axis; `axis=()` reduces nothing
     return checks.kernels.mean(x, axes, bool(keepdims)) if axes else checks.kernels.copy(x)
@@ -124,7 +124,7 @@ def _deviation(function: str) -> Callable[..., Any]:
     ) -> Any:
         if spelling:
             spellings.refuse(f"xp.{function}", spelling, "axis=, correction=, keepdims=")
-        x = checks.require(x, REAL_FLOATING, function)
+        x = checks.tensor_of_kinds(x, REAL_FLOATING, function)
         axes = checks.axes(axis, len(x.shape), function)
         settings = function, axes, float(correction), bool(keepdims)
         return checks.fused(_variance, (x,), *settings)
@@ -157,20 +157,20 @@ def _variance(
 def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -> Any:
     """Returns the divisor of a variance: the number of elements along `axes` less `correction`,
     and at least 0. It is a float if the kernel `divide` takes one, otherwise a tensor."""
-    kernels, name = checks.kernels, checks.name(x)
-    lengths = [shape_of(x)[place] for place in axes]
+    kernels, name = checks.kernels, checks.dtype_of(x)
+    lengths = [shape_of(x)[axis_index] for axis_index in axes]
     if None not in lengths:
         # a divisor of 0 makes the variance infinity or NaN, as in NumPy
         divisor = float(builtins.max(math.prod(lengths) - correction, 0))
         return divisor if "divide" in kernels.TAKE_NUMBERS else kernels.number(divisor, name, x)
     # a length is not known while a function is traced, so the framework computes the divisor
     divisor = kernels.subtract(
-        checks.length(x, axes, name), kernels.number(correction, name, x)
+        checks.element_count(x, axes, name), kernels.number(correction, name, x)
     )
     return kernels.maximum(divisor, kernels.number(0.0, name, x))
 
 
-def _cumulation(function: str, initial: int) -> Callable[..., Any]:
+def _cumulative(function: str, initial: int) -> Callable[..., Any]:
     """Returns the function `cumulative_sum` or `cumulative_prod`. With `include_initial`, its
     result begins with `initial`, the sum or the product of no elements. The function raises
     `ShapeError` if the axis is left out for a tensor that is not a vector."""
@@ -185,17 +185,17 @@ def _cumulation(function: str, initial: int) -> Callable[..., Any]:
         include_initial: bool = False,
     ) -> Any:
         kernels = checks.kernels
-        x = checks.require(x, NUMERIC, function)
+        x = checks.tensor_of_kinds(x, NUMERIC, function)
         shape = shape_of(x)
         # by the standard, the axis may be left out only for a vector
         if axis is None and len(shape) != 1:
             raise ShapeError(f"{function} needs an axis for a tensor of shape {shape}")
-        place = checks.axis(0 if axis is None else axis, len(shape), function)
-        name = _accumulated(checks, function, x, dtype)
+        axis_index = checks.axis(0 if axis is None else axis, len(shape), function)
+        name = _accumulation_dtype(checks, function, x, dtype)
         x = checks.cast(x, name)
         # some frameworks add up integers in a wider dtype
         total = (
-            checks.cast(getattr(kernels, function)(x, place), name)
+            checks.cast(getattr(kernels, function)(x, axis_index), name)
             if 0 not in shape
             else kernels.copy(x)
         )
@@ -203,15 +203,15 @@ def _cumulation(function: str, initial: int) -> Callable[..., Any]:
             return total
         shape = checks.full_shape(x, f"{function} with include_initial")
         first = kernels.broadcast_to(
-            kernels.number(initial, name, x), with_lengths(shape, place, 1)
+            kernels.number(initial, name, x), with_lengths(shape, axis_index, 1)
         )
-        return kernels.concat([first, total], place)
+        return kernels.concat([first, total], axis_index)
 
     return cumulation
 
 
-cumulative_prod = _cumulation("cumulative_prod", 1)
-cumulative_sum = _cumulation("cumulative_sum", 0)
+cumulative_prod = _cumulative("cumulative_prod", 1)
+cumulative_sum = _cumulative("cumulative_sum", 0)
 
 
 def diff(
@@ -228,31 +228,31 @@ def diff(
     tensors `prepend` and `append` are joined to the beginning and the end of `x`. Raises
     `ArgumentError` if `n` is below 0."""
     kernels = checks.kernels
-    x = checks.require(x, NUMERIC, "diff")
-    place = checks.axis(axis, len(x.shape), "diff")
+    x = checks.tensor_of_kinds(x, NUMERIC, "diff")
+    axis_index = checks.axis(axis, len(x.shape), "diff")
     if index(n) < 0:
         raise ArgumentError(f"diff: n must be 0 or more, not {n}")
     parts = [
-        checks.require(part, NUMERIC, "diff")
+        checks.tensor_of_kinds(part, NUMERIC, "diff")
         for part in (prepend, x, append)
         if part is not None
     ]
     if len(parts) > 1:
         checks.require_one_device("diff", *parts)
-        x = kernels.concat(checks.promoted(parts), place)
-    length = checks.full_shape(x, "diff")[place]
+        x = kernels.concat(checks.promoted(parts), axis_index)
+    length = checks.full_shape(x, "diff")[axis_index]
     # after `length` rounds no elements are left
-    return checks.fused(_differences, (x,), place, length, builtins.min(index(n), length))
+    return checks.fused(_differences, (x,), axis_index, length, builtins.min(index(n), length))
 
 
-def _differences(checks: Checks, x: Any, place: int, length: int, times: int) -> Any:
-    """Returns the differences of neighbors along the axis `place`, which has this length,
+def _differences(checks: Checks, x: Any, axis_index: int, length: int, times: int) -> Any:
+    """Returns the differences of neighbors along the axis `axis_index`, which has this length,
     applied `times` times."""
     kernels = checks.kernels
     # each round leaves one element less; `last` is the number of differences
     for last in range(length - 1, length - 1 - times, -1):
         x = kernels.subtract(
-            kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last)
+            kernels.sliced(x, axis_index, 1, last + 1), kernels.sliced(x, axis_index, 0, last)
         )
     return x
 
@@ -260,15 +260,17 @@ def _differences(checks: Checks, x: Any, place: int, length: int, times: int) ->
 # reductions of truth values
 
 
-def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+def _all_or_any(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     """Returns a bool tensor: whether all elements of `x` along the axes are nonzero, or whether
     any is; `function` is "all" or "any"."""
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
-    return checks.fused(_truth, (x,), function, axes, bool(keepdims))
+    return checks.fused(_combined_truth, (x,), function, axes, bool(keepdims))
 
 
-def _truth(checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
+def _combined_truth(
+    checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool
+) -> Any:
     """Returns the result of `all` or `any` (the `function`) for the elements of `x` along the
     axes. Without axes, each element is tested."""
     # the kernels of some frameworks take only bool
@@ -278,8 +280,8 @@ def _truth(checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdim
     )
 
 
-all = reduction("all", _true)
-any = reduction("any", _true)
+all = reduction("all", _all_or_any)
+any = reduction("any", _all_or_any)
 
 
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from xdevice.math.contract.arithmetic import Scopes
 
 
-class Aside:
-    """`with Aside(backend) as aside:` removes the open scopes of the backend's framework during
-    the block; none if `backend` is None. `aside.inside(function)` returns a function that calls
-    `function` with the scopes open."""
+class ScopesRemoved:
+    """`with ScopesRemoved(backend) as removed:` removes the open scopes of the backend's framework during the block;
+    none if `backend` is None. `removed.with_scopes(function)` returns a function that calls `function` with the scopes
+    open."""
 
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
@@ -39,9 +39,9 @@ class Aside:
         if self._scopes is not None and self._taken:
             self._scopes.put_back(self._taken)
 
-    def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls `function` inside the removed scopes. It may be called
-        only in this block."""
+    def with_scopes(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that calls `function` with the removed scopes open again. The
+        returned function may be called only in this block."""
         scopes = self._scopes
         # no scopes were removed, so the function runs as it is
         if scopes is None or not self._taken:
@@ -58,7 +58,7 @@ class Aside:
         return run
 
 
-def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., Any]:
+def without_scopes(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that calls `function` while the scopes of its backend are removed;
     `function` itself if `scopes` is None."""
     if scopes is None:

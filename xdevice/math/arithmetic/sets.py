@@ -78,20 +78,20 @@ def _unique(
     values = checks.backend.peek(x)
     # whether the elements are taken from `x` by their indices: gradients do not flow through
     # values from the host
-    takes = has_places or checks.has_gradients
+    takes_elements = has_places or checks.has_gradients
     wanted: Any = {
-        "return_index": takes,
+        "return_index": takes_elements,
         "return_inverse": has_inverse,
         "return_counts": has_counts,
     }
     parts = np.unique(values.ravel(), equal_nan=False, **wanted)
     elements, *others = parts if isinstance(parts, tuple) else (parts,)
     tensors = [checks.constant(part.ravel(), x) for part in others]
-    # the inverse comes after the indices, if these are there, so its index is `takes`: 1 for
+    # the inverse comes after the indices, if these are there, so its index is `takes_elements`: 1 for
     # True, 0 for False. Its shape differs between versions of NumPy
     if has_inverse:
-        tensors[takes] = kernels.reshape(tensors[takes], values.shape)
-    if not takes:
+        tensors[takes_elements] = kernels.reshape(tensors[takes_elements], values.shape)
+    if not takes_elements:
         return [checks.constant(elements, x), *tensors]
     # -1 cannot be computed from a shape without elements
     elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)

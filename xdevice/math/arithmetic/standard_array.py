@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial, wraps
 from math import prod
-from operator import index as whole
+from operator import index as as_int
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +109,7 @@ class Array:
     array with a `base` is a view of the part `index` of that array, and is computed again when
     the base has another tensor."""
 
-    __slots__ = ("_base", "_checks", "_index", "_seen", "_tensor")
+    __slots__ = ("_base", "_base_tensor", "_checks", "_index", "_tensor")
 
     # so that NumPy's arrays and scalars leave operators to this class
     __array_ufunc__ = None
@@ -124,15 +124,15 @@ class Array:
         self._base = base
         self._index = index
         # the tensor of the base from which `_tensor` was computed
-        self._seen = None if base is None else base.tensor
+        self._base_tensor = None if base is None else base.tensor
 
     @property
     def tensor(self) -> Any:
         """The backend's tensor; for a view, the part of the tensor that its base has now."""
         # something was written into the base, so the view has other elements
-        if self._base is not None and self._seen is not self._base.tensor:
-            self._seen = self._base.tensor
-            self._tensor = elements(self._checks, self._seen, self._index)
+        if self._base is not None and self._base_tensor is not self._base.tensor:
+            self._base_tensor = self._base.tensor
+            self._tensor = elements(self._checks, self._base_tensor, self._index)
         return self._tensor
 
     def _write(self, tensor: Any) -> None:
@@ -151,7 +151,7 @@ class Array:
     @property
     def dtype(self) -> Any:
         """The framework's own dtype."""
-        return self._checks.kernels.dtype(self._checks.name(self.tensor))
+        return self._checks.kernels.dtype(self._checks.dtype_of(self.tensor))
 
     @property
     def device(self) -> Any:
@@ -296,14 +296,14 @@ class Array:
             raise ShapeError(
                 f"an array used as an index must be 0-dimensional, but its shape is {self.shape}"
             )
-        return whole(creation.item(self.tensor))
+        return as_int(creation.item(self.tensor))
 
     # indexing
 
     def __getitem__(self, index: Any) -> Array:
         """Returns a part by NumPy's rules: a view for slices and ints, a new array for other
         indices."""
-        index = _bare(index)
+        index = _unwrapped(index)
         part = elements(self._checks, self.tensor, index)
         # as in NumPy, an index of slices and ints gives a view, and a single element is a value
         if not is_sliced(index) or not len(part.shape):
@@ -313,14 +313,16 @@ class Array:
     def __setitem__(self, index: Any, values: Any) -> None:
         """Gives the array, and for a view its base, another tensor with these values at the
         index."""
-        self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
+        self._write(at(self.tensor)[_unwrapped(index)].set(_unwrapped(values)))
 
-    def _become(self, result: Array) -> Array:
+    def _take_tensor_of(self, result: Array) -> Array:
         """Gives the array the tensor of `result`, which an operator in place such as `+=` has
         computed, and returns the array. Raises `DTypeError` if `result` has another shape or
         dtype."""
         # compared as the words that the error shows
-        old, new = (f"{self._checks.name(x.tensor)} of shape {x.shape}" for x in (self, result))
+        old, new = (
+            f"{self._checks.dtype_of(x.tensor)} of shape {x.shape}" for x in (self, result)
+        )
         # the standard: in place, neither the shape nor the dtype may change
         if old != new:
             raise DTypeError(
@@ -330,7 +332,7 @@ class Array:
         return self
 
 
-def _of_one(function: str) -> Callable[[Array], Any]:
+def _unary_operator(function: str) -> Callable[[Array], Any]:
     """Returns a unary operator that calls the namespace's function `function`."""
 
     def operator(self: Array) -> Any:
@@ -339,13 +341,13 @@ def _of_one(function: str) -> Callable[[Array], Any]:
     return operator
 
 
-def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
+def _binary_operator(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
     """Returns a binary operator that calls the namespace's function `function`. With
     `reflected`, the array is the second operand, as in `1 - a`."""
 
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
-            other = _bare(other)
+            other = _unwrapped(other)
             # for anything but a number, Python tries the operator of the other operand then
             if type(other) not in NUMBERS:
                 return NotImplemented
@@ -355,30 +357,30 @@ def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], An
     return operator
 
 
-def _in_place(function: str) -> Callable[[Array, Any], Any]:
+def _in_place_operator(function: str) -> Callable[[Array, Any], Any]:
     """Returns an operator such as `__iadd__`: it calls the namespace's function `function`, and
     gives the array the tensor of the result."""
-    compute = _of_two(function)
+    compute = _binary_operator(function)
 
     def operator(self: Array, other: Any) -> Any:
         result = compute(self, other)
-        return result if result is NotImplemented else self._become(result)
+        return result if result is NotImplemented else self._take_tensor_of(result)
 
     return operator
 
 
-def _give_operators() -> None:
+def _define_operators() -> None:
     """Gives the class `Array` the special methods of all of Python's operators."""
     for name, function in UNARY.items():
-        setattr(Array, f"__{name}__", _of_one(function))
+        setattr(Array, f"__{name}__", _unary_operator(function))
     for name, function in (COMPARING | COMPUTING).items():
-        setattr(Array, f"__{name}__", _of_two(function))
+        setattr(Array, f"__{name}__", _binary_operator(function))
     for name, function in COMPUTING.items():
-        setattr(Array, f"__r{name}__", _of_two(function, reflected=True))
-        setattr(Array, f"__i{name}__", _in_place(function))
+        setattr(Array, f"__r{name}__", _binary_operator(function, reflected=True))
+        setattr(Array, f"__i{name}__", _in_place_operator(function))
 
 
-_give_operators()
+_define_operators()
 
 
 # the namespace of arrays
@@ -400,8 +402,8 @@ class Wrapped:
         if isinstance(value, SimpleNamespace):
             value = Wrapped(self._checks, value, f"{self.__name__}.{name}")
         elif isinstance(value, FunctionType | partial) and not name.startswith("_"):
-            value = _wrapped(self._checks, value)
-            value = _keeping(value) if name == "asarray" else value
+            value = _wrapped_function(self._checks, value)
+            value = _keeping_arrays_and_dtypes(value) if name == "asarray" else value
         setattr(self, name, value)
         return value
 
@@ -416,20 +418,21 @@ _namespaces: dict[Namespace, Wrapped] = {}
 """The namespace of `Array`s for each namespace of tensors."""
 
 
-def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped_function(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that takes and returns `Array`s, made from a function of tensors."""
 
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
         result = function(
-            *map(_bare, args), **{name: _bare(value) for name, value in settings.items()}
+            *map(_unwrapped, args),
+            **{name: _unwrapped(value) for name, value in settings.items()},
         )
-        return _dressed(checks, result)
+        return _wrapped_result(checks, result)
 
     return computed
 
 
-def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
+def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the function `asarray` with two differences: it returns an `Array` itself if
     nothing has to change, and it keeps the dtype of NumPy arrays, such as float64, in which
     libraries compute on the host."""
@@ -449,25 +452,25 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
     return kept
 
 
-def _bare(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     """Returns an argument as the namespace of tensors takes it: the tensor of an `Array`, and a
     Python number for a NumPy scalar, whose dtype does not count. Lists and tuples are searched;
     other values stay as they are."""
     if isinstance(value, Array):
         return value.tensor
     if type(value) in (list, tuple):
-        return type(value)(map(_bare, value))
+        return type(value)(map(_unwrapped, value))
     # `as_array` returns another object for a NumPy scalar only
     return value if registry.as_array(value) is value else value.item()
 
 
-def _dressed(checks: Checks, result: Any) -> Any:
+def _wrapped_result(checks: Checks, result: Any) -> Any:
     """Returns the result of a function with an `Array` in place of each tensor, also inside
     tuples and lists."""
     if isinstance(result, tuple | list):
         # a named tuple, whose class takes its parts as separate arguments, has `_make`
         make: Any = getattr(result, "_make", type(result))
-        return make([_dressed(checks, part) for part in result])
+        return make([_wrapped_result(checks, part) for part in result])
     result = registry.as_array(result)
     owned = registry.kind_of(type(result))
     return result if owned is None else Array(checks, result)

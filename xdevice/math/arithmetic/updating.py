@@ -25,8 +25,15 @@ from xdevice.errors import (
 )
 from xdevice.math.contract.nn import TRACED
 
-from .gradients import backend_of, backends, inside, no_function, parameters, two_backends
-from .scopes import Aside
+from .gradients import (
+    backend_by_type,
+    backend_of,
+    is_differentiating,
+    no_function,
+    parameters,
+    two_backends,
+)
+from .scopes import ScopesRemoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +48,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.
-        grads: a container of the same structure. A parameter's gradient is in the same place, such as under its key.
+        grads: a container of the same structure. A parameter's gradient has the same path, such as the same key.
         rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
             arguments, which are copies (`p -= 0.1 * g; return p`).
 
@@ -53,8 +60,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         DeviceMismatchError: a gradient is on a different device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
 
-    Costs the rule's work and, if tensors can be written into, a copy of each parameter and gradient. The optimizers of
-    `xdevice.optim` copy neither.
+    Costs as much as the rule, plus a copy of each parameter and gradient if the framework's tensors can be written
+    into. The optimizers of `xdevice.optim` copy neither.
 
     Example:
         >>> x, slope = xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0])
@@ -70,14 +77,14 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     """Returns the result of `update`. This function is called outside a compiler such as
     torch.compile, which could not compile the walk over containers."""
     walk = flatten(params)
-    with Aside(backend_of(walk)) as aside:
+    with ScopesRemoved(backend_of(walk)) as removed:
         rows = Rows("params", walk, grads=grads)
-        return rows.rebuilt(rows.applied(aside.inside(rule), writes=True))
+        return rows.rebuilt(rows.applied(removed.with_scopes(rule), writes=True))
 
 
 class Rows:
-    """The parameters in a container, in its order. Each is in a row with the tensors at the
-    same place in other containers of the same structure, such as its gradient.
+    """The parameters in a container, in its order. Each is in a row with the tensors at the same path in other
+    containers of the same structure, such as its gradient.
 
     `name` is the name of the container in errors, `walk` the walked container, and `others` are
     the other containers by their names. Raises `ContainerError` if a row is not complete,
@@ -89,7 +96,7 @@ class Rows:
         self._backend, self.leaves = parameters(self.walk, name)
         columns = [self.leaves]
         for other, container in others.items():
-            columns.append(self._beside(other, flatten(container)))
+            columns.append(self._column(other, flatten(container)))
         tensors = [*chain(*columns)]
         # one look at all tensors together, because they are mostly of one type and on one
         # device
@@ -111,7 +118,7 @@ class Rows:
         """The walked container, as a `Tree`, which can name the path to a parameter."""
         return Tree(None, walk=self.walk)
 
-    def _beside(self, name: str, walk: Walked) -> list[Any]:
+    def _column(self, name: str, walk: Walked) -> list[Any]:
         """Returns the leaves of another walked container (`walk`, called `name` in errors) in
         the order of the parameters. Raises `ContainerError` if the two containers differ in
         structure, `ArgumentError` if they are of two backends, and the errors of
@@ -135,7 +142,8 @@ class Rows:
         for i, path in enumerate(paths):
             if path not in by_path:
                 raise ContainerError(
-                    f"{self._name}{self.tree.path(i)} has no {_one(name)}: {name} and {self._name} differ in structure"
+                    f"{self._name}{self.tree.path(i)} has no {_item_word(name)}: {name} and {self._name} differ in "
+                    "structure"
                 )
         # each parameter has a partner, so if `other` has more leaves, one of them has none
         if len(others) > len(paths):
@@ -158,19 +166,21 @@ class Rows:
         if i is None:
             return
         raise DeviceMismatchError(
-            f"{self._name}{self.tree.path(i)} is on {places[i]}, but its {_one(name)} is on {others[i]}; "
+            f"{self._name}{self.tree.path(i)} is on {places[i]}, but its {_item_word(name)} is on {others[i]}; "
             "move one of them with xdevice.to_device"
         )
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
         """Returns a list with the result of the rule for each row. `writes` is True if the rule
         may write into its arguments, which are then copied."""
-        results: list[Any] = self._backend.update(self._rows, rule, inside.get(), writes)
+        results: list[Any] = self._backend.update(
+            self._rows, rule, is_differentiating.get(), writes
+        )
         return results
 
-    def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
-        """Returns new `Rows` for the same container: each row is the rule's result for one of
-        these rows."""
+    def mapped(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
+        """Returns new `Rows` for the same container. Each of the new rows is the rule's result for one of these
+        rows."""
         # the copy has the same container
         new = copy(self)
         new._rows = self.applied(rule)
@@ -190,7 +200,11 @@ class Rows:
         )
         # not inside `value_and_grad`: the kernels are not recorded, so no gradient would flow
         # through the step
-        kernel = getattr(kernels, name, None) if takes_rows and not inside.get() else None
+        kernel = (
+            getattr(kernels, name, None)
+            if takes_rows and not is_differentiating.get()
+            else None
+        )
         if kernel is None:
             return None
         dtype = self.leaves[0].dtype
@@ -210,7 +224,7 @@ class Rows:
             new = leaves[i]
             # mostly nothing differs, and `_checked` need not be called
             if (
-                backends.get(type(new)) is not self._backend
+                backend_by_type.get(type(new)) is not self._backend
                 or new.shape != x.shape
                 or new.dtype is not x.dtype
             ):
@@ -240,7 +254,7 @@ class Rows:
         return new
 
 
-def _one(name: str) -> str:
+def _item_word(name: str) -> str:
     """Returns the word for one item of the container `name` in errors: "gradient" for
     "grads"."""
     return "gradient" if name == "grads" else name

@@ -1,6 +1,6 @@
-"""The values that a compiled function reads besides its arguments: global variables, variables
-of enclosing functions, defaults. These values are *watched*: `Outside` keeps them, and notices
-when a variable has another value.
+"""The variables that a compiled function reads besides its arguments: global variables, variables of enclosing
+functions, defaults. They are *watched*: `OutsideVariables` keeps their values, and notices when a variable has another
+value.
 
 A function may read only the values in this table; the error for any other value names its
 variable:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 CODE: Final = (FunctionType, MethodType, partial, type, Enum)
 """The types of arguments whose own variables are watched, too."""
-_GONE: Final = object()
+_MISSING: Final = object()
 """Used in place of the value of a variable that does not exist, or has no value yet."""
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
 """The name of the package that defines the class of namespaces, and the classes of the objects
@@ -74,13 +74,14 @@ _PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaul
 _PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
 _PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
 _PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
-_LOOKS_UP: Final = (globals, eval, exec, __import__, open, input, builtins)
-"""The parts of Python that find variables by their names as strings, or read files or input."""
-_ELSEWHERE: Final = frozenset(
+_LOOKUPS_BY_NAME: Final = (globals, eval, exec, __import__, open, input, builtins)
+"""Functions and a module of Python that find variables by names in strings, or read files or input. A program that
+uses one of them is refused, because what it reads cannot be watched."""
+_PATHS_TO_OTHER_CODE: Final = frozenset(
     ("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals")
 )
-"""Attributes that lead to variables of other code."""
-_OF_PYTHON: Final = frozenset((
+"""Attributes that lead to variables of other code, which cannot be watched."""
+_SET_BY_PYTHON: Final = frozenset((
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
     "__dataclass_fields__", "__dataclass_params__", "__orig_bases__", "__parameters__", "__slotnames__", "_abc_impl",
 ))  # fmt: skip
@@ -94,10 +95,10 @@ _STATELESS: Final = frozenset((
 because `random_states` shows whether numbers were drawn."""
 
 
-class Outside:
-    """The variables that functions read, and the values that these variables had when this
-    object was made. Raises `UnsupportedError` for a variable whose changes could not be
-    noticed. `functions` may also contain classes."""
+class OutsideVariables:
+    """The variables that `functions` read, and the values that these variables had when this object was made.
+    `functions` may also contain classes. Raises `UnsupportedError` for a variable whose changes could not be
+    noticed."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
         # by `id`; the values themselves are kept, so that no other object gets the same `id`
@@ -108,20 +109,20 @@ class Outside:
         functions = list(functions)
         # the packages of these functions, which count as parts of the program even if they are
         # installed
-        self._own = {
+        self._program_packages = {
             str(getattr(function, "__module__", "")).partition(".")[0] for function in functions
         }
         for function in functions:
             self._visit(function, getattr(function, "__qualname__", "the function"))
 
-    def has_changed(self) -> str:
+    def changed_variable(self) -> str:
         """Returns the name of the first variable that has another object as its value, or whose
         value has other parts than before; "" if there is none."""
         for read, before, names in self._watched:
             now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):
-                # if no pair differs, only the number of values does; `names[0]` is then the
-                # name of all of them, as of the items of a list
+                # if no pair differs, the number of values does; then all values, such as the
+                # items of a list, have one name, `names[0]`
                 changed = (
                     name for name, x, y in zip(names, now, before, strict=False) if x is not y
                 )
@@ -129,18 +130,17 @@ class Outside:
         return ""
 
     def _visit(self, value: Any, name: str) -> None:
-        """Watches the parts of a value, and of all values that can be reached from it. Raises
-        `UnsupportedError`, with the variable's `name`, for a value that is not in the table
-        above."""
+        """Watches the parts of a value, and those of all values that can be reached from it. Raises
+        `UnsupportedError`, with the variable's `name`, for a value that is not in the table above."""
         # objects may refer to each other in circles, so each is visited once
-        if value is _GONE or id(value) in self._visited:
+        if value is _MISSING or id(value) in self._visited:
             return
         self._visited[id(value)] = value
-        if any(value is refused for refused in _LOOKS_UP):
-            raise _unseen(name, value)
+        if any(value is refused for refused in _LOOKUPS_BY_NAME):
+            raise _unnoticed(name, value)
         cls = type(value)
         # nothing in it can change
-        if is_constant(value, self._own):
+        if is_constant(value, self._program_packages):
             return
         if cls in _CONTAINERS:
             self._watch(partial(_parts, value), name)
@@ -158,7 +158,7 @@ class Outside:
         elif isinstance(value, Enum):
             self._watch(lambda: (cls, *vars(value).values()), name)
         elif not _is_tensor(value):
-            raise _unseen(name, value)
+            raise _unnoticed(name, value)
 
     def _visit_function(self, function: FunctionType, name: str) -> None:
         """Watches the values that a function reads: its defaults, attributes, cells (the
@@ -169,32 +169,37 @@ class Outside:
         if module.partition(".")[0] == "xdevice":
             # the variables of xdevice do not count, but the function of the program that this
             # one wraps may change
-            self._visit(vars(function).get("__wrapped__", _GONE), name)
+            self._visit(vars(function).get("__wrapped__", _MISSING), name)
             return
         self._watch(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
         self._watch(partial(_attributes, function), f"an attribute of {name}")
         # variables of enclosing functions
         if cells := function.__closure__:
-            self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
+            self._watch(lambda: map(_cell_value, cells), *function.__code__.co_freevars)
         # globals of a library do not count; functions of the program that a library's function
         # wraps are in its cells, which are watched above
-        if is_of_library(module, self._own):
+        if is_of_library(module, self._program_packages):
             return
-        codes = _codes(function.__code__)
+        codes = _nested_codes(function.__code__)
         # sorted, because a set has another order in each process
         names = sorted({used for code in codes for used in code.co_names})
         # each of these attributes leads to variables that cannot be watched; one is refused
-        for unseen in _ELSEWHERE.intersection(names):
-            raise _unseen(f"{name} reads {unseen}, which", function)
+        for attribute in _PATHS_TO_OTHER_CODE.intersection(names):
+            raise UnsupportedError(
+                f"{name} reads {attribute}, which leads to variables that a compiled function cannot watch; pass the "
+                "tensors and numbers that the function needs from them as arguments"
+            )
         # an import inside the function reads a module, which must be a library
         for imported in _imports(function.__code__, names):
-            if not is_of_library(imported, self._own):
-                raise _unseen(imported, sys.modules.get(imported))
+            if not is_of_library(imported, self._program_packages):
+                raise _unnoticed(imported, sys.modules.get(imported))
         # as Python looks them up: first the globals, then the builtins. `co_names` also has
         # names of attributes, which are mostly found in neither
         python = vars(builtins)
         self._watch(
-            lambda: [variables[x] if x in variables else python.get(x, _GONE) for x in names],
+            lambda: [
+                variables[x] if x in variables else python.get(x, _MISSING) for x in names
+            ],
             *names,
         )
 
@@ -202,7 +207,8 @@ class Outside:
         """Keeps the values that `read` returns now, and visits them. `names` has a name for
         each value, or one name for all values."""
         values = [*read()]
-        # one name for all: repeated, and kept even if there is no value, for `has_changed`
+        # one name for all values: repeated, and kept even if there is no value, because
+        # `changed_variable` returns it
         if len(names) != len(values):
             names *= max(len(values), 1)
         self._watched.append((read, values, names))
@@ -210,10 +216,10 @@ class Outside:
             self._visit(value, name)
 
 
-def is_constant(value: Any, own: Container[str] = ()) -> bool:
+def is_constant(value: Any, program_packages: Container[str] = ()) -> bool:
     """Whether nothing in a value can change: a number, a text, a dtype, a module, a C function,
     or a class or function that a library's module has under the object's own name. Packages in
-    `own` do not count as libraries."""
+    `program_packages` do not count as libraries."""
     cls = type(value)
     # one of the types that never change, a field of a dataclass, or a namespace of xdevice or
     # one of the objects that its functions are bound to
@@ -224,7 +230,7 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
     ):
         return True
     if isinstance(value, ModuleType):
-        return is_of_library(value.__name__, own)
+        return is_of_library(value.__name__, program_packages)
     # functions written in C read no variables; but one that is bound to an object may change
     # that object
     if isinstance(value, BuiltinFunctionType):
@@ -232,24 +238,28 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
         return (
             owner is None
             or isinstance(owner, type)
-            or (isinstance(owner, ModuleType) and is_constant(owner, own))
+            or (isinstance(owner, ModuleType) and is_constant(owner, program_packages))
         )
     module, name = (
         getattr(value, "__module__", None) or cls.__module__,
         getattr(value, "__name__", ""),
     )
     # a class or function that is found in its module under its own name
-    if is_of_library(module, own) and getattr(sys.modules.get(module), name, _GONE) is value:
+    if (
+        is_of_library(module, program_packages)
+        and getattr(sys.modules.get(module), name, _MISSING) is value
+    ):
         return True
-    # `own` does not matter here: these objects do not change, whoever has made their class
+    # without `program_packages`: these objects do not change, even if the program's own package
+    # defines their class
     return is_of_library(cls.__module__) and (
         isinstance(value, Number | Enum) or _is_dtype(value)
     )
 
 
-def is_of_library(module: Any, own: Container[str] = ()) -> bool:
+def is_of_library(module: Any, program_packages: Container[str] = ()) -> bool:
     """Whether the module with this name is part of xdevice, of a framework or of an installed
-    package, or is in `_STATELESS`. Packages in `own` do not count."""
+    package, or is in `_STATELESS`. Packages in `program_packages` do not count."""
     root = str(module).partition(".")[0]
     if root in sys.stdlib_module_names:
         # `_collections` belongs to `collections`
@@ -260,7 +270,7 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
     ):
         return True
     # the package of the compiled function itself is the program, even if it is installed
-    return root not in own and _is_installed(
+    return root not in program_packages and _is_installed(
         getattr(sys.modules.get(root), "__file__", None) or ""
     )
 
@@ -275,7 +285,7 @@ def _is_installed(file: str) -> bool:
     return "dist-packages" in file or any(folder.glob("*.dist-info"))
 
 
-def _unseen(name: str, value: Any) -> UnsupportedError:
+def _unnoticed(name: str, value: Any) -> UnsupportedError:
     """Returns the error for the variable `name`, whose changes cannot be noticed."""
     return UnsupportedError(
         f"{name} is {shown(value)} of type {type(value).__qualname__}, but a compiled function would not notice if it "
@@ -312,12 +322,12 @@ def _parts_of_a_class(cls: type) -> list[Any]:
     parts: list[Any] = []
     for name, value in vars(cls).items():
         # Python sets these itself, at any time
-        if name not in _OF_PYTHON:
-            parts += name, *_behind(value)
+        if name not in _SET_BY_PYTHON:
+            parts += name, *_wrapped_functions(value)
     return parts
 
 
-def _behind(value: Any) -> tuple[Any, ...]:
+def _wrapped_functions(value: Any) -> tuple[Any, ...]:
     """Returns the functions that are wrapped in a property, a class method, a static method or
     a cached property; for any other value, the value itself."""
     if isinstance(value, property | DynamicClassAttribute):
@@ -327,20 +337,20 @@ def _behind(value: Any) -> tuple[Any, ...]:
     return (value.__func__,) if isinstance(value, staticmethod | classmethod) else (value,)
 
 
-def _in_cell(cell: Any) -> Any:
-    """Returns the value of a variable of an enclosing function, which is in `cell`, or `_GONE`
+def _cell_value(cell: Any) -> Any:
+    """Returns the value of a variable of an enclosing function, which is in `cell`, or `_MISSING`
     if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:  # a variable that is not assigned yet
-        return _GONE
+        return _MISSING
 
 
-def _codes(code: CodeType) -> list[CodeType]:
+def _nested_codes(code: CodeType) -> list[CodeType]:
     """Returns a list of the code object `code` and the code objects of all functions defined in
     it, at any depth."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return [code, *(nested for part in inner for nested in _codes(part))]
+    return [code, *(nested for part in inner for nested in _nested_codes(part))]
 
 
 def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
@@ -370,7 +380,7 @@ def _is_importable(name: str) -> bool:
 
 def _is_dtype(value: Any) -> bool:
     """Whether a value is a dtype of any framework, such as `torch.float32`."""
-    # a tensor has a dtype, but is none
+    # a tensor has a dtype, but is not one; `dtype_name` would accept it
     if registry.kind_of(type(value)) is not None:
         return False
     try:

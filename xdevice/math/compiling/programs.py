@@ -1,10 +1,9 @@
-"""`compile`: makes a program of the framework from a function of tensors. The program runs
-without Python.
+"""`compile`: turns a function of tensors into a program of the framework, which runs without Python.
 
-A compiler calls a function once, with symbols in place of the tensors, and from then on repeats
-the operations that it has recorded. So it would silently repeat the values that other variables
-had at that time. This module compiles again if a variable that the function reads has changed
-since (`Outside`), and refuses a variable whose changes it cannot notice.
+A compiler calls a function once, with symbols in place of the tensors, and from then on repeats the operations that it
+has recorded. So a program would silently keep using the values that other variables had at that time. This module
+compiles again if a variable that the function reads has changed since (`OutsideVariables`), and refuses a variable
+whose changes it cannot notice.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from xdevice.core import registry, scopes, selection
 from xdevice.errors import ArgumentError, DeviceMismatchError, shown
 from xdevice.math.contract.compiling import Compiling
 
-from .outside import CODE, Outside, is_constant, random_states
+from .outside import CODE, OutsideVariables, is_constant, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
     Build = Callable[[Iterator[Any]], Any]
 F = TypeVar("F", bound="Callable[..., Any]")
 
-# the containers that `_reader` and `_builder` handle without a whole walk
+# the containers that `_leaf_reader` and `_builder` handle without `trees.flatten` and
+# `trees.rebuild`, which take longer
 _CONTAINERS: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
 """After this many programs for one function, a warning says why it is compiled again and
@@ -51,7 +51,7 @@ again."""
 
 
 def compile(function: F, **spelling: NoReturn) -> F:
-    """Returns the function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
+    """Returns the function compiled into a program of the framework at the first call: `step = xdevice.compile(step)`.
 
     Experimental: it may change in a minor version.
 
@@ -71,12 +71,14 @@ def compile(function: F, **spelling: NoReturn) -> F:
     Costs one slow call for each program (0.3 to 2 s for a small net, 0.02 s on PyTorch), and 4 to 15 us a call.
 
     Raises:
-        ArgumentError: `function` is not a function; an argument is none of these, or no argument is a tensor; or
-            tensors are of two backends. DeviceMismatchError: tensors are on two devices: compile the work of each.
+        ArgumentError: `function` is not a function; an argument is of any other kind, or no argument is a tensor; or
+            tensors are of two backends. DeviceMismatchError: tensors are on two devices; compile a function for each
+            device.
         UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
-            random numbers, asks where a tensor is, changes an argument or a variable of the program, or uses a variable
-            whose changes xdevice cannot notice. It notices changes of numbers, texts, tensors, functions, classes and
-            containers of these (docs/reference/compiling.md). Pass the values of other variables as arguments.
+            random numbers, asks for the device of a tensor, changes an argument or a variable of the program, or uses
+            a variable whose changes xdevice cannot notice. It notices changes of numbers, texts, tensors, functions,
+            classes and containers of these (docs/reference/compiling.md). Pass the values of other variables as
+            arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
@@ -110,22 +112,24 @@ class _Arguments:
     program cannot contain."""
 
     def __init__(self, call: Call) -> None:
+        # `walk[0]` is the node of the pair (args, kwargs), `walk[1]` the list of leaves
         self.walk = trees.flatten(call)
         self.backend: Backend | None = None
         self.tensors: list[Any] = []
-        self.places: list[int] = []
+        self.tensor_indices: list[int] = []
         """The indices of the tensors among the leaves."""
         self.structure: list[Any] = [_structure(self.walk[0])]
         """The parts of the key of a program: the types and keys of the containers, the values
         that are not tensors, and the types of the tensors."""
         self.has_symbols = False
+        """Whether an argument is a symbol of another compiler, which traces this call."""
         for i, x in enumerate(self.walk[1]):
             # a variable, such as tf.Variable, counts as the tensor in it
-            owner, value = self._owner_of(x)
+            owner, value = self._backend_and_tensor(x)
             if owner is None:
-                _require_fixed(self._name(i), x)
+                _require_static(self._name(i), x)
                 # such a value is part of the program, so another value needs another program
-                self.structure += _key(x)
+                self.structure += _exact_key(x)
                 continue
             # one program belongs to one framework's compiler
             if self.backend is not None and owner is not self.backend:
@@ -136,7 +140,7 @@ class _Arguments:
                 )
             self.backend = owner
             self.tensors.append(value)
-            self.places.append(i)
+            self.tensor_indices.append(i)
             self.structure.append(type(value))
         if self.backend is None:
             raise ArgumentError(
@@ -144,22 +148,23 @@ class _Arguments:
             )
         # values of a container besides its items, such as attributes of a subclass of list; not
         # those that are items, too
-        beside = trees.Tree([*map(_besides_items, _nodes(self.walk[0]))])
-        self.structure.append(_structure(beside.root))
-        self.beside = [
+        extras = trees.Tree([*map(_extra_parts, _all_nodes(self.walk[0]))])
+        self.structure.append(_structure(extras.root))
+        self.extras = [
             leaf
-            for leaf in beside.named_leaves()
+            for leaf in extras.named_leaves()
             if id(leaf.value) not in {*map(id, self.walk[1])}
         ]
-        for path, x in self.beside:
+        """These values, with their paths."""
+        for path, x in self.extras:
             # a path begins with the number of a container, such as `[0]`, which the error
             # leaves out
-            _require_fixed(
+            _require_static(
                 f"apart from its items, an argument has {path[path.index(']') + 1 :]}, which", x
             )
-            self.structure += _key(x)
+            self.structure += _exact_key(x)
 
-    def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
+    def _backend_and_tensor(self, x: Any) -> tuple[Backend | None, Any]:
         """Returns the backend of a tensor or of a variable, and the tensor in it; the backend
         is None if `x` is neither."""
         owned = registry.kind_of(type(x))
@@ -184,9 +189,9 @@ class _Arguments:
         i = next((i for i, device in enumerate(devices) if device != devices[0]), None)
         if i is not None:
             raise DeviceMismatchError(
-                f"a compiled function takes tensors on one device, but {self._name(self.places[i])} is on "
-                f"{devices[i]}, and {self._name(self.places[0])} is on {devices[0]}; compile the work of each device "
-                f"separately"
+                f"a compiled function takes tensors on one device, but {self._name(self.tensor_indices[i])} is on "
+                f"{devices[i]}, and {self._name(self.tensor_indices[0])} is on {devices[0]}; compile one for each "
+                f"device"
             )
         return devices[0]
 
@@ -199,20 +204,19 @@ class _Arguments:
                 "convert them to dense tensors first",
             )
 
-    def put(self, tensors: list[Any]) -> Call:
+    def with_tensors(self, tensors: list[Any]) -> Call:
         """Returns the args and kwargs of the call with `tensors` in place of its own tensors,
         in the same order."""
         leaves = list(self.walk[1])
-        for i, x in zip(self.places, tensors, strict=True):
+        for i, x in zip(self.tensor_indices, tensors, strict=True):
             leaves[i] = x
         return trees.rebuild(self.walk, leaves)  # type: ignore[no-any-return]
 
 
 class _Pattern:
-    """The arguments of a call without their tensors: their containers, and the values that are
-    not tensors. `find` recognizes arguments of the same pattern and returns their tensors.
-    `find` takes a fifth of the time of a whole walk, for which each step of a training loop
-    would wait."""
+    """The arguments of a call without their tensors: their containers, and the values that are not tensors.
+    `tensors_of` recognizes arguments of the same pattern and returns their tensors. It takes a fifth of the time of
+    `trees.flatten`, which each step of a training loop would spend."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
@@ -222,76 +226,77 @@ class _Pattern:
         self.backend: Backend = arguments.backend
         self.code: list[Any] = [
             x
-            for x in [*leaves, *(leaf.value for leaf in arguments.beside)]
+            for x in [*leaves, *(leaf.value for leaf in arguments.extras)]
             if isinstance(x, CODE)
         ]
-        self.code += [type(node[0]) for node in _nodes(root)]
-        """The functions and classes among the arguments, and the classes of their containers.
-        The variables that they read are watched, like those of the compiled function."""
+        self.code += [type(node[0]) for node in _all_nodes(root)]
+        """The functions and classes among the arguments, and the classes of their containers. The variables that these
+        read are watched, like those that the compiled function reads."""
         self.numbers = [x for x in leaves if type(x) is int]
         """The ints among the arguments, which a warning shows."""
-        self._places = arguments.places
-        self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
+        self._tensor_indices = arguments.tensor_indices
+        self._static = [
+            (i, x) for i, x in enumerate(leaves) if i not in set(self._tensor_indices)
+        ]
         """The values that are not tensors, with their indices among the leaves."""
         self._kinds = [*map(type, leaves)]
         # False if an argument is a variable: its tensor may be another one at each call
         is_plain = all(
-            leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True)
+            leaves[i] is x for i, x in zip(self._tensor_indices, arguments.tensors, strict=True)
         )
-        self._readers: list[Callable[[Any, list[Any]], bool]] = []
+        self._leaf_readers: list[Callable[[Any, list[Any]], bool]] = []
         """The readers of the positional and of the keyword arguments; empty if the arguments of
         each call have to be walked."""
         if is_plain:
             # `root[4]` has the nodes of args and kwargs; LookupError: a container that no
             # reader can read
             with suppress(LookupError):
-                self._readers = [_reader(child) for child in root[4].values()]
+                self._leaf_readers = [_leaf_reader(child) for child in root[4].values()]
 
-    def find(self, call: Call) -> list[Any] | None:
+    def tensors_of(self, call: Call) -> list[Any] | None:
         """Returns the tensors of a call whose arguments have this pattern; None if they have
         another one, or if only a walk can tell."""
-        if not self._readers:
+        if not self._leaf_readers:
             return None
         leaves: list[Any] = []
-        (args, kwargs), (read_args, read_kwargs) = call, self._readers
-        # each reader adds its leaves to the list; for None, the caller walks the arguments
-        # (`_Arguments`)
+        (args, kwargs), (read_args, read_kwargs) = call, self._leaf_readers
+        # each reader adds leaves to the list, and returns True if its container is built
+        # differently; for None, the caller walks the arguments (`_Arguments`)
         if read_args(args, leaves) or read_kwargs(kwargs, leaves):
             return None
         if [*map(type, leaves)] != self._kinds:
             return None
         # all arguments are tensors
-        if not self._fixed:
+        if not self._static:
             return leaves
         # the same objects: an equal value that is another object is left to the walk
-        if any(leaves[i] is not x for i, x in self._fixed):
+        if any(leaves[i] is not x for i, x in self._static):
             return None
-        return [leaves[i] for i in self._places]
+        return [leaves[i] for i in self._tensor_indices]
 
 
-def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
-    """Returns a function `read(container, leaves)`, made from the node of a container. For a
-    container that is built like this one, `read` appends the container's leaves to the list
-    `leaves`, and returns False. It returns True if the container is built differently. Raises
-    LookupError for containers other than lists, tuples, and dicts whose keys are strings."""
+def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
+    """Returns a function `read(container, leaves)`, made from the node of a container. For a container that is built
+    like the node's, `read` appends the container's leaves to the list `leaves`, and returns False. It returns True if
+    the container is built differently. Raises LookupError for containers other than lists, tuples, and dicts whose
+    keys are strings."""
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
-    # other containers have rules of their own, and go through a whole walk
+    # other containers have rules of their own, which only `trees.flatten` knows
     if cls not in _CONTAINERS or (cls is dict and {*map(type, names)} - {str}):
         raise LookupError
     # for each child its reader, or None for a leaf
-    parts = [_reader(inner[i]) if i in inner else None for i in range(length)]
+    parts = [_leaf_reader(inner[i]) if i in inner else None for i in range(length)]
 
     def read(x: Any, leaves: list[Any]) -> bool:
-        children: Any = x
         # a dict with the same keys in another order counts as different, because leaves are
         # read in order
         if type(x) is not cls or (len(x) != length if cls is not dict else [*x] != names):
             return True
-        for child, part in zip(children if cls is not dict else children.values(), parts):  # noqa: B905  # of one length
-            if part is None:
+        for child, read_child in zip(x if cls is not dict else x.values(), parts):  # noqa: B905  # of one length
+            if read_child is None:
                 leaves.append(child)
-            elif part(child, leaves):
+            elif read_child(child, leaves):
                 return True
         return False
 
@@ -314,7 +319,7 @@ class _Programs:
         """The pattern of the last call, which is tried first."""
         self._patterns: dict[Any, _Pattern] = {}
         """The pattern for each structure of arguments."""
-        self._made: dict[Any, _Program] = {}
+        self._programs: dict[Any, _Program] = {}
         """The program for each pattern, device, scope and selected backend."""
         self._count = 0
         """How often the function was compiled, for `_warn`."""
@@ -323,7 +328,7 @@ class _Programs:
         """Returns the results of the function for these arguments, from a program that is made
         if there is none yet."""
         call, pattern = (args, kwargs), self._last
-        tensors = None if pattern is None else pattern.find(call)
+        tensors = None if pattern is None else pattern.tensors_of(call)
         # a walk raises the error if the backend may not be used in this process (`refusal`),
         # such as after a fork
         if pattern is None or tensors is None or pattern.backend.refusal is not None:
@@ -339,21 +344,21 @@ class _Programs:
             )
         backend = pattern.backend
         device = backend.common_device(tensors) or _Arguments(call).device()
-        # the adapter has no compiler
+        # the adapter has no compiler: it inherits the contract's default method
         if getattr(backend.compile, "__func__", None) is Compiling.compile:
             return self._function(*args, **kwargs)
         # the function may make tensors on the device of a `with device:` block, or for the
         # selected backend
         key = pattern, device, scopes.current(), selection.current()
-        program = self._made.get(key)
+        program = self._programs.get(key)
         # the values of other variables that the function reads are part of the program
-        if program is None or program.outside.has_changed():
+        if program is None or program.outside.changed_variable():
             # the checks that take time are made only when a program is made
             arguments = _Arguments(call)
             arguments.device()
             arguments.require_dense()
             self._patterns[(*arguments.structure,)] = pattern
-            self._made[key] = program = _Program(self._function, pattern, device)
+            self._programs[key] = program = _Program(self._function, pattern, device)
         result = program.run(call, tensors)
         if program.is_new:
             program.is_new = False
@@ -361,8 +366,8 @@ class _Programs:
         return result
 
     def _warn(self, numbers: list[int]) -> None:
-        """Counts a compilation, and warns at the eighth that the function is compiled again and
-        again. `numbers` are the ints among the arguments, the likeliest reason."""
+        """Counts a compilation. At the eighth, warns that the function is compiled again and again; `numbers` are the
+        ints among the arguments, which are the likeliest reason."""
         self._count += 1
         # not `<`: the warning comes once
         if self._count != _MANY:
@@ -394,7 +399,7 @@ class _Program:
     combination of shapes and dtypes."""
 
     def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
-        self.outside = Outside([function, *pattern.code])
+        self.outside = OutsideVariables([function, *pattern.code])
         self.is_new = False
         """Whether the function was compiled for new shapes or dtypes since `_Programs.call`
         looked last."""
@@ -403,14 +408,14 @@ class _Program:
         self._backend = pattern.backend
         # the arguments of the call that is running in this thread: `_trace` needs their
         # containers
-        self._now = local()
+        self._running = local()
         self._compiled = pattern.backend.compile(self._trace, device)
-        # takes the places of tensors in the template of a result
-        self._blank = self._backend.from_numpy(numpy.zeros(0, "float32"), device)
+        # stands for the tensors in the template of a result
+        self._placeholder = self._backend.from_numpy(numpy.zeros(0, "float32"), device)
 
     def run(self, call: Call, tensors: list[Any]) -> Any:
         """Returns the results for the arguments `call`, whose tensors are `tensors`."""
-        self._now.call = call
+        self._running.call = call
         try:
             result = self._compiled(tensors)
         except DeviceMismatchError:
@@ -419,7 +424,7 @@ class _Program:
             _Arguments(call).device()
             raise
         finally:
-            del self._now.call
+            del self._running.call
         # None: the adapter cannot compute this call with a program
         if result is None:
             args, kwargs = call
@@ -432,7 +437,7 @@ class _Program:
         of its arguments. Returns a function that builds its result, and the tensors in the
         result. Raises `UnsupportedError` if the function has an effect that a program would not
         repeat: changing a container or a variable, or drawing random numbers."""
-        args, kwargs = call = _Arguments(self._now.call).put(tensors)
+        args, kwargs = call = _Arguments(self._running.call).with_tensors(tensors)
         before, random = trees.flatten(call)[1], random_states()
         result = self._function(*args, **kwargs)
         after = trees.flatten(call)[1]
@@ -445,7 +450,7 @@ class _Program:
                 "compiling a function that changes a container among its arguments",
                 "return a new container instead",
             )
-        changed = self.outside.has_changed()
+        changed = self.outside.changed_variable()
         if changed:
             raise self._backend.unsupported(
                 f"compiling a function that changes {changed}: the change would happen only once, during tracing",
@@ -461,40 +466,41 @@ class _Program:
         if shapes not in self._shapes:
             self._shapes.add(shapes)
             self.is_new = True
-        return self._parted(result)
+        return self._builder_and_tensors(result)
 
-    def _parted(self, result: Any) -> tuple[Build, list[Any]]:
-        """Returns a function that builds a result with the structure of `result` from other
-        tensors, and a list of the tensors in `result`. Raises `UnsupportedError` if the result
-        contains something that a program cannot return."""
+    def _builder_and_tensors(self, result: Any) -> tuple[Build, list[Any]]:
+        """Returns two values: a function that builds a result with the structure of `result` from other tensors, and
+        the list of the tensors in `result`. Raises `UnsupportedError` if the result contains something that a program
+        cannot return."""
         walk = trees.flatten(result)
-        tensors, places, leaves = [], [], list(walk[1])
+        tensors, tensor_indices, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
             owned = registry.kind_of(type(x))
             if owned is not None and owned.backend is self._backend and owned.kind != "model":
                 tensors.append(x)
-                places.append(i)
-                # in place of a symbol of the compiler, which must not stay alive; a tensor,
-                # because a container may be walked differently without one
-                leaves[i] = self._blank
-            elif not _is_fixed(x):
+                tensor_indices.append(i)
+                # in place of the compiler's symbol, which must not stay alive after tracing.
+                # The placeholder is a tensor, because a container may be walked differently
+                # without one
+                leaves[i] = self._placeholder
+            elif not _is_static(x):
                 raise self._backend.unsupported(
                     f"compiling a function that returns {shown(x)} of type {type(x).__qualname__}",
                     f"return tensors of {self._backend.name}, numbers, strings, and containers of these",
                 )
-        return _builder(trees.flatten(trees.rebuild(walk, leaves)), places), tensors
+        return _builder(trees.flatten(trees.rebuild(walk, leaves)), tensor_indices), tensors
 
 
-def _builder(template: Walked, places: list[int]) -> Build:
+def _builder(template: Walked, tensor_indices: list[int]) -> Build:
     """Returns a function that builds a result from an iterator of its tensors. `template` is a
-    walked result, and `places` are the indices of the tensors among its leaves. For a result
+    walked result, and `tensor_indices` are the indices of the tensors among its leaves. For a result
     with nothing but tensors in dicts, lists and tuples, the function takes a third of the time
     of `trees.rebuild`."""
 
     # for any result
     def rebuild(tensors: Iterator[Any]) -> Any:
         leaves = list(template[1])
-        for i in places:
+        for i in tensor_indices:
             leaves[i] = next(tensors)
         return trees.rebuild(template, leaves)
 
@@ -506,15 +512,17 @@ def _builder(template: Walked, places: list[int]) -> Build:
             raise LookupError
         parts = [builder(inner[i]) if i in inner else next for i in range(len(children))]
         if cls is not dict:
-            return lambda tensors: cls([part(tensors) for part in parts])
+            return lambda tensors: cls([build(tensors) for build in parts])
         if not inner:
             # zip stops after the last name: the iterator's further tensors belong to other
             # containers
             return lambda tensors: dict(zip(names, tensors))  # noqa: B905
-        return lambda tensors: dict(zip(names, [part(tensors) for part in parts], strict=True))
+        return lambda tensors: dict(
+            zip(names, [build(tensors) for build in parts], strict=True)
+        )
 
     # some leaves are not tensors
-    if len(places) < len(template[1]):
+    if len(tensor_indices) < len(template[1]):
         return rebuild
     try:
         # without a container, the result is the only tensor
@@ -523,39 +531,38 @@ def _builder(template: Walked, places: list[int]) -> Build:
         return rebuild
 
 
-def _is_fixed(x: Any) -> bool:
+def _is_static(x: Any) -> bool:
     """Whether `x`, which is not a tensor or container, may be an argument or a result: a
     number, a text, a function or a class. The function is compiled for each value."""
     return isinstance(x, CODE) or is_constant(x)
 
 
-def _require_fixed(name: str, x: Any) -> None:
-    """Raises `ArgumentError` for an argument that is not fixed (see `_is_fixed`); `name` is its
-    name in the error."""
-    if not _is_fixed(x):
+def _require_static(name: str, x: Any) -> None:
+    """Raises `ArgumentError` unless `_is_static(x)`; `name` is what the error calls the argument `x`."""
+    if not _is_static(x):
         raise ArgumentError(
             f"{name} is {shown(x)} of type {type(x).__qualname__}, but a compiled function takes only tensors, "
             f"numbers, strings, functions, and containers of these; put the object's tensors in a dict and pass that"
         )
 
 
-def _nodes(root: Any) -> list[Any]:
+def _all_nodes(root: Any) -> list[Any]:
     """Returns the nodes of a container and of all containers in it; empty if `root` is None."""
     return (
         []
         if root is None
-        else [root, *(node for child in root[4].values() for node in _nodes(child))]
+        else [root, *(node for child in root[4].values() for node in _all_nodes(child))]
     )
 
 
-def _besides_items(node: Any) -> dict[str, Any]:
-    """Returns the parts of a container besides the items that were walked, by name: attributes
-    of a subclass of list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the
-    container's node; see `_Node` in `containers/trees.py`."""
+def _extra_parts(node: Any) -> dict[str, Any]:
+    """Returns a dict with the parts of a container that are not among its walked items, by name: attributes of a
+    subclass of list, the factory of a defaultdict, the `maxlen` of a deque. `node` is the container's node; see
+    `_Node` in `containers/trees.py`."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
-    beside = {
+    extras = {
         f"{kind}.{name}": value
         for name, value in attributes(x).items()
         if id(value) not in walked
@@ -563,8 +570,8 @@ def _besides_items(node: Any) -> dict[str, Any]:
     # a defaultdict has the first one, a deque the second
     for name in ("default_factory", "maxlen"):
         if isinstance(x, defaultdict | deque) and hasattr(x, name):
-            beside[name] = getattr(x, name)
-    return beside
+            extras[name] = getattr(x, name)
+    return extras
 
 
 def _structure(node: Any) -> Any:
@@ -577,12 +584,12 @@ def _structure(node: Any) -> Any:
     x, _, keys, _, inner = node
     return (
         type(x),
-        tuple(map(_key, keys)),
+        tuple(map(_exact_key, keys)),
         tuple((i, _structure(child)) for i, child in inner.items()),
     )
 
 
-def _key(x: Any) -> tuple[type, Any]:
+def _exact_key(x: Any) -> tuple[type, Any]:
     """Returns a key that distinguishes a value from all others, even from equal ones: 0.0 from
     -0.0, 1 from True, `range(0, 1, 2)` from `range(1)`."""
     return type(x), repr(x) if isinstance(x, Number | range) else x
