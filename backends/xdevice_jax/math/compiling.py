@@ -34,8 +34,8 @@ class JaxCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that takes a list of tensors, and returns the note and the tensors
-        that `call` returns for them. The note is a hashable object of the core. That function
+        """Returns a function that takes a list of tensors, and returns the note and the tensors that `call` returns
+        for them. The note is a hashable object of the core, which the adapter only passes on. The returned function
         raises `DeviceMismatchError` for committed tensors on several devices."""
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])

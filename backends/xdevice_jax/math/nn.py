@@ -34,19 +34,19 @@ def compiled(kernel: Callable[..., Array], settings: tuple[str, ...]) -> Callabl
     return jax.jit(kernel, static_argnames=settings)
 
 
-def guards(indices: Array, place: str) -> bool:
-    """Whether the core may call the kernels below without reading `indices`, which are on a
-    device of the kind `place`. For an index out of range these kernels return NaN."""
+def guards(indices: Array, kind: str) -> bool:
+    """Whether the core may call the kernels below without reading `indices`, which are on a device of this kind
+    ("cpu", "gpu"). For an index out of range these kernels return NaN."""
     # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
     # raise at once
-    return place != "cpu" and not is_blocking()
+    return kind != "cpu" and not is_blocking()
 
 
 @partial(jax.jit)
 def cross_entropies(logits: Array, labels: Array) -> Array:
     """Returns the cross-entropy of each row of logits with its label, the index of a class."""
     # with mode="fill", JAX gives NaN for a label that is not a class
-    places = _forward(labels, logits.shape[1])[:, None]
+    places = _negative_out_of_range(labels, logits.shape[1])[:, None]
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), places, 1, mode="fill")[:, 0]
 
 
@@ -59,10 +59,10 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 @partial(jax.jit)
 def embedding(indices: Array, table: Array) -> Array:
     """Returns the row of `table` for each index; NaN for an index out of range."""
-    return jnp.take(table, _forward(indices, table.shape[0]), 0, mode="fill")
+    return jnp.take(table, _negative_out_of_range(indices, table.shape[0]), 0, mode="fill")
 
 
-def _forward(indices: Array, n: int) -> Array:
+def _negative_out_of_range(indices: Array, n: int) -> Array:
     """Returns the indices, with each negative index replaced by `n`, which is out of range. JAX
     would count negative indices from the end, and not treat them as out of range."""
     return jnp.where(indices < 0, n, indices)
@@ -87,7 +87,7 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
     """Returns the convolution of the images `x` with `kernel`, plus `bias` for each output
     channel unless `bias` is None."""
     result = lax.conv_general_dilated(
-        x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW")
+        x, kernel, stride, _both_sides(padding), dimension_numbers=("NCHW", "OIHW", "NCHW")
     )
     return result if bias is None else result + bias[:, None, None]
 
@@ -120,7 +120,7 @@ def _pooled(
     """Combines the numbers of each window with `reduce`, beginning with `start`, which also
     fills the padding. Images have the shape (N, C, H, W)."""
     # no padding along the batch and the channels
-    around = [(0, 0), (0, 0), *_around(padding)]
+    around = [(0, 0), (0, 0), *_both_sides(padding)]
     return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), around)
 
 
@@ -131,7 +131,7 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
     return x * mask / keep
 
 
-def _around(padding: Pair) -> list[Pair]:
+def _both_sides(padding: Pair) -> list[Pair]:
     """Returns the padding before and after each axis, as JAX expects it: equal on both
     sides."""
     return [(length, length) for length in padding]

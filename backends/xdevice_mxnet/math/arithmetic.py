@@ -2,10 +2,9 @@
 which arguments the core calls them, and what they have to return.
 
 Facts about MXNet that the code depends on:
-- Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or
-  without elements do not exist. And a loss that is recorded with these semantics and
-  differentiated without them crashes the process. So the first call of a kernel in a thread
-  switches them on permanently, or raises an error.
+- NumPy's semantics are a setting of each thread. Without them, arrays without dimensions (0-d) or without elements do
+  not exist, and differentiating a loss that was recorded with them crashes the process. So the first call of a kernel
+  in a thread switches them on permanently, or raises an error.
 - For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host.
   Their gradient is 0, or they have none, or it is refused. MXNet's own gradient of `eigh` and
   `eigvalsh` is 0 (no upstream issue known).
@@ -76,7 +75,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
-def _beside_numbers(name: str) -> Callable[..., Any]:
+def _of_arrays_or_number(name: str) -> Callable[..., Any]:
     """Makes a kernel of two arrays, or of an array and a float, from MXNet's function
     `name`."""
     # MXNet has two operators for it: `_npi_add` for two arrays, and `_npi_add_scalar` for an
@@ -91,7 +90,7 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
     return _kernel(operator("npi", name, own=of_others))
 
 
-def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing_gradients(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel from `function`, which has no correct gradient: MXNet would use zeros as
     its gradient. The kernel raises `UnsupportedError` for tensors that are part of a recorded
     graph; `name` is its name in the error."""
@@ -139,7 +138,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     return _kernel(kernel)
 
 
-def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
+def _for_bool_as_int8(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take
     bool. The kernel computes in int8."""
 
@@ -149,7 +148,7 @@ def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
     return _kernel(kernel)
 
 
-def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
+def _rearranging(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel from a function that only rearranges values. The kernel takes bools, which
     many of MXNet's functions refuse, and rearranges them as int8."""
 
@@ -226,13 +225,13 @@ _ON_THE_HOST = named(
 globals().update({name: _kernel(operator("npi", own)) for name, own in _OWN.items()})
 globals().update({name: _by_numpy(getattr(np, own)) for name, own in _ON_THE_HOST.items()})
 # without "divide", for which MXNet's operators have another name (see `divide` below)
-globals().update({name: _beside_numbers(name) for name in TAKE_NUMBERS - {"divide"}})
-cumulative_prod = _refusing("cumulative_prod", _by_numpy(np.cumprod))
-nextafter = _refusing("nextafter", _by_numpy(np.nextafter))
-divide = _beside_numbers("true_divide")
-logical_and = _of_bits(_np.bitwise_and)
-logical_or = _of_bits(_np.bitwise_or)
-logical_xor = _of_bits(_np.bitwise_xor)
+globals().update({name: _of_arrays_or_number(name) for name in TAKE_NUMBERS - {"divide"}})
+cumulative_prod = _refusing_gradients("cumulative_prod", _by_numpy(np.cumprod))
+nextafter = _refusing_gradients("nextafter", _by_numpy(np.nextafter))
+divide = _of_arrays_or_number("true_divide")
+logical_and = _for_bool_as_int8(_np.bitwise_and)
+logical_or = _for_bool_as_int8(_np.bitwise_or)
+logical_xor = _for_bool_as_int8(_np.bitwise_xor)
 
 
 def _bitwise(of_bool: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
@@ -256,17 +255,17 @@ def abs(x: Any) -> Any:
 def pow(x1: Any, x2: Any) -> Any:
     """Returns `x1` to the power of `x2`, in the dtype of both."""
     # MXNet's own would make floats of integers, so NumPy computes these
-    return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
+    return _np.power(x1, x2) if _is_float(x1) else _integer_power(x1, x2)
 
 
-_whole_power = _by_numpy(np.power)
+_integer_power = _by_numpy(np.power)
 
 
 @_kernel
 def remainder(x1: Any, x2: Any) -> Any:
     """Returns the remainder of `x1` by `x2`, with the sign of `x2`."""
     if not _is_float(x1):
-        return _whole_remainder(x1, x2)
+        return _integer_remainder(x1, x2)
     # NaN for a divisor of 0 and for infinities, where MXNet's own `mod` gives 0
     return where(
         logical_or(x2 == 0, _np.isinf(x1)),
@@ -275,7 +274,7 @@ def remainder(x1: Any, x2: Any) -> Any:
     )
 
 
-_whole_remainder = _by_numpy(np.remainder)
+_integer_remainder = _by_numpy(np.remainder)
 
 
 @_kernel
@@ -308,13 +307,13 @@ def where(condition: Any, x1: Any, x2: Any) -> Any:
     """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
     shape = np.broadcast_shapes(condition.shape, x1.shape, x2.shape)
     # MXNet's `where` of empty arrays crashes the process
-    return _where(condition, x1, x2) if 0 not in shape else _nothing(shape, x1)
+    return _where(condition, x1, x2) if 0 not in shape else _empty_like(shape, x1)
 
 
 _where = operator("npi", "where")
 
 
-def _nothing(shape: tuple[int, ...], like: Any) -> Any:
+def _empty_like(shape: tuple[int, ...], like: Any) -> Any:
     """Returns an array of this shape without elements (one length is 0), with the dtype and
     device of `like`."""
     return constant(np.zeros(shape, host_dtype(dtype_name(like.dtype))), like)
@@ -323,10 +322,10 @@ def _nothing(shape: tuple[int, ...], like: Any) -> Any:
 # of many elements
 
 
-def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., Any]:
+def _reducing(function: Callable[..., Any], if_empty: Any) -> Callable[..., Any]:
     """Makes a kernel with the arguments `(x, axes, keepdims)` from a reduction. For an array
     without elements, which MXNet does not reduce correctly, each result is the number
-    `of_nothing`."""
+    `if_empty`."""
 
     @wraps(function)
     def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
@@ -334,7 +333,7 @@ def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., An
             return function(x, axis=axes, keepdims=keepdims)
         # NumPy finds the shape of the result
         kept = np.sum(np.zeros(x.shape), axes, keepdims=keepdims)
-        return constant(np.full(kept.shape, of_nothing, host_dtype(dtype_name(x.dtype))), x)
+        return constant(np.full(kept.shape, if_empty, host_dtype(dtype_name(x.dtype))), x)
 
     return _kernel(kernel)
 
@@ -363,15 +362,16 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     shape = x.shape  # read once: MXNet builds the tuple each time
     # without elements the sum is 0; while MXNet records, the result has to be linked with `x`
     if 0 in shape:
-        return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(
+        return (_recorded_sum_of_empty if mx.autograd.is_recording() else _sum_of_empty)(
             x, axes, keepdims
         )
     # the sum of a 0-d array is a copy, because `sums.total` needs at least one axis
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
-    # `total` has lost the summed axes; with `keepdims` they have the length 1. The core passes
-    # None, for all axes, only without `keepdims`
+    # `total` does not have the summed axes; with `keepdims` they are added with the length 1.
+    # `axes` is not None then, because the core passes None, for all axes, only without
+    # `keepdims`
     return (
         total
         if not keepdims
@@ -379,15 +379,15 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     )
 
 
-_sum_of_nothing = _reducing(_np.sum, 0)
+_sum_of_empty = _reducing(_np.sum, 0)
 
 
-def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+def _recorded_sum_of_empty(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     """Returns the sum of `x`, which has no elements, as a result that depends on `x`: MXNet
     raises an error for a loss that depends on no input. So this function adds the sum of `x`
     joined with one zero, which is 0."""
     joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
-    return _sum_of_nothing(x, axes, keepdims) + sum(joined, None, False)
+    return _sum_of_empty(x, axes, keepdims) + sum(joined, None, False)
 
 
 argsort = _by_numpy(tables.argsort)
@@ -405,7 +405,7 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Returns the slices of `x` at `indices`, a vector, along an axis."""
     if not x.size or not indices.size:
-        return _nothing((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
+        return _empty_like((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
     # no index is out of range, because the core has checked them all
     return _np.take(x, indices, axis, mode="clip")
 
@@ -422,7 +422,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     """Returns an array of the shape of `indices`, with the elements of `x` at these indices
     along an axis."""
     if not indices.size:
-        return _nothing(indices.shape, x)
+        return _empty_like(indices.shape, x)
     # MXNet has no kernel for this, so each index becomes one into the flat array: along `axis`
     # it is the index itself, along the other axes the position of the result
     places = list(np.ogrid[tuple(map(slice, indices.shape))])
@@ -435,16 +435,16 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 # of shapes
 
 
-@_shaping
+@_rearranging
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
-    return _np.broadcast_to(x, shape) if 0 not in shape else _nothing(shape, x)
+    return _np.broadcast_to(x, shape) if 0 not in shape else _empty_like(shape, x)
 
 
 concat = _kernel(_np.concatenate)
-expand_dims = _shaping(_np.expand_dims)
+expand_dims = _rearranging(_np.expand_dims)
 
 
-@_shaping
+@_rearranging
 def flip(x: Any, axes: tuple[int, ...]) -> Any:
     return _np.flip(x, axes) if x.size else x.copy()
 
@@ -456,7 +456,7 @@ def matmul(x1: Any, x2: Any) -> Any:
     # microsecond
     dtype = np.dtype(x1.dtype)
     if dtype.kind != "f":
-        return _whole_product(x1, x2)
+        return _integer_product(x1, x2)
     shape1, shape2 = x1.shape, x2.shape
     if len(shape2) == 2 <= len(shape1) and dtype != np.float16:
         # the gradient of `matmul` takes twice as long; `dot` does not take float16
@@ -480,20 +480,20 @@ def _stack_of_both(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> tuple[in
 
 
 _dot = operator("np", "dot")
-_whole_product = _by_numpy(np.matmul)
+_integer_product = _by_numpy(np.matmul)
 
 _reshaped = operator("np", "reshape")
 _transposed = operator("np", "transpose")
-permute_dims = _shaping(lambda x, axes: _transposed(x, axes=axes))
-reshape = _shaping(lambda x, shape: _reshaped(x, newshape=shape))
+permute_dims = _rearranging(lambda x, axes: _transposed(x, axes=axes))
+reshape = _rearranging(lambda x, shape: _reshaped(x, newshape=shape))
 
 
-@_shaping
+@_rearranging
 def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
     return _np.roll(x, shifts, axes) if x.size else x.copy()
 
 
-squeeze = _shaping(_np.squeeze)
+squeeze = _rearranging(_np.squeeze)
 
 
 stack = _kernel(_np.stack)
@@ -527,12 +527,12 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 
 
-# the others, `eigh` and `eigvalsh`, are refused inside a gradient
+# `eigh` and `eigvalsh` are not in this list, because they are refused inside a gradient
 _FACTORIZATIONS = ("cholesky", "det", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
     **{name: _kernel(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},
     **{
-        name: _refusing(f"linalg.{name}", _kernel(getattr(_np.linalg, name)))
+        name: _refusing_gradients(f"linalg.{name}", _kernel(getattr(_np.linalg, name)))
         for name in ("eigh", "eigvalsh")
     },
     svd=_svd,

@@ -7,9 +7,9 @@ Rules for this module, and why:
   depends on. The function that is used, `autograd.grad`, requires that the loss depends on each
   input. If it raises because of one, it is called again without that input.
 - Nested gradients are refused, because hardly any operation has a second gradient.
-- MXNet requires an array for each gradient, into which only `backward()` writes. So all inputs
-  share one array without elements; `backward()` inside the differentiated function then raises
-  an error. Each thread has its own array for each device, because MXNet writes into the object.
+- MXNet requires an array for each gradient, into which only `backward()` writes. So all inputs share one array without
+  elements; `backward()` inside the differentiated function then raises an error. MXNet writes into the object, so each
+  thread has an array of its own for each device.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
 
 
-class _Blanks(threading.local):
+class _EmptyArrays(threading.local):
     """Each thread's arrays without elements, by their devices."""
 
     def __init__(self) -> None:
         self.arrays: dict[Device, Any] = {}
 
 
-_blanks = _Blanks()
+_empty_arrays = _EmptyArrays()
 
 
-def _blank(device: Device, x: Any) -> Any:
+def _empty_array(device: Device, x: Any) -> Any:
     """Returns this thread's array without elements on `device`, which is the device of `x`."""
-    arrays = _blanks.arrays
+    arrays = _empty_arrays.arrays
     if device not in arrays:
         arrays[device] = mx.np.zeros((0,), ctx=x.ctx)
     return arrays[device]
@@ -57,25 +57,25 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
     """Returns the gradient for each input; None for an input that the loss does not depend
     on."""
     gradients: list[Any] = [None] * len(inputs)
-    # the inputs on which the loss may depend, by their indices: each error of MXNet removes one
-    places = list(range(len(inputs)))
-    while places:
+    # the indices of the inputs on which the loss may depend: each error of MXNet removes one
+    remaining = list(range(len(inputs)))
+    while remaining:
         try:
-            dense = operators.gradients(loss, [inputs[i] for i in places])
+            dense = operators.gradients(loss, [inputs[i] for i in remaining])
         except mx.MXNetError as error:
             # the loss depends on nothing that was recorded
             if "not in a computational graph" in str(error):
                 break
-            del places[_unreachable(error)]
+            del remaining[_unreachable_index(error)]
             continue
-        # of the type of its input: mx.np arrays for mx.np arrays, mx.nd arrays for others
-        for i, g in zip(places, dense, strict=True):
+        # each gradient gets the type of its input: mx.np for mx.np arrays, mx.nd for others
+        for i, g in zip(remaining, dense, strict=True):
             gradients[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
         break
     return gradients
 
 
-def _unreachable(error: mx.MXNetError) -> int:
+def _unreachable_index(error: mx.MXNetError) -> int:
     """Returns the index of the input that the loss does not depend on. MXNet names this input
     only in `error`, one input at a time, and has no function that finds it earlier (no upstream
     issue known). Raises `error` itself if it has another cause."""
@@ -107,7 +107,7 @@ class MxnetGradients(Gradients):
         # copies, because MXNet refuses to write into a recorded array only after it has written
         # into it
         inputs = list(map(arithmetic.copy, leaves))
-        mx.autograd.mark_variables(inputs, [_blank(self.device_of(x), x) for x in inputs])
+        mx.autograd.mark_variables(inputs, [_empty_array(self.device_of(x), x) for x in inputs])
         with mx.autograd.record():
             loss, rest = call(inputs)
         gradients = _gradients(loss, inputs)

@@ -45,7 +45,7 @@ _leaky_relu = operator("npx", "leaky_relu")
 _layer_norm = operator("npx", "layer_norm")
 _convolution = operator("npx", "convolution")
 _pooling = operator("npx", "pooling")
-_product = operator("npx", "batch_dot")
+_batch_product = operator("npx", "batch_dot")
 _where = operator("npi", "where")
 _adam = operator("nd", "adam_update")
 
@@ -111,7 +111,7 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
     return _npx.one_hot(indices, n, dtype=name)
 
 
-def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _for_empty_batches_too(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel that also takes empty batches: it adds an image of zeros to an empty
     batch, and removes the result for this image."""
 
@@ -125,7 +125,7 @@ def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@_with_an_image
+@_for_empty_batches_too
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     """Returns the convolution of the images `x` with `kernel`, plus `bias` for each output
     channel unless `bias` is None."""
@@ -142,14 +142,14 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     )
 
 
-@_with_an_image
+@_for_empty_batches_too
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
     pairs (rows, columns)."""
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="max")
 
 
-@_with_an_image
+@_for_empty_batches_too
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     """Returns the mean of each window of the images `x`, in which padding counts as zeros.
     `size`, `stride` and `padding` are pairs (rows, columns)."""
@@ -158,7 +158,7 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 
 @lru_cache(4)
-def _before(queries: int, keys: int, device: Any) -> Any:
+def _causal_mask(queries: int, keys: int, device: Any) -> Any:
     """Returns a bool matrix that is True where the key is not after the query. The last four
     matrices are cached, because all layers of a model use the same matrix."""
     return _np.tril(_np.ones((queries, keys), ctx=device)).astype("bool")
@@ -168,31 +168,31 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     """Returns for each query in `q` the mean of the values `v`, weighted by how well the query
     matches the keys `k`. `mask` is None, or a bool tensor that is True for each key that a
     query may see; with `causal`, a query sees no later key."""
-    shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
+    shape, least_float = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
     size = q.shape[-1]
     # `batch_dot` takes arrays of three dimensions, so the axes of the stack become one
     q, k, values = (arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v))
     scores = arithmetic.reshape(
-        arithmetic.divide(_product(q, k, transpose_b=True), size**0.5), shape
+        arithmetic.divide(_batch_product(q, k, transpose_b=True), size**0.5), shape
     )
     # a new array object, which shares the memory: threads must not share one, as `sums.py` says
-    before = _before(*shape[-2:], q.ctx).detach() if causal else None
+    causal_mask = _causal_mask(*shape[-2:], q.ctx).detach() if causal else None
     visible = (
-        before
+        causal_mask
         if mask is None
         else mask
-        if before is None
-        else arithmetic.logical_and(mask, before)
+        if causal_mask is None
+        else arithmetic.logical_and(mask, causal_mask)
     )
     if visible is not None:
         # the least number and not -inf: a query without any key would have gradients of NaN
-        scores = _where(visible, scores, _np.full_like(scores, least))
+        scores = _where(visible, scores, _np.full_like(scores, least_float))
     weights = _softmax(scores)
     # a mask may hide all keys of a query, and the softmax then gives all of them the same
     # weight; the result has to be zeros. Without a mask, each causal query has at least one key
     if mask is not None:
         weights = _where(visible, weights, _np.zeros_like(weights))
-    result = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
+    result = _batch_product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
     return arithmetic.reshape(result, (*shape[:-1], v.shape[-1]))
 
 
@@ -216,16 +216,16 @@ def adam(
         steps, rate = step.item() + 1, float(rate)
         # MXNet's kernel does not correct the bias of the two means, so the rate and epsilon
         # contain the corrections
-        corrected, root = (1 - beta**steps for beta in betas)
+        mean_correction, square_correction = (1 - beta**steps for beta in betas)
         # the kernel computes 1 - beta in float32, which is off by 1e-5 for the mean of the
         # squares; scaling the gradients corrects it
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         settings = {
-            "lr": rate / corrected * sqrt(root) / scale,
+            "lr": rate / mean_correction * sqrt(square_correction) / scale,
             "rescale_grad": scale,
             "beta1": betas[0],
             "beta2": betas[1],
-            "epsilon": eps * sqrt(root),
+            "epsilon": eps * sqrt(square_correction),
         }
         result = []
         for p, g, m, v in rows:

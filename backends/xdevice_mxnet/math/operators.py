@@ -34,20 +34,20 @@ def operator(
     `operator("npi", "add", "scalar")` is `_npi_add_scalar`. The family "nd" is not part of the
     name. A call with an argument that is not an mx.np array goes to `own`, or, if that is None,
     to MXNet's public function with the name of the first word."""
-    otherwise = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
+    fallback = own or getattr({"npx": mx.npx, "nd": mx.nd}.get(family, mx.np), words[0])
     name = "_".join(words if family == "nd" else ("", family, *words))
     handle = ctypes.c_void_p()
     _check(library.NNGetOpHandle(name.encode(), byref(handle)))
 
     def call(*arrays: Any, **settings: Any) -> Any:
-        """Calls the operator, or `otherwise` if one of `arrays` is not an mx.np array."""
+        """Calls the operator, or `fallback` if one of `arrays` is not an mx.np array."""
         for x in arrays:
             if type(x) is not _Array:
-                return otherwise(*arrays, **settings)
+                return fallback(*arrays, **settings)
         # MXNet makes the result, and sets the number and the addresses of the outputs
         count, outputs, number, types = len(arrays), _Handles(), c_int(), _Types()
         handles = (_Handle * count)(*[x.handle for x in arrays])
-        texts = _texts(tuple(settings), tuple(map(str, settings.values())))
+        texts = _encoded_settings(tuple(settings), tuple(map(str, settings.values())))
         _check(library.MXImperativeInvokeEx(
             handle, c_int(count), handles, byref(number), byref(outputs), *texts, byref(types)
         ))  # fmt: skip
@@ -57,7 +57,7 @@ def operator(
 
 
 @lru_cache(1024)
-def _texts(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Any, ...]:
+def _encoded_settings(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Any, ...]:
     """Returns the settings as the C library takes them: their number, their names and their
     values as texts."""
     many = ctypes.c_char_p * len(names)

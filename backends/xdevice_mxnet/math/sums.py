@@ -24,7 +24,7 @@ import numpy as np
 from .operators import operator
 
 _PRODUCTS = frozenset([np.dtype("float32"), np.dtype("float64")])
-_KEPT = 2**16
+_LONGEST_CACHED = 2**16
 """Vectors of ones up to this length are made once."""
 
 _dot = operator("np", "dot")
@@ -41,7 +41,7 @@ def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
     dtype = x.dtype
     # without a gradient `einsum` is faster, because it is a single operator
     if dtype not in _PRODUCTS or not mx.autograd.is_recording():
-        return _einsum(x, subscripts=_summed(len(shape), axes), optimize=0)
+        return _einsum(x, subscripts=_subscripts(len(shape), axes), optimize=0)
     device = x.ctx
     if len(shape) == 2 and axes == (0,):
         return _dot(_ones(shape[0], dtype, device), x)
@@ -59,18 +59,20 @@ def _ones(n: int, dtype: Any, device: Any) -> Any:
     """Returns a vector of `n` ones, as a new object. A short vector shares its memory with the
     vectors of earlier calls."""
     # `__wrapped__` is the function without its cache
-    return (_kept if n <= _KEPT else _kept.__wrapped__)(n, dtype, device).detach()
+    return (_cached_ones if n <= _LONGEST_CACHED else _cached_ones.__wrapped__)(
+        n, dtype, device
+    ).detach()
 
 
 @lru_cache(32)
-def _kept(n: int, dtype: Any, device: Any) -> Any:
+def _cached_ones(n: int, dtype: Any, device: Any) -> Any:
     """Returns a vector of `n` ones. The results are cached, so the same arguments give the same
     object."""
     return mx.np.ones((n,), dtype=dtype, ctx=device)
 
 
 @cache
-def _summed(ndim: int, axes: tuple[int, ...]) -> str:
+def _subscripts(ndim: int, axes: tuple[int, ...]) -> str:
     """Returns the subscripts with which `einsum` sums over `axes`: "abc->b" for `ndim` 3 and
     the axes 0 and 2."""
     letters = ascii_letters[:ndim]

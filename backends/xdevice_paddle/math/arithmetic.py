@@ -66,7 +66,7 @@ def astype(x: Any, name: str) -> Any:
     return paddle.cast(x, name)
 
 
-def _where(x: Any) -> Any:
+def _place_of(x: Any) -> Any:
     """Returns the place of `x`, which is Paddle's word for a device; None for a traced tensor,
     which has none."""
     return x.place if isinstance(x, paddle.Tensor) else None
@@ -74,7 +74,7 @@ def _where(x: Any) -> Any:
 
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
     """Returns the values of a NumPy array as a tensor on the device of `like`."""
-    return paddle.to_tensor(array, place=_where(like))
+    return paddle.to_tensor(array, place=_place_of(like))
 
 
 copy = paddle.assign
@@ -93,7 +93,7 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 def number(value: complex, name: str, like: Any) -> Any:
     """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
     `like`."""
-    place = _where(like)
+    place = _place_of(like)
     # `_C_ops.full` needs a place and takes no complex number
     if _full is None or place is None or type(value) is complex:
         return paddle.to_tensor(value, name, place=place)
@@ -122,14 +122,14 @@ def not_equal(x1: Any, x2: Any) -> Any:
 
 
 def floor_divide(x1: Any, x2: Any) -> Any:
-    return _divided(paddle.floor_divide, x1, x2)
+    return _divided_safely(paddle.floor_divide, x1, x2)
 
 
 def remainder(x1: Any, x2: Any) -> Any:
-    return _divided(paddle.remainder, x1, x2)
+    return _divided_safely(paddle.remainder, x1, x2)
 
 
-def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
+def _divided_safely(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
     """Returns the quotient or the remainder of `x1` divided by `x2`, whichever `function`
     computes. Integers divided by 0 give 0. On the CPU, Paddle would crash the process for a
     division of integers by 0, and for the least integer divided by -1."""
@@ -146,22 +146,25 @@ def pow(x1: Any, x2: Any) -> Any:
     """Returns `x1` to the power of `x2`, in the dtype of both."""
     # Paddle's own computes integers as float64, which holds all powers of int32 that fit, but
     # not those of int64
-    return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _whole_power(x1, x2)
+    return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _int64_power(x1, x2)
 
 
-def _whole_power(x: Any, exponent: Any) -> Any:
-    """Returns `x` to the power of `exponent`, both int64, computed by repeated squaring. An
-    even exponent above 63 is replaced by 62, and an odd exponent by 63. With exponents above 63
-    only the powers of 0, 1 and -1 do not overflow, and the replacement does not change these
-    powers."""
+def _int64_power(x: Any, exponent: Any) -> Any:
+    """Returns `x` to the power of `exponent`, both int64, computed by repeated squaring. An even exponent above 63 is
+    replaced by 62, and an odd exponent by 63: only the powers of 0, 1 and -1 with exponents above 63 do not overflow,
+    and the replacement does not change these powers."""
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
-    left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
+    remaining_exponent = paddle.where(
+        exponent > 63, paddle.remainder(exponent, two) + 62, exponent
+    )
     result = paddle.ones_like(x)
-    # exponents have six bits, because they are at most 63 now. If the lowest bit of `left` is
+    # exponents have six bits, because they are at most 63 now. If the lowest bit of `remaining_exponent` is
     # 1, the result is multiplied with `x`; then `x` is squared and the bit removed
     for _ in range(6):
-        result = paddle.where(paddle.remainder(left, two) == 1, result * x, result)
-        x, left = x * x, paddle.floor_divide(left, two)
+        result = paddle.where(
+            paddle.remainder(remaining_exponent, two) == 1, result * x, result
+        )
+        x, remaining_exponent = x * x, paddle.floor_divide(remaining_exponent, two)
     return result
 
 
@@ -260,9 +263,9 @@ def matmul(x1: Any, x2: Any) -> Any:
         return product(x1, x2)
     # integers: (..., m, k, 1) * (..., 1, k, n), summed over k, because Paddle's own product of
     # stacks of integers may write outside its memory. Complex numbers are computed in the same
-    # way, although Paddle's own product of them is right. Vectors are refused, on which the
-    # core makes matrices of them and calls again; so are shapes that do not fit, which
-    # `multiply` would broadcast
+    # way, although Paddle's own product of them is right. Vectors are refused: the core then
+    # makes matrices of them and calls again. Shapes that do not fit are refused, too, because
+    # `multiply` would broadcast them
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:
         raise ValueError(
             f"arrays with the shapes {x1.shape} and {x2.shape} have no matrix product"

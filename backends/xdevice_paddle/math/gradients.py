@@ -33,46 +33,48 @@ if TYPE_CHECKING:
 
 # the module and the name of the function: it is looked up at each call, because `parallel.run`
 # replaces it
-_kernel = private.place("paddle.base.core.eager.run_partial_grad")
-_nothing = nullcontext()
+_partial_grad = private.place("paddle.base.core.eager.run_partial_grad")
+_no_change = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")
 # a forked process gets a new lock
 _one_at_a_time = forks.renewed(threading.RLock())
-_ARGUMENTS = (
+_PARAMETERS_OF_GRAD = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",
     "dump_backward_graph_path",
 )  # fmt: skip
-_HAS_KERNEL = (
+_HAS_PARTIAL_GRAD = (
     private.has("paddle.base.core.eager.run_partial_grad")
-    and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
+    and tuple(signature(paddle.grad).parameters) == _PARAMETERS_OF_GRAD
 )
 """Whether Paddle has `run_partial_grad`, and `paddle.grad` has the parameters that it passes on
 to `run_partial_grad`. With fewer arguments `run_partial_grad` crashes the process."""
 
 
-def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
-    """Returns a new recorded tensor for each leaf. With `goes_on`, gradients flow through it to
+def _inputs(leaves: list[Any], flows_on: bool) -> list[Any]:
+    """Returns a new recorded tensor for each leaf. With `flows_on`, gradients flow through it to
     the leaf."""
     # new tensors, so that the flags of the program's tensors stay as they are
-    inputs = [x.clone() if goes_on and not x.stop_gradient else x.detach() for x in leaves]
+    inputs = [x.clone() if flows_on and not x.stop_gradient else x.detach() for x in leaves]
     for x in inputs:
         x.stop_gradient = False
     return inputs
 
 
-def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
+def _gradients(loss: Any, inputs: list[Any], flows_on: bool, backend: Gradients) -> list[Any]:
     """Returns the gradient of the loss for each input; None for an input that the loss does not
-    depend on. If `goes_on` is True, the computation of the gradients is recorded too. Raises
+    depend on. If `flows_on` is True, the computation of the gradients is recorded too. Raises
     `UnsupportedError`, made by `backend`, if one of the operations has no gradient of its
     gradient."""
     try:
         with _one_at_a_time:
-            if not _HAS_KERNEL:
-                return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+            if not _HAS_PARTIAL_GRAD:
+                return paddle.grad(loss, inputs, create_graph=flows_on, allow_unused=True)
             # `paddle.grad` calls this function after its checks, which take a twentieth of a
             # small step
-            return getattr(*_kernel)([loss], inputs, [], goes_on, goes_on, True, True, [], None)
+            return getattr(*_partial_grad)(
+                [loss], inputs, [], flows_on, flows_on, True, True, [], None
+            )
     except RuntimeError as error:
         # Paddle has no class of its own for a missing gradient; any other error is the user's
         if "doesn't have any grad op" not in str(error):
@@ -102,15 +104,15 @@ class PaddleGradients(Gradients):
             )
         was_on = paddle.is_grad_enabled()
         # whether gradients flow on from the results to the caller's tensors
-        goes_on = was_on and (nested or not all(map(_is_leaf, leaves)))
-        with _nothing if was_on else paddle.enable_grad():
-            inputs = _inputs(leaves, goes_on)
+        flows_on = was_on and (nested or not all(map(_is_leaf, leaves)))
+        with _no_change if was_on else paddle.enable_grad():
+            inputs = _inputs(leaves, flows_on)
             loss, rest = call(inputs)
             gradients: list[Any] = [None] * len(inputs)
             # `paddle.grad` raises for a loss that depends on nothing
             if not loss.stop_gradient:
-                gradients = _gradients(loss, inputs, goes_on, self)
-        if goes_on:
+                gradients = _gradients(loss, inputs, flows_on, self)
+        if flows_on:
             return loss, gradients, rest
         return (
             loss.detach(),

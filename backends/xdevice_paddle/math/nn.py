@@ -31,14 +31,14 @@ Pair = tuple[int, int]
 _losses_and_softmax = private.get("paddle._C_ops.cross_entropy_with_softmax")
 _adam = private.get("paddle._C_ops.adam_")
 
-_NO_LABEL = -100
+_IGNORED_LABEL = -100
 """The label that Paddle's kernel ignores. No label has this value, because the core refuses
 labels below 0."""
 
 _HAS_ADAM = _adam is not None and paddle.__version__[0] == "3"
 """Whether Paddle's kernel takes the arguments of the call in `adam`: before version 3 it has no
 `amsgrad`."""
-_ADAM = (False, True, False)
+_LAST_ADAM_ARGUMENTS = (False, True, False)
 """The last three arguments of Paddle's kernel: parameters in one precision only
 (`multi_precision` is False); the powers of beta are not updated (`use_global_beta_pow` is
 True); no `amsgrad`."""
@@ -50,7 +50,7 @@ softmax = functional.softmax
 
 def log_softmax(x: Any, axis: int) -> Any:
     """Returns the logarithm of the softmax along an axis."""
-    # detached, because the maximum cancels out, and a gradient through it would only take time
+    # the maximum is detached: it cancels out, so a gradient through it would only take time
     x = x - paddle.max(x.detach(), axis, keepdim=True)
     # exact, where Paddle's own is never below -64; and five times as fast for 1000 classes
     return x - paddle.logsumexp(x, axis, keepdim=True)
@@ -62,28 +62,30 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     # a traced function cannot look at the losses, so it always computes in the exact way below
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
-        losses = _losses(logits, column)
+        losses = _bounded_losses(logits, column)
         # the kernel for GPUs has no bound
         if losses.place.is_gpu_place() or not _may_be_at_the_bound(losses):
             return paddle.mean(losses)
     # the loss for the most probable class of each row, which is never near the bound, plus the
     # distance from the logit of that class to the logit of the label
     top = paddle.argmax(logits, 1, keepdim=True)
-    apart = paddle.index_sample(logits, top) - paddle.index_sample(
+    difference = paddle.index_sample(logits, top) - paddle.index_sample(
         logits, paddle.unsqueeze(labels, 1)
     )
-    return functional.cross_entropy(logits, top) + paddle.mean(apart)
+    return functional.cross_entropy(logits, top) + paddle.mean(difference)
 
 
-def _losses(logits: Any, column: Any) -> Any:
+def _bounded_losses(logits: Any, column: Any) -> Any:
     """Returns the losses of the N rows of logits in the shape (N, 1). On the CPU, losses above
     64 are cut off there. `column` has the labels, in the shape (N, 1)."""
     if _losses_and_softmax is None:
         # bounded at 64: https://github.com/PaddlePaddle/Paddle/issues/20994
-        return functional.softmax_with_cross_entropy(logits, column, ignore_index=_NO_LABEL)
+        return functional.softmax_with_cross_entropy(
+            logits, column, ignore_index=_IGNORED_LABEL
+        )
     # soft_label, use_softmax, numeric_stable_mode, ignore_index, axis; the result is the
     # softmax and the losses
-    return _losses_and_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
+    return _losses_and_softmax(logits, column, False, True, True, _IGNORED_LABEL, -1)[1]
 
 
 embedding = functional.embedding
@@ -139,20 +141,22 @@ def adam(
     with paddle.no_grad():
         steps = paddle.cast(step, "float32") + 1.0
         # 1 - beta ** steps for both betas: the corrections for the bias of the two means
-        corrected, root = (-paddle.expm1(steps * log(beta)) for beta in betas)
-        # 0 in place of the power of the first beta, because the rate below contains that
-        # correction
-        power, nothing = paddle.exp(steps * log(betas[1])), steps * 0.0
+        mean_correction, square_correction = (
+            -paddle.expm1(steps * log(beta)) for beta in betas
+        )
+        # `no_power` is 0, in place of the power of the first beta, because the rate below
+        # contains the correction for the first mean
+        power, no_power = paddle.exp(steps * log(betas[1])), steps * 0.0
         # the kernel multiplies the rate with `sqrt(1 - power)`, which has lost half of its
         # digits; the rate corrects it. It also computes 1 - beta in float32, which is off by
         # 1e-5 for the mean of the squares; scaling the gradients corrects that
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
-        rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
+        rate = rate * paddle.sqrt(square_correction / (1.0 - power)) / (mean_correction * scale)
         # clones, because the kernel writes into its arguments, which are the caller's
         result = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
         # param, grad, learning_rate, moment1, moment2, moment2_max, beta1_pow, beta2_pow,
         # master_param, skip_update, beta1, beta2, epsilon, lazy_mode,
-        # min_row_size_to_use_multithread, and those of `_ADAM`
+        # min_row_size_to_use_multithread, and those of `_LAST_ADAM_ARGUMENTS`
         for p, g, m, v in result:
             _adam(
                 p,
@@ -161,7 +165,7 @@ def adam(
                 m,
                 v,
                 None,
-                nothing,
+                no_power,
                 power,
                 None,
                 None,
@@ -169,7 +173,7 @@ def adam(
                 eps,
                 False,
                 1000,
-                *_ADAM,
+                *_LAST_ADAM_ARGUMENTS,
             )
     return [(p, m, v) for p, _, m, v in result]
 
@@ -177,10 +181,10 @@ def adam(
 def _may_be_at_the_bound(losses: Any) -> bool:
     """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so,
     the losses have to be computed by exact operations, which take three times as long."""
-    return not _value(paddle.max(losses.detach())) < 63
+    return not _read_number(paddle.max(losses.detach())) < 63
 
 
-def _value(x: Any) -> Any:
+def _read_number(x: Any) -> Any:
     """Returns the number in a tensor without dimensions. Computing a maximum with Paddle and
     reading it here takes half as long as copying all numbers to NumPy for `numpy.max`."""
     # this read is not reported as a transfer of the program: does the same as `patching.unseen`

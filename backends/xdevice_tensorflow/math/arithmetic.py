@@ -72,7 +72,7 @@ def astype(x: Any, name: str) -> Any:
 # by `like`
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
     """Returns the values of a NumPy array as a tensor on the device of `like`."""
-    return _made(like, tf.constant, array)
+    return _on_device_of(like, tf.constant, array)
 
 
 copy = _placed(tf.identity)
@@ -88,7 +88,7 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 def number(value: complex, name: str, like: Any) -> Any:
     """Returns `value` as a tensor without dimensions, with the dtype `name`, on the device of
     `like`."""
-    return _made(like, _number, value, name)
+    return _on_device_of(like, _number, value, name)
 
 
 def _number(value: complex, name: str) -> Any:
@@ -98,7 +98,7 @@ def _number(value: complex, name: str) -> Any:
     return tf.constant(bool(value) if name == "bool" else value, name)
 
 
-def _made(like: Any, make: Callable[..., Any], *arguments: Any) -> Any:
+def _on_device_of(like: Any, make: Callable[..., Any], *arguments: Any) -> Any:
     """Returns `make(*arguments)`, computed on the device of `like`."""
     return _placed(lambda x: make(*arguments))(like)
 
@@ -213,7 +213,7 @@ argmin = _placed(tf.argmin)
 def argsort(x: Any, axis: int, descending: bool) -> Any:
     """Returns the indices that sort `x` along an axis, in descending order if `descending` is
     True. Equal elements keep their order."""
-    keys = _exchanged_with_last(_keys(x), axis)
+    keys = _exchanged_with_last(_sortable_integers(x), axis)
     # `top_k` sorts in descending order, and puts the first of equal values first. For the
     # ascending order it sorts the complements (`invert`), whose order is the reverse
     places = tf.math.top_k(
@@ -222,7 +222,7 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     return _exchanged_with_last(places, axis)
 
 
-def _keys(x: Any) -> Any:
+def _sortable_integers(x: Any) -> Any:
     """Returns integers that have the same order as the values of `x`, with NaN last. Integers
     are returned as they are."""
     if not x.dtype.is_floating:
@@ -275,7 +275,7 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 def einsum(subscripts: str, *tensors: Any) -> Any:
     """Returns the sums of products that the subscripts describe, such as "ij,jk->ik"."""
     # placed by a tensor, because the first argument is a text and has no device
-    return _made(tensors[0], tf.einsum, subscripts, *tensors)
+    return _on_device_of(tensors[0], tf.einsum, subscripts, *tensors)
 
 
 @_placed
@@ -308,12 +308,12 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 def concat(tensors: Sequence[Any], axis: int) -> Any:
     """Returns the tensors joined along an axis that they have."""
     # placed by the first tensor, because a list of them has no device
-    return _made(tensors[0], tf.concat, tensors, axis)
+    return _on_device_of(tensors[0], tf.concat, tensors, axis)
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:
     """Returns the tensors joined along a new axis."""
-    return _made(tensors[0], tf.stack, tensors, axis)
+    return _on_device_of(tensors[0], tf.stack, tensors, axis)
 
 
 unstack = _placed(lambda x, axis: tf.unstack(x, axis=axis))
@@ -341,16 +341,16 @@ linalg = SimpleNamespace(
 
 
 def _transform(
-    function: Callable[..., Any], of_length: Callable[[int], int]
+    function: Callable[..., Any], input_length: Callable[[int], int]
 ) -> Callable[..., Any]:
     """Makes a kernel with the arguments `(x, n, axis, norm)` from one of TensorFlow's
     transforms. These work along the last axis and divide by `n` in the inverse transforms only.
-    `of_length(n)` is the length that the input of a transform with `n` results has: `n // 2 +
+    `input_length(n)` is the length that the input of a transform with `n` results has: `n // 2 +
     1` for `irfft`, `n` for the others."""
 
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:
-        x, length = _exchanged_with_last(x, axis), of_length(n)
+        x, length = _exchanged_with_last(x, axis), input_length(n)
         # `tf.signal.fft` transforms the length that its input has, so the input is cut off or
         # padded with zeros
         x = x[..., :length]

@@ -30,9 +30,9 @@ class TensorflowCompiling(Compiling):
     `xdevice.math.contract.compiling`."""
 
     def compile(self, call: Traced, device: Device) -> Traced:
-        """Returns a function that takes a list of tensors, and returns the note and the tensors
-        that `call` returns for them. The note is an object of the core, which `call` makes
-        while it is traced."""
+        """Returns a function that takes a list of tensors, and returns the note and the tensors that `call` returns
+        for them. The note is an object of the core, which `call` makes while it is traced, and which the adapter only
+        passes on."""
         native = self.to_native(device)
         # the note and the program for the shapes and dtypes of the arguments
         programs: dict[Any, tuple[Any, Any]] = {}

@@ -43,8 +43,10 @@ def _dense_gradient(g: Any, x: Any, backend: Gradients) -> Any:
     if `g` is None, because the loss does not depend on the input."""
     if g is None:
         return None
-    # makes `tf.IndexedSlices` dense
+    # makes `tf.IndexedSlices` dense; any other gradient stays as it is
     g = tf.convert_to_tensor(g)
+    # a symbol of a traced function lacks `backing_device`: its operations, and so those of its
+    # gradient, run on the device of the whole function, and there is nothing to move
     if not hasattr(x, "backing_device") or backend.device_of(g) is backend.device_of(x):
         return g
     return backend.move(g, backend.device_of(x))

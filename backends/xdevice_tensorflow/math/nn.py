@@ -33,12 +33,12 @@ softmax = placed(tf.nn.softmax)
 log_softmax = placed(tf.nn.log_softmax)
 
 
-def guards(indices: Any, place: str) -> bool:
-    """Whether the core may call the kernels below without reading `indices`, which are on a
-    device of the kind `place`. For an index out of range these kernels return NaN."""
+def guards(indices: Any, kind: str) -> bool:
+    """Whether the core may call the kernels below without reading `indices`, which are on a device of this kind
+    ("cpu", "gpu"). For an index out of range these kernels return NaN."""
     # on the CPU reading costs little, and the core can raise; in blocking mode a mistake has to
     # raise at once
-    return place != "cpu" and not is_blocking()
+    return kind != "cpu" and not is_blocking()
 
 
 @placed
@@ -102,12 +102,14 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     # TensorFlow's kernels have the shape (height, width, C, O), whichever format the images
     # have
     weights = tf.transpose(kernel, (2, 3, 1, 0))
+    # a symbol of a traced function lacks `backing_device`, and is treated as on the CPU, because
+    # that works on every device
     if "GPU" in getattr(x, "backing_device", ""):
-        result = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
+        result = tf.nn.conv2d(x, weights, stride, _padding_of_axes(padding, "NCHW"), "NCHW")
         return result if bias is None else tf.nn.bias_add(result, bias, "NCHW")
     # on the CPU only channels in the last axis are supported:
     # https://github.com/tensorflow/tensorflow/issues/46623
-    result = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
+    result = tf.nn.conv2d(_channels_last(x), weights, stride, _padding_of_axes(padding))
     return _channels_first(result if bias is None else tf.nn.bias_add(result, bias))
 
 
@@ -120,7 +122,7 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
         """Returns the images after TensorFlow's pool, for images with their axes in the order
         `data_format`."""
         return tf.nn.max_pool2d(
-            images, size, stride, _around(padding, data_format), data_format
+            images, size, stride, _padding_of_axes(padding, data_format), data_format
         )
 
     return _each_channel(pool, x)
@@ -160,6 +162,7 @@ def _channels_first(x: Any) -> Any:
 def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
     """Returns the images `x` of the shape (N, C, H, W) after `pool`. Outside a GPU each channel
     becomes an image with one channel, so that the axes need not be exchanged."""
+    # a symbol of a traced function lacks `backing_device`, as in `conv2d`
     if "GPU" in getattr(x, "backing_device", ""):
         return pool(x, data_format="NCHW")
     n, channels, height, width = _sizes(x)
@@ -174,7 +177,7 @@ def _sizes(x: Any) -> Any:
     return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 
 
-def _around(padding: Pair, data_format: str = "NHWC") -> Any:
+def _padding_of_axes(padding: Pair, data_format: str = "NHWC") -> Any:
     """Returns the padding before and after each axis, as TensorFlow expects it for this order
     of the axes."""
     height, width = padding

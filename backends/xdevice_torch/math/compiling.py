@@ -1,19 +1,19 @@
 """Compiles functions to their operations, which run one after another without Python or
 autograd in between.
 
-The function runs once, on `Symbol`s: tensors that represent others, and have no memory that
-could be read. Each operation that reaches PyTorch's dispatcher below autograd, also in the
-backward pass, is computed, noted and written out as a function.
+The function runs once, on `Symbol`s: tensors that represent others, and have no memory that could be read. Each
+operation that reaches PyTorch's dispatcher below autograd, also in the backward pass, is computed and written as a
+line of the source of a function, the program.
 
 Rules for this module, and why:
-- Work that another call might have to do differently is refused: reading a value, a shape that
-  depends on values, an operation of another library, writing into a tensor that is neither an
-  argument nor made by the function.
+- The following are refused, because another call might have to do them differently: reading a value, a shape that
+  depends on values, an operation of another library, writing into a tensor that is neither an argument nor made by the
+  function.
 - The function itself is called where it does more than its operations: where gradients are to
   flow through it, under autocast, or inside other transformations. It is also called on devices
   on which compiling was not measured.
-- `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which
-  takes 3 to 7 s (2.13).
+- PyTorch's `make_fx` records the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7
+  s (2.13).
 """
 
 from __future__ import annotations
@@ -48,17 +48,16 @@ _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _MEASURED: Final = ("cpu", "cuda")
 # types whose `repr` is a literal in the program. Not float: the `repr` of infinity and of NaN
 # is no literal
-_AS_THEY_ARE: Final = (type(None), bool, int, str)
+_LITERALS: Final = (type(None), bool, int, str)
 _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
-"""The operations that return a bool or a number, independent of the values of tensors. If an
-operation of this kind is missing here, functions that use it are refused, and not computed
-wrongly."""
+"""The operations that return a bool or a number which does not depend on the values of tensors. If such an operation
+is missing here, functions that use it are refused; no wrong program is made."""
 # PyTorch's tags of operations whose result, or its shape, depends on the values of a tensor
-_DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-# reads that do not come to the dispatcher, so that `Reading` has to refuse them
+_VALUE_DEPENDENT: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+# reads that do not reach the dispatcher, so that `Reading` has to refuse them
 _READS: Final = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
     torch.Tensor.grad.__get__,  # type: ignore[union-attr]
@@ -69,8 +68,9 @@ _QUICK: Final = frozenset((
 ))  # fmt: skip
 """Operations with the same name and arguments as a function of `torch`. The program calls that
 function, which takes 0.7 us less than calling the operation."""
-_WHILE: Final = "while a function is compiled"
-# PyTorch's private names; `private` refuses to compile by name if one of them is missing
+_WHILE_COMPILED: Final = "while a function is compiled"
+# PyTorch's private names; if one of them is missing, `private` raises an error that names it
+# when a function is compiled
 _make_symbol = private["torch.Tensor._make_wrapper_subclass"]
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _without_dispatch = private["torch._C._DisableTorchDispatch"]
@@ -81,8 +81,8 @@ _native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
-    """Represents a tensor while a function is compiled. `value` is the represented tensor, and
-    `variable` is its name in the program."""
+    """Represents a tensor while a function is compiled. `value` is the represented tensor, and `variable` is the name
+    of its variable in the program."""
 
     value: torch.Tensor
     variable: str
@@ -110,22 +110,23 @@ class Symbol(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
-        """Refuses an operation that no `Recorder` has seen; always raises
-        `UnsupportedError`."""
-        # the `Recorder`, a mode, sees each operation first while it is active, so this one
-        # comes too late or from another thread
+        """Refuses an operation that no `Recorder` has recorded; always raises `UnsupportedError`."""
+        # while the `Recorder` is active, PyTorch calls it first, and this method is not called.
+        # So this operation comes from another thread, or after the recording
         raise UnsupportedError(
-            f"torch does not support {func} on a symbolic tensor in another thread {_WHILE}, or after that; return "
-            f"the needed tensor from the function"
+            f"torch does not support {func} on a symbolic tensor in another thread {_WHILE_COMPILED}, or "
+            f"after that; return the needed tensor from the function"
         )
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"<{self.dtype} of the shape {tuple(self.shape)}, without values {_WHILE}>"
+        return (
+            f"<{self.dtype} of the shape {tuple(self.shape)}, without values {_WHILE_COMPILED}>"
+        )
 
     def _read(self, *_: Any, **__: Any) -> Any:
         """Replaces the methods that read memory; always raises `UnsupportedError`."""
         raise UnsupportedError(
-            f"torch does not support reading the memory of a tensor {_WHILE}; return the tensor, and read it "
+            f"torch does not support reading the memory of a tensor {_WHILE_COMPILED}; return the tensor, and read it "
             f"outside the function"
         )
 
@@ -139,7 +140,7 @@ class Symbol(torch.Tensor):
         self, new: torch.Tensor
     ) -> None:  # PyTorch itself would not come to the dispatcher
         raise UnsupportedError(
-            f"torch does not support setting the data of a tensor {_WHILE}; return a new tensor"
+            f"torch does not support setting the data of a tensor {_WHILE_COMPILED}; return a new tensor"
         )
 
 
@@ -147,7 +148,7 @@ for _name in (
     "numpy", "tolist", "data_ptr", "storage_offset", "is_conj", "is_neg", "__array__", "__dlpack__", "__format__",
     "__reduce_ex__",
 ):  # fmt: skip
-    # these methods would read the memory of a symbol without coming to the dispatcher, where
+    # these methods would read the memory of a symbol without reaching the dispatcher, where
     # they could be refused
     setattr(Symbol, _name, Symbol._read)
 
@@ -164,15 +165,15 @@ class Reading(TorchFunctionMode):
         gradient of a tensor that is not a symbol."""
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
-                f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; "
-                f"pass the tensor as an argument"
+                f"torch does not support reading the memory or the gradient of a tensor that the compiled "
+                "function has not made; pass the tensor as an argument"
             )
         return function(*args, **(kwargs or {}))
 
 
 class Recorder(Mode):
     """Computes the operations of a function, and writes each as a line of a program. The
-    function is called with `arguments` while the mode is active; then `ended` returns the
+    function is called with `arguments` while the mode is active; then `finished_program` returns the
     program.
 
     `tensors` are the arguments of the function, and `refuse` makes the error for an operation
@@ -183,32 +184,33 @@ class Recorder(Mode):
         self._refuse = refuse
         self._inputs = tensors
         # the state of the random generator at the start, and after the last operation that drew
-        # numbers
-        self._start = self._random = _random_state(tensors[0].device)
+        # numbers; a difference from the second shows that the function has seeded the generator
+        self._random_at_start = self._random_now = _random_state(tensors[0].device)
         self._has_drawn, self._dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())
         self._lines: list[str] = []
-        self._last: dict[str, int] = {}
+        self._last_use: dict[str, int] = {}
         """The number of the last line in which each variable is read."""
         self._constants: dict[str, Any] = {}
         """The global variables of the program: operations, tensors from outside and other
         objects, by their names."""
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._earlier_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """The arguments that were written into, and copies of their earlier values, by the `id`
         of the argument."""
         self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor made by an operation."""
-        # a tensor that is passed twice has one symbol, as it is one object inside the function
+        # a tensor that is passed twice has one symbol, because it is also one object inside the
+        # function
         symbols = {
             id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad)
             for x in tensors
         }
         self.arguments: list[Any] = [symbols[id(x)] for x in tensors]
 
-    def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Computes the operation `func`, adds it to the program, and returns its result with
-        symbols in place of tensors. Raises `UnsupportedError` for an operation that another
-        call of the function might have to do differently. PyTorch calls this method for each
+    def record(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Computes the operation `func`, adds it to the program, and returns its result with symbols in place of
+        tensors. `func`, `args` and `kwargs` are PyTorch's; `types` is not used. Raises `UnsupportedError` for an
+        operation that another call of the function might have to do differently. PyTorch calls this method for each
         operation below autograd (see `__torch_dispatch__` below)."""
         kwargs = kwargs or {}
         # autograd makes aliases all the time; they compute nothing, so they are not in the
@@ -225,26 +227,27 @@ class Recorder(Mode):
             self._has_drawn = True
         if torch.get_default_dtype() != self._dtype:
             raise self._refuse(
-                f"setting the default dtype {_WHILE}", "set it outside the function"
+                f"setting the default dtype {_WHILE_COMPILED}", "set it outside the function"
             )
         # operations such as `unsqueeze_`, which would leave an argument of the program with
         # another shape
         if torch.Tag.inplace_view in func.tags:
-            return self._reshaped(func, args, kwargs)
+            return self._record_reshape(func, args, kwargs)
         if _schema(func).is_mutable:
-            self._require_own(func, args, kwargs)
-        # an operation in place returns its argument, which must keep its symbol
+            self._require_writable(func, args, kwargs)
+        # an operation in place returns its argument, which must keep its symbol:
+        # `_symbols_and_target` finds it here
         argument_symbols = {id(x.value): x for x in leaves((args, kwargs)) if type(x) is Symbol}
-        line = self._called(func, args, kwargs)
+        line = self._call_source(func, args, kwargs)
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self._random = _random_state(self._inputs[0].device)
+            self._random_now = _random_state(self._inputs[0].device)
         # `torch.tensor(data)` ends in `lift_fresh`: the function makes this tensor at each
         # call, the program has it once as a constant. It returns a clone, so that no later line
         # can change the constant
         if func is _aten.lift_fresh.default:
             line, result = f"{line}.clone()", result.clone()
-        symbols, target = self._bound(result, argument_symbols)
+        symbols, target = self._symbols_and_target(result, argument_symbols)
         # "_" means that no line of the program needs the result
         self._lines.append(line if target == "_" else f"{target} = {line}")
         return symbols
@@ -260,7 +263,7 @@ class Recorder(Mode):
                 f"compiling {func}, an operation of another library",
                 "call it outside the function",
             )
-        depends = any(tag in func.tags for tag in _DEPENDS)
+        depends = any(tag in func.tags for tag in _VALUE_DEPENDENT)
         # PyTorch tags all indexing, but only a mask (bool, or the older uint8) makes the shape
         # depend on values
         if func is _aten.index.Tensor:
@@ -273,45 +276,51 @@ class Recorder(Mode):
         is_value = bool(returned_types) and not any("Tensor" in name for name in returned_types)
         if depends or (is_value and func.__name__ not in _OF_SHAPES):
             raise self._refuse(
-                f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
+                f"reading a value, or a shape that depends on values ({func}), {_WHILE_COMPILED}",
                 "return the tensor and read it outside the function, or choose values with xp.where",
             )
 
-    def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
+    def _require_writable(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raises `UnsupportedError` for writing into a tensor that is neither an argument nor
         made by the function. Before an argument is written into for the first time, keeps a
         copy of its values for `undo`."""
         # by memory, because a symbol may be a view of a tensor from outside
-        outside = {*map(_memory, self.outside)}
+        outside = {*map(_storage_id, self.outside)}
         for x in _written_into(func, args, kwargs):
-            if type(x) is not Symbol or _memory(x.value) in outside:
+            if type(x) is not Symbol or _storage_id(x.value) in outside:
                 raise self._refuse(
-                    f"writing into a tensor of the program ({func}) {_WHILE}",
+                    f"writing into a tensor that is neither an argument nor made by the compiled function ({func})",
                     "pass the tensor as an argument, or return a new one",
                 )
             for original in self._inputs:
-                if _memory(original) == _memory(x.value) and id(original) not in self._before:
-                    self._before[id(original)] = original.detach(), original.detach().clone()
+                if (
+                    _storage_id(original) == _storage_id(x.value)
+                    and id(original) not in self._earlier_values
+                ):
+                    self._earlier_values[id(original)] = (
+                        original.detach(),
+                        original.detach().clone(),
+                    )
 
     def _require_no_seed(self) -> None:
         """Raises `UnsupportedError` if the function has changed the generator's state other
         than by drawing, such as with `torch.manual_seed`. Such a change is not an operation, so
         the program would not repeat it."""
-        if self._random != _random_state(self._inputs[0].device):
+        if self._random_now != _random_state(self._inputs[0].device):
             raise self._refuse(
-                f"setting the seed or the state of random numbers {_WHILE}",
+                f"setting the seed or the state of random numbers {_WHILE_COMPILED}",
                 "set it outside the function",
             )
 
     def undo(self) -> None:
         """Restores the arguments that the function has written into, and the state of the
         random generator, so that the function can be called once more."""
-        for x, before in self._before.values():
+        for x, before in self._earlier_values.values():
             x.copy_(before)
         # the state is empty while a CUDA graph is recorded: it is not known then
-        if self._has_drawn and self._start:
+        if self._has_drawn and self._random_at_start:
             _generator(self._inputs[0].device).set_state(
-                torch.frombuffer(bytearray(self._start), dtype=torch.uint8)
+                torch.frombuffer(bytearray(self._random_at_start), dtype=torch.uint8)
             )
 
     def require_no_backward(self) -> None:
@@ -324,12 +333,13 @@ class Recorder(Mode):
                 x.grad, wrote = None, True
         if wrote:
             raise self._refuse(
-                f"backward() {_WHILE}", "compute the gradients with xdevice.math.value_and_grad"
+                f"backward() {_WHILE_COMPILED}",
+                "compute the gradients with xdevice.math.value_and_grad",
             )
 
     # the operations, written as lines of the program
 
-    def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _record_reshape(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Adds to the program, for an operation that changes the shape of its argument in place
         (`unsqueeze_`), the operation that returns a view with the new shape (`unsqueeze`).
         Returns the changed symbol. Raises `UnsupportedError` if there is no such operation, or
@@ -344,39 +354,40 @@ class Recorder(Mode):
         is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
         if not is_own or _schema(view).returns[0].alias_info is None:
             raise self._refuse(
-                f"changing the shape of a tensor ({func}) {_WHILE}", "make a new tensor"
+                f"changing the shape of a tensor ({func}) {_WHILE_COMPILED}",
+                "make a new tensor",
             )
-        new = self.note(view, (), args, kwargs)
+        new = self.record(view, (), args, kwargs)
         # changes the shape of the symbol itself, without coming back to this mode
         with _without_dispatch():
             func(*args, **kwargs)
         symbol.value, symbol.variable = new.value, new.variable
         return symbol
 
-    def _called(self, func: Any, args: Any, kwargs: Any) -> str:
+    def _call_source(self, func: Any, args: Any, kwargs: Any) -> str:
         """Returns the source text of the call of an operation in the program, such as "c0(v1,
         2)"."""
         arguments = [
-            *map(self._text, args),
-            *(f"{name}={self._text(x)}" for name, x in kwargs.items()),
+            *map(self._source_of, args),
+            *(f"{name}={self._source_of(x)}" for name, x in kwargs.items()),
         ]
         name = func.overloadpacket.__name__
         # either the function of `torch`, or the C++ function of this overload: both avoid
         # choosing an overload in Python
         own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
-        return f"{self._text(own)}({', '.join(arguments)})"
+        return f"{self._source_of(own)}({', '.join(arguments)})"
 
-    def _text(self, x: Any) -> str:
+    def _source_of(self, x: Any) -> str:
         """Returns the source text of an argument in the program: a variable, a literal, or the
         name of a constant, which is added to the constants. Raises `UnsupportedError` for a
         random generator."""
         if type(x) is Symbol:
-            self._last[x.variable] = len(self._lines)
+            self._last_use[x.variable] = len(self._lines)
             return x.variable
         if type(x) in (list, tuple):
-            inside = "".join(f"{self._text(part)}, " for part in x)
+            inside = "".join(f"{self._source_of(part)}, " for part in x)
             return f"[{inside}]" if type(x) is list else f"({inside})"
-        if type(x) in _AS_THEY_ARE:
+        if type(x) in _LITERALS:
             return repr(x)
         if isinstance(x, torch.Tensor):
             # the tensor itself and not an alias: if the program sets its `.data` later, it
@@ -384,21 +395,23 @@ class Recorder(Mode):
             self.outside.append(x)
         elif isinstance(x, torch.Generator):
             raise self._refuse(
-                f"drawing from a generator {_WHILE}",
+                f"drawing from a generator {_WHILE_COMPILED}",
                 "draw outside the function, or call torch.manual_seed there",
             )
         name = f"c{len(self._constants)}"
         self._constants[name] = x
         return name
 
-    def _bound(self, result: Any, argument_symbols: dict[int, Symbol]) -> tuple[Any, str]:
+    def _symbols_and_target(
+        self, result: Any, argument_symbols: dict[int, Symbol]
+    ) -> tuple[Any, str]:
         """Returns the result of an operation with symbols in place of tensors, and the source
         text of the variables to which the program assigns it: "v3", "(v3, v4, )", or "_" for a
         result that needs no new variable. `argument_symbols` has the symbols of the arguments
         by the `id` of their tensors. Raises `UnsupportedError` for a tensor that is not
         dense."""
         if type(result) in (list, tuple):
-            parts = [self._bound(part, argument_symbols) for part in result]
+            parts = [self._symbols_and_target(part, argument_symbols) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
             # variables begin with "v"; without one, all parts are "_"
             return type(result)(
@@ -411,12 +424,15 @@ class Recorder(Mode):
             return argument_symbols[id(result)], "_"
         if result.layout is not torch.strided or result.is_nested or result.is_quantized:
             raise self._refuse(
-                f"making a tensor that is not dense {_WHILE}", "make it outside the function"
+                f"making a tensor that is not dense {_WHILE_COMPILED}",
+                "make it outside the function",
             )
         symbol = Symbol(result, next(self._variables))
         return symbol, symbol.variable
 
-    def ended(self, results: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Program]:
+    def finished_program(
+        self, results: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], Program]:
         """Returns the results of this first call as tensors, and the program, which computes a
         list of such results from the arguments. `results` are the tensors that the function has
         returned, mostly symbols. Raises `UnsupportedError` if the function has seeded the
@@ -427,18 +443,21 @@ class Recorder(Mode):
             # the function has called `requires_grad_` on an argument: the program does it, too,
             # and so does this call
             if x.requires_grad != original.requires_grad:
-                self._last[x.variable] = len(self._lines)
+                self._last_use[x.variable] = len(self._lines)
                 self._lines.append(f"{x.variable}.requires_grad_({x.requires_grad})")
                 original.requires_grad_(x.requires_grad)
-        texts, values = zip(*map(self._result, results), strict=True) if results else ((), ())
+        texts, values = (
+            zip(*map(self._result_source, results), strict=True) if results else ((), ())
+        )
         # each variable is set to None after its last use, so that its memory is freed as in the
         # function itself
         free = [""] * len(self._lines)
-        for variable, i in self._last.items():
+        for variable, i in self._last_use.items():
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
-        # a tensor may be passed twice and has one variable; the parameters of `program` need
-        # different names, so only the first has that of the variable
+        # a tensor that is passed twice has one variable, but the parameters of `program` need
+        # different names: only the first has the name of the variable. `reversed`, so that
+        # `places` keeps the first index of each argument
         places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}
         names = [
             x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)
@@ -449,14 +468,15 @@ class Recorder(Mode):
         exec(code, self._constants)
         return list(values), self._constants["program"]
 
-    def _result(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
+    def _result_source(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
         """Returns the source text of a result of the function in the program, and its value in
         this first call."""
-        # a tensor from outside; a copy, because the caller may write into a result
+        # a tensor that the function has not made: its copy is returned, because the caller may
+        # write into a result
         if type(x) is not Symbol:
-            return f"{self._text(x)}.clone()", x.clone()
+            return f"{self._source_of(x)}.clone()", x.clone()
         # the variable is still needed after its last line
-        self._last.pop(x.variable, None)
+        self._last_use.pop(x.variable, None)
         for argument, original in zip(self.arguments, self._inputs, strict=True):
             if x is argument:
                 return x.variable, original
@@ -468,7 +488,7 @@ class Recorder(Mode):
 
 # set after the class is made: PyTorch wraps a method of this name in the class body, and the
 # first operation would then import torch._dynamo, which takes seconds
-Recorder.__torch_dispatch__ = Recorder.note
+Recorder.__torch_dispatch__ = Recorder.record
 
 
 def _value_of(x: Symbol) -> torch.Tensor:
@@ -476,7 +496,7 @@ def _value_of(x: Symbol) -> torch.Tensor:
     return x.value
 
 
-def _memory(x: torch.Tensor) -> int:
+def _storage_id(x: torch.Tensor) -> int:
     """Returns a number that is the same for all tensors that share one storage."""
     # PyTorch keeps one Python object for a storage as long as the storage lives
     return id(x.untyped_storage())
@@ -536,10 +556,9 @@ class TorchCompiling(Compiling):
     virtual: int
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns a function that takes a list of tensors, and returns the note and the tensors
-        that `call` returns for them. It returns None if the core has to call the user's
-        function itself. The note is an object of the core; all calls that run the same program
-        return the same note."""
+        """Returns a function that takes a list of tensors, and returns the note and the tensors that `call` returns
+        for them. It returns None if the core has to call the user's function itself. The note is an object of the
+        core, which the adapter only passes on; all calls that run the same program return the same note."""
         private.require("compile")
         # a virtual GPU counts as measured: its kernels are those of the CPU
         is_measured = self.to_native(device).type in _MEASURED or self.virtual > 0
@@ -551,22 +570,22 @@ class TorchCompiling(Compiling):
             """Returns the note and the results for these tensors, computed by a program that
             the first call with such tensors records; None if the core has to call the user's
             function itself."""
-            if not _is_all(tensors):
+            if not _runs_only_operations(tensors):
                 return None
             # `with torch.device(...)` decides where the function makes tensors
             scopes = [mode.device for mode in function_modes()]
-            # everything that may change the operations of the function
+            # everything that decides which operations the function runs
             key = (
                 *[(x.shape, x.stride(), x.dtype, x.requires_grad) for x in tensors],
-                _twice(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
+                _first_indices(tensors), torch.is_grad_enabled(), torch.get_default_dtype(), *scopes,
             )  # fmt: skip
             if key not in programs:
-                # computed by `call` this once, so that its checks of the user's function are
-                # made on these devices too
+                # on such devices only the first call goes through `call`, so that its checks of
+                # the user's function are made there too; later calls find None
                 if not is_measured:
                     programs[key] = None
                     return call(tensors)
-                results, programs[key] = _recorded(call, tensors, self.unsupported)
+                results, programs[key] = _results_and_program(call, tensors, self.unsupported)
                 return results  # type: ignore[no-any-return]
             entry = programs[key]
             if entry is None:
@@ -582,11 +601,10 @@ class TorchCompiling(Compiling):
         return compiled
 
 
-def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
-    """Calls `call` once and records it. Returns two pairs: `(note, results)` of this
-    call, and `(note, program)` for later calls. Returns `(None, None)`, with the effects of the call
-    undone, if gradients are to flow through the results: then the core has to call the function
-    itself."""
+def _results_and_program(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
+    """Calls `call` once and records it. Returns two pairs: `(note, results)` of this call, and `(note, program)` for
+    later calls. If gradients have to flow through the results, undoes the effects of the call and returns `(None,
+    None)`: then the core has to call the function itself."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
     try:
@@ -598,7 +616,8 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
         if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
             raise
         raise refuse(
-            f"reading the memory of a tensor {_WHILE}", "return the tensor and read it outside"
+            f"reading the memory of a tensor {_WHILE_COMPILED}",
+            "return the tensor and read it outside",
         ) from error
     finally:
         _active.remove(recorder)
@@ -607,7 +626,7 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     if any(x.requires_grad for x in results):
         recorder.undo()
         return None, None
-    values, program = recorder.ended(results)
+    values, program = recorder.finished_program(results)
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
         # only if needed, because `no_grad` makes PyTorch choose other kernels, such as for an
         # LSTM on the CPU
@@ -615,20 +634,18 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     return (note, values), (note, program)
 
 
-def _twice(tensors: list[Any]) -> tuple[int, ...]:
-    """Returns for each tensor the index at which it occurs first; empty if no tensor occurs
-    twice, as is usual. It belongs to the key of a program: `f(x, x)` may do other operations
-    than `f(x, y)`."""
+def _first_indices(tensors: list[Any]) -> tuple[int, ...]:
+    """Returns for each tensor the index at which it occurs first; an empty tuple if no tensor occurs twice, as is
+    usual. It is part of the key of a program, because `f(x, x)` may do other operations than `f(x, y)`."""
     places = [*map(id, tensors)]
     return tuple(map(places.index, places)) if len({*places}) < len(places) else ()
 
 
-def _is_all(tensors: list[Any]) -> bool:
-    """Whether the operations below autograd are all that a function of these tensors does now.
-    False under autocast, in inference mode, while something traces or transforms the call, and
-    while a mode other than a scope of devices is active. Also False if a tensor is of a
-    subclass, has a gradient, is the result of a recorded operation, or has attributes that the
-    program has set."""
+def _runs_only_operations(tensors: list[Any]) -> bool:
+    """Whether the operations below autograd are all that a function of these tensors does now. False under autocast,
+    in inference mode, while something traces or transforms the call, and while a mode other than a scope of devices is
+    active. Also False if a tensor is of a subclass, has a gradient, is the result of a recorded operation, or has
+    attributes set by the user's program."""
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from xdevice.math.contract.gradients import Call, Outcome
 
 _ENGINE = private.place("torch.autograd._engine_run_backward")
-"""The module and the name of the function that `torch.autograd.grad` calls last, after checks
-that take 8 of its 24 us. Virtual GPUs replace the function, so it is looked up at each call."""
+"""The module and the name of the function that `torch.autograd.grad` calls after checks that take 8 of its 24 us.
+Virtual GPUs replace the function, so it is looked up at each call."""
 _has_engine = private.has("torch.autograd._engine_run_backward")
 _foreach_mul = private.get("torch._foreach_mul")
 # returns the innermost transformation of `torch.func` that is active in this thread, or None
@@ -63,8 +63,8 @@ class TorchGradients(Gradients):
                 "compute all gradients with torch.func, or nest xdevice.math.grad",
             )
         # the contract: recording is on inside the function, even if the caller has switched it
-        # off. The returned tensors are not recorded then, so the leaves are detached and the
-        # gradients are not nested
+        # off. Then no gradient flows on from the results, so the leaves are detached, and
+        # `nested` is False
         if not torch.is_grad_enabled():
             with torch.inference_mode(False), torch.enable_grad():
                 return self.value_and_grad([x.detach() for x in leaves], call, False)
@@ -72,8 +72,8 @@ class TorchGradients(Gradients):
         if any(map(_is_inference, leaves)):
             leaves = [x.clone() if x.is_inference() else x for x in leaves]
         # whether gradients flow on from the results to the caller's tensors
-        goes_on = nested or not all(map(_is_leaf, leaves))
-        if goes_on:
+        flows_on = nested or not all(map(_is_leaf, leaves))
+        if flows_on:
             # each input is a new tensor, so that a leaf that occurs twice has two gradients
             inputs = [
                 x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves
@@ -83,11 +83,11 @@ class TorchGradients(Gradients):
         loss, rest = call(inputs)
         # a loss that is not recorded depends on no input, and autograd would raise
         gradients = (
-            self._gradients(loss, inputs, goes_on)
+            self._gradients(loss, inputs, flows_on)
             if loss.requires_grad
             else [None] * len(inputs)
         )
-        if goes_on:
+        if flows_on:
             return loss, gradients, rest
         return (
             loss.detach(),
@@ -100,16 +100,16 @@ class TorchGradients(Gradients):
         return x.detach()
 
     def _gradients(
-        self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
+        self, loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
     ) -> list[Any]:
         """Returns the gradient of the loss for each input; None for an input that the loss does
-        not depend on. If `goes_on` is True, the computation of the gradients is recorded too.
+        not depend on. If `flows_on` is True, the computation of the gradients is recorded too.
         Raises `UnsupportedError` if one of the operations has no gradient of its gradient."""
         try:
-            # this thread launches the kernels itself; to wake a thread of the engine takes 0.15
-            # ms of a step on an H100
+            # this thread launches the kernels itself, because waking a thread of the engine
+            # takes 0.15 ms of a step on an H100
             with set_multithreading_enabled(False) if loss.is_cuda else nullcontext():
-                gradients = _engine_gradients(loss, inputs, goes_on)
+                gradients = _engine_gradients(loss, inputs, flows_on)
         except RuntimeError as error:
             # PyTorch has no class of its own for a missing derivative; any other error is the
             # user's
@@ -141,15 +141,15 @@ class TorchGradients(Gradients):
 
 
 def _engine_gradients(
-    loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
+    loss: torch.Tensor, inputs: list[torch.Tensor], flows_on: bool
 ) -> Sequence[torch.Tensor | None]:
     """Returns what `torch.autograd.grad` returns for these arguments, without its checks if
     possible."""
     # subclasses with `__torch_function__` may replace `autograd.grad`, so it is called for them
     if not _has_engine or has_torch_function((loss, *inputs)):
-        return torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+        return torch.autograd.grad(loss, inputs, create_graph=flows_on, allow_unused=True)
     # outputs, gradients of the outputs, retain_graph, create_graph, inputs, allow_unused
-    arguments = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
+    arguments = (loss,), (torch.ones_like(loss),), flows_on, flows_on, tuple(inputs), True
     gradients: Sequence[torch.Tensor | None] = getattr(*_ENGINE)(
         *arguments, accumulate_grad=False
     )

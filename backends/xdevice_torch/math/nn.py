@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
     Pair = tuple[int, int]
 
-_USUALLY_PASSED_OVER = -100
-"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, because
-these are cached for all processes, and a random label would differ in each."""
-_PASSED_OVER = -(2**62) - randbits(61)
-"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of
-labels contains by mistake."""
+_IGNORED_WHEN_COMPILED = -100
+"""The label that the loss ignores in compiled graphs: PyTorch's default. Compiled graphs are cached for all processes,
+and a random label would differ in each."""
+_IGNORED_LABEL = -(2**62) - randbits(61)
+"""The label that the loss ignores outside compiled graphs: a random number, which no tensor of labels contains by
+mistake."""
 
-_ASSERTS = torch.version.cuda is not None and not is_blocking_wanted()
-"""Whether it is enough that the kernels of a GPU refuse indices with assertions, which raise
-only when the program next waits: in builds for CUDA, unless the whole process is in blocking
-mode."""
+_ASSERTIONS_SUFFICE = torch.version.cuda is not None and not is_blocking_wanted()
+"""Whether the assertions in the kernels of a GPU are enough to refuse indices out of range. They raise only when the
+program next waits. True in builds for CUDA, unless the whole process is in blocking mode."""
 _fused_adam = private.get("torch._fused_adam_")
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-# without the private function every call counts as transformed, and the quick ways below are
-# not taken
+# returns the active transformation of `torch.func`, or None. Without PyTorch's private function
+# it returns True, so that every call counts as transformed, and the quick ways below are not
+# taken
 _transformation = private.get("torch._C._functorch.peek_interpreter_stack", lambda: True)
 
 
@@ -60,13 +60,13 @@ def ends(indices: Tensor) -> list[int]:
     return torch.stack(torch.aminmax(indices)).tolist()
 
 
-def guards(indices: Tensor, place: str) -> bool:
-    """Whether the kernels themselves refuse indices out of range on a device of the kind
-    `place`, so that the core need not read `indices` first. True on the CPU and on devices in
-    `_raising()`, but False while something traces or transforms the call."""
+def guards(indices: Tensor, kind: str) -> bool:
+    """Whether the kernels themselves refuse indices out of range on a device of the kind `kind`, so that the core need
+    not read `indices` first. True on the CPU and on the devices that `_raising` lists, but False while something
+    traces or transforms the call."""
     if type(indices) is not torch.Tensor:  # such as the symbols of torch.export
         return False
-    if place != "cpu" and indices.device.type not in _raising():
+    if kind != "cpu" and indices.device.type not in _raising():
         return False
     return not _is_dynamo_compiling() and _transformation() is None
 
@@ -76,12 +76,12 @@ def _raising() -> tuple[str, ...]:
     of range. A virtual GPU raises at once. CUDA has an assertion, which the host notices when
     it next waits; that is too late in blocking mode. ROCm's builds leave assertions out unless
     ROCM_KERNEL_ASSERT is set."""
-    return ("vgpu", "cuda") if _ASSERTS and not is_blocking() else ("vgpu",)
+    return ("vgpu", "cuda") if _ASSERTIONS_SUFFICE and not is_blocking() else ("vgpu",)
 
 
-def _is_unread(indices: Tensor) -> bool:
-    """Whether these are indices on CUDA in a compiled function. Nothing has checked them there,
-    and an index out of range would make the GPU unusable for the rest of the process."""
+def _is_unchecked_on_gpu(indices: Tensor) -> bool:
+    """Whether these are indices on CUDA in a compiled function, where they have not been checked: an index out of
+    range would make the GPU unusable for the rest of the process."""
     return type(indices) is Symbol and indices.is_cuda
 
 
@@ -102,9 +102,9 @@ def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
     "none"."""
     # PyTorch's default would silently ignore a label of -100, which is out of range and has to
     # raise
-    passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
+    ignored_label = _IGNORED_WHEN_COMPILED if _is_compiling() else _IGNORED_LABEL
     return functional.cross_entropy(
-        logits, labels.long(), ignore_index=passed_over, reduction=reduction
+        logits, labels.long(), ignore_index=ignored_label, reduction=reduction
     )
 
 
@@ -112,14 +112,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Returns the mean of the losses that `cross_entropies` returns for the rows."""
     return (
         cross_entropies(logits, labels).mean()
-        if _is_unread(labels)
+        if _is_unchecked_on_gpu(labels)
         else _losses(logits, labels, "mean")
     )
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Returns the cross-entropy of each row of logits with its label, the index of a class."""
-    if _is_unread(labels):
+    if _is_unchecked_on_gpu(labels):
         return _nan_where_wrong(
             lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1]
         )
@@ -133,7 +133,7 @@ def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 def embedding(indices: Tensor, table: Tensor) -> Tensor:
     """Returns the row of `table` for each index."""
-    if _is_unread(indices):
+    if _is_unchecked_on_gpu(indices):
         return _nan_where_wrong(
             lambda safe: functional.embedding(safe, table), indices, table.shape[0]
         )
@@ -143,8 +143,8 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
     elsewhere."""
-    if _is_unread(indices):
-        # a comparison takes any index; `scatter_` would make the GPU unusable, as `_is_unread`
+    if _is_unchecked_on_gpu(indices):
+        # a comparison takes any index; `scatter_` would make the GPU unusable, as `_is_unchecked_on_gpu`
         # says
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(
             arithmetic.dtype(name)

@@ -71,13 +71,13 @@ OPTIONAL: Final = {
     "ends": None,
     # erf(x): the error function. The core's gelu needs it and has no version of its own
     "erf": None,
-    # guards(indices, place): whether the kernels detect indices out of range themselves (below
-    # 0, or not below the number of classes or rows). It is about `cross_entropy`,
-    # `cross_entropies`, `embedding` and `one_hot` of floats, for this call; `place` is the kind
-    # of the device that the indices are on. The kernels then raise, at once or when the program
-    # next waits, or give NaN, but no finite number. The core does not read such indices before
-    # the call; it reads them if the kernel raises, to say which is wrong. In blocking mode,
-    # guards returns True only if the kernels raise at once
+    # guards(indices, kind): whether the kernels `cross_entropy`, `cross_entropies`, `embedding`
+    # and `one_hot` of floats detect by themselves, in this call, indices out of range (below 0,
+    # or not below the number of classes or rows); `kind` is the kind of the device that the
+    # indices are on. The kernels then raise, at once or when the program next waits, or give
+    # NaN, but no finite number. The core does not read such indices before the call; it reads
+    # them if the kernel raises, to say which is wrong. In blocking mode, guards returns True
+    # only if the kernels raise at once
     "guards": None,
 }
 """Optional names, each with its default value."""
