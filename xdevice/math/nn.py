@@ -104,7 +104,7 @@ def _without_scopes(function: F) -> F:
 
 @_without_scopes
 def relu(x: Any) -> Any:
-    """max(x, 0) for each element; the gradient at 0 is 0.
+    """Returns max(x, 0) for each element; the gradient at 0 is 0.
 
     Raises:
         DTypeError: `x` does not hold floats. NotATensorError: `x` is not a tensor.
@@ -122,8 +122,7 @@ def relu(x: Any) -> Any:
 
 @_without_scopes
 def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
-    """x for each element above 0, and `slope * x` for the others; the gradient at 0 is the
-    slope.
+    """Returns x for each element above 0, and `slope * x` for the others; the gradient at 0 is the slope.
 
     Errors are those of `relu`. Costs the time of three functions of `array_namespace`.
 
@@ -137,7 +136,7 @@ def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
 
 @_without_scopes
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)) for each element, without overflow.
+    """Returns 1 / (1 + exp(-x)) for each element, without overflow.
 
     The errors and the cost are those of `relu`.
 
@@ -151,7 +150,7 @@ def sigmoid(x: Any) -> Any:
 
 @_without_scopes
 def gelu(x: Any, *, approximate: bool = False) -> Any:
-    """x times the probability that a standard normal number is below x, for each element.
+    """Returns, for each element x, x times the probability that a standard normal number is below x.
 
     Args:
         approximate: whether to use tanh instead of erf, which is faster and off by up to 5e-4.
@@ -176,8 +175,8 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 @_without_scopes
 def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
-    """`x * mask / (1 - p)`: 0 where the mask is False. If the mask is False with probability
-    `p`, the mean stays the same.
+    """Returns `x * mask / (1 - p)`, which is 0 where the mask is False. If each element of the mask is False with
+    probability `p`, the expected value of the result is `x`.
 
     Args:
         mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the
@@ -221,7 +220,7 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
 
 @_without_scopes
 def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
-    """exp(x) divided by its sum along an axis, without overflow.
+    """Returns exp(x) divided by its sum along an axis, without overflow.
 
     Raises:
         ShapeError: there is no such axis. Other errors: those of `relu`.
@@ -239,7 +238,7 @@ def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
 
 @_without_scopes
 def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
-    """The logarithm of `softmax`, which stays finite if `softmax` itself would be rounded to 0.
+    """Returns the logarithm of `softmax`, which stays finite even if `softmax` itself would be rounded to 0.
 
     Errors and cost are those of `softmax`.
 
@@ -254,8 +253,8 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
 
 @_without_scopes
 def logsumexp(x: Any, *, axis: int = -1) -> Any:
-    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf if all elements
-    are -inf. The gradient of a row whose largest element is infinite is NaN.
+    """Returns the logarithm of the sum of exp(x) along an axis, without overflow; -inf if all elements are -inf. The
+    gradient of a row whose largest element is infinite is NaN.
 
     Errors are those of `softmax`; an axis without elements raises ShapeError, too. Costs the
     time of seven functions of `array_namespace`.
@@ -288,8 +287,7 @@ def _along_axis(function: str, x: Any, axis: int) -> Any:
 
 @_without_scopes
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
-    """`(x - mean) / sqrt(variance + eps) * weight + bias`, with mean and variance over the last
-    axis.
+    """Returns `(x - mean) / sqrt(variance + eps) * weight + bias`, with the mean and the variance over the last axis.
 
     Args:
         weight: a vector as long as the last axis; None means ones.
@@ -321,11 +319,11 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
 def batch_norm(
     x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5
 ) -> Any:
-    """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, axis 1 of `x`.
+    """Returns `(x - mean) / sqrt(variance + eps) * weight + bias` for each channel; the channels are axis 1 of `x`.
 
-    In training, `mean, variance = nn.moments(x)` are the mean and variance of the batch, and
-    gradients flow through both. Afterwards they are running averages, which the program updates
-    at each step: `running = 0.9 * running + 0.1 * mean`.
+    In training, pass the mean and variance of the batch, `mean, variance = nn.moments(x)`; gradients flow through
+    both. After training, pass running averages, which the program updates at each step of the training:
+    `running = 0.9 * running + 0.1 * mean`.
 
     Args:
         x: floats of the shape (N, C, ...).
@@ -355,10 +353,10 @@ def batch_norm(
 
 @_without_scopes
 def moments(x: Any) -> tuple[Any, Any]:
-    """Mean and variance of each channel, axis 1 of `x`: two vectors, for `batch_norm`.
+    """Returns the mean and the variance of each channel (axis 1 of `x`) as two vectors, for `batch_norm`.
 
-    The variance is divided by the number of elements, n, as normalization needs it. PyTorch's
-    running variance is divided by n - 1.
+    The variance divides by the number of elements, n, as normalization needs it. PyTorch's running variance divides by
+    n - 1.
 
     Raises:
         ShapeError: `x` has fewer than two axes, or no elements. Other errors: those of `relu`.
@@ -380,22 +378,23 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 @_without_scopes
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False) -> Any:
-    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by how well the keys fit.
+    """Returns `softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by how well the
+    keys fit.
 
     Args:
         q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
         k: keys of the shape (..., keys, features); `v` has values of the shape (..., keys, any size). Both have the
             same leading axes as `q`.
-        mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. The result is
-            zeros for a query without any key.
+        mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. For a query
+            without any key, the result is zeros.
         causal: whether to hide all keys after the i-th from query i, in addition to those that the mask hides.
 
     Raises:
         ShapeError: the shapes do not fit. DTypeError: `mask` is not bool. Other errors: those of `conv2d`.
 
     On PyTorch it costs as much as PyTorch's own attention. PyTorch's attention has no second gradient on the CPU for
-    tensors with four axes, and since PyTorch 2.14 none for tensors with three. The other frameworks need memory for all
-    weights.
+    tensors with four axes, and since PyTorch 2.14 none for tensors with three. On the other frameworks, it needs
+    memory for the weight of each pair of a query and a key.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -435,7 +434,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 def cross_entropy(
     logits: Any, labels: Any, *, reduction: Reduction = "mean", **spelling: NoReturn
 ) -> Any:
-    """The mean over the batch of `-log_softmax(logits)` at each row's label: a tensor without dimensions.
+    """Returns the mean over the batch of `-log_softmax(logits)` at each row's label, as a tensor without dimensions.
 
     Args:
         logits: floats of the shape (n, classes).
@@ -524,7 +523,7 @@ def binary_cross_entropy_with_logits(
 
 @_without_scopes
 def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
-    """The mean of the squares of `x - y`. `x` and `y` must have the same shape; they are not broadcast.
+    """Returns the mean of the squares of `x - y`. `x` and `y` must have the same shape; they are not broadcast.
 
     The argument `reduction` and the errors are those of `binary_cross_entropy_with_logits`.
     Costs three passes over the tensors.
@@ -543,8 +542,8 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
 
 @_without_scopes
 def embedding(indices: Any, table: Any) -> Any:
-    """The rows of a table at the indices. The result has the axes of `indices`, and a new last
-    axis as long as a row.
+    """Returns the rows of a table at the indices. The result has the axes of `indices`, and a new last axis as long as
+    a row.
 
     Args:
         indices: int32 or int64, of any shape, from 0 to rows - 1.
@@ -577,8 +576,7 @@ def embedding(indices: Any, table: Any) -> Any:
 
 @_without_scopes
 def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn) -> Any:
-    """1 at the index and 0 elsewhere, along a new last axis of the length `n`; float32 unless
-    `dtype` says otherwise.
+    """Returns 1 at the index and 0 elsewhere, along a new last axis of length `n`; float32 unless `dtype` is given.
 
     Args:
         indices: int32 or int64, of any shape, from 0 to n - 1.
@@ -623,15 +621,14 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
 def conv2d(
     x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0
 ) -> Any:
-    """The convolution of images, without flipping the kernel, as in layers: (N, C, H, W) to (N,
-    O, rows, columns).
+    """Returns the convolution of images, with a kernel that is not flipped, as in convolutional layers: (N, C, H, W)
+    to (N, O, rows, columns).
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
         kernel: a tensor of the shape (O, C, height, width).
         bias: a tensor of the shape (O,), added to each filter's result.
-        stride: 1 or more. Steps that do not fit are left out: rows = (H + 2 * padding - height)
-            // stride + 1.
+        stride: 1 or more. Windows that do not fit are left out: rows = (H + 2 * padding - height) // stride + 1.
         padding: the number of zeros added on both sides of height and width, 0 or more.
 
     Raises:
@@ -679,8 +676,7 @@ def conv2d(
 def max_pool2d(
     x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
 ) -> Any:
-    """The greatest element of each window of each channel: (N, C, H, W) to (N, C, rows,
-    columns).
+    """Returns the greatest element of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
 
     If several elements of a window are equally great, only the first gets a gradient.
 
@@ -710,8 +706,7 @@ def max_pool2d(
 def avg_pool2d(
     x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
 ) -> Any:
-    """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding
-    counts as zeros.
+    """Returns the mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts as zeros.
 
     Arguments, errors and costs are those of `max_pool2d`.
 

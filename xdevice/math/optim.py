@@ -89,8 +89,8 @@ def sgd(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of gradient descent: `m = momentum * m + g` and `p - lr * m`, for each parameter p
-    with its gradient g.
+    """Makes a step of gradient descent: `m = momentum * m + g` and `p - lr * m`, for each parameter p with its
+    gradient g.
 
     Args:
         grads: the gradients, in a container with the structure of `params`.
@@ -131,9 +131,8 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected running
-    averages m' of the gradients and v' of their squares. `betas` are the weights of the old
-    averages in the new ones.
+    """Makes a step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected running averages m' of the
+    gradients and v' of their squares. `betas` are the weights of the old averages in the new ones.
 
     Arguments, result, errors and costs are those of `sgd`.
 
@@ -157,8 +156,7 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adam, beginning at `p * (1 - lr * weight_decay)`: the decay is not part of the
-    gradient.
+    """Makes a step of Adam, beginning at `p * (1 - lr * weight_decay)`: the decay is not part of the gradient.
 
     Arguments, result, errors and costs are those of `sgd`.
     """
@@ -175,8 +173,7 @@ def rmsprop(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) +
-    eps)`.
+    """Makes a step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
 
     Arguments, result, errors and costs are those of `sgd`.
     """
@@ -201,7 +198,7 @@ def adagrad(
     eps: float = 1e-10,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adagrad: `v = v + g * g` and `p - lr * g / (sqrt(v) + eps)`.
+    """Makes a step of Adagrad: `v = v + g * g` and `p - lr * g / (sqrt(v) + eps)`.
 
     Arguments, result, errors and costs are those of `sgd`.
     """
@@ -382,8 +379,8 @@ def _once_per_device_and_dtype(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def global_norm(grads: Any) -> Any:
-    """The square root of the sum of the squares of all elements in a container: a tensor
-    without dimensions, on the first tensor's device.
+    """Returns the square root of the sum of the squares of all elements in a container, as a tensor without dimensions
+    on the first tensor's device.
 
     Raises NotATensorError if a leaf is not a tensor or there is none, and ArgumentError for
     tensors of several backends. Costs three passes over the tensors.
@@ -408,7 +405,7 @@ def _norm(rows: Rows) -> Any:
 
 
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
-    """The gradients, scaled down so that their `global_norm` is at most `max_norm`.
+    """Returns the gradients, scaled down so that their `global_norm` is at most `max_norm`.
 
     Raises ArgumentError if `max_norm` is not positive, and the errors of `global_norm`. Costs
     one pass more than `global_norm`.
@@ -437,8 +434,8 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
 
 
 def warmup(step: Any, steps: int) -> Any:
-    """A factor for the learning rate that grows to 1 within `steps` steps: `(step + 1) /
-    steps`, and then stays 1.
+    """Returns a factor for the learning rate: it grows to 1 within `steps` steps, as `(step + 1) / steps`, and then
+    stays 1.
 
     Args:
         step: an int, for which the result is a float; or the "step" of a state, for which the
@@ -457,8 +454,8 @@ def warmup(step: Any, steps: int) -> Any:
 
 
 def cosine(step: Any, steps: int) -> Any:
-    """A factor for the learning rate that falls from 1 to 0 within `steps` steps, along half a
-    period of a cosine.
+    """Returns a factor for the learning rate that falls from 1 to 0 within `steps` steps, along half a period of a
+    cosine.
 
     Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` combines
     the two.

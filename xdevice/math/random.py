@@ -74,8 +74,8 @@ _FARTHEST: Final = 16
 """An upper bound for the distance of a normal number from the mean, in standard deviations.
 NumPy's algorithm, the ziggurat, draws none beyond 13.8."""
 _FARTHEST_SUM: Final = 1e-3
-"""How far from 1 the sum of probabilities may be: each one in float16 has a relative error of
-up to 5e-4."""
+"""How far from 1 the sum of probabilities may be. It allows for float16, in which each probability has a relative
+error of up to 5e-4."""
 
 
 def uniform(
@@ -86,10 +86,12 @@ def uniform(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
+    """Returns uniform numbers in [low, high): `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` is another
+    float.
 
-    No number equals `high`, not even after rounding to the dtype. The steps are 2**-24 of the range in float32, 2**-53
-    in float64; 16-bit floats are rounded from float32. Costs about 10 us, 9 ns a number, and the copy to the device.
+    No number equals `high`, not even after rounding to the dtype. The spacing of the numbers is 2**-24 of the
+    range in float32, and 2**-53 in float64; 16-bit floats are rounded from float32. Costs about 10 us, plus 9 ns for
+    each number and the copy to the device.
 
     Args:
         shape: ints of 0 or more; without any, the result is a tensor without dimensions.
@@ -142,8 +144,8 @@ def normal(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names
-    another float type.
+    """Returns normal numbers with the mean `loc` and the standard deviation `scale`; float32 unless `dtype` is another
+    float.
 
     Standard normal numbers are drawn, multiplied by `scale` and added to `loc` in the dtype.
     16-bit floats are computed in float32 and then rounded.
@@ -156,7 +158,7 @@ def normal(
             would not fit into the dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
 
-    Costs about 10 us, 20 ns a number, and the copy to the device.
+    Costs about 10 us, plus 20 ns for each number and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -199,9 +201,10 @@ def integers(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Integers in [low, high), all equally probable: `integers((5,), high=10)`; int64 unless `dtype` says otherwise.
+    """Returns integers in [low, high), all equally probable: `integers((5,), high=10)`; int64 unless `dtype` is given.
 
-    As with `xdevice.tensor`, JAX without 64-bit has int32 instead of int64, with the same numbers if the bounds fit.
+    As with `xdevice.tensor`, JAX without 64-bit uses int32 in place of int64, and the numbers are the same if the
+    bounds fit.
 
     Args:
         high: the bound that all numbers are below.
@@ -214,7 +217,7 @@ def integers(
         DTypeError: the dtype is not an integer, the backend does not have it, or it does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
-    Costs about 10 us, 9 ns a number, and the copy to the device.
+    Costs about 10 us, plus 9 ns for each number and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -258,7 +261,7 @@ def permutation(
         ArgumentError: `n` is not an int of 0 or more.
         DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
-    Costs about 10 us, 40 ns a number, and the copy to the device.
+    Costs about 10 us, plus 40 ns for each number and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -300,7 +303,7 @@ def bernoulli(
         ArgumentError: `p` is not a number between 0 and 1.
         DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
-    Costs about 10 us, 8 ns a number, and the copy to the device.
+    Costs about 10 us, plus 8 ns for each number and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -329,14 +332,14 @@ def choice(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`;
-    int64 by default.
+    """Returns indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 by
+    default.
 
     Experimental: it may change in a minor version.
 
     Args:
-        p: n probabilities: a sequence, or a tensor with one axis, which the host reads. Their
-            sum may differ from 1 by 0.001; they are scaled so that it is 1.
+        p: n probabilities, as a sequence or a tensor with one axis, which the host reads. Their sum may differ from 1
+            by up to 0.001; they are scaled so that it is 1.
         dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The
             other arguments are those of `uniform`.
 
@@ -345,7 +348,7 @@ def choice(
             0, or has another sum.
         ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
-    Costs about 30 us, 40 ns a number, and the copy to the device.
+    Costs about 30 us, plus 40 ns for each number and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -370,8 +373,8 @@ def choice(
 def xavier_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot
-    and Bengio, 2010).
+    """Returns initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio,
+    2010).
 
     Experimental: it may change in a minor version.
 
@@ -399,13 +402,13 @@ def xavier_uniform(
 def xavier_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and
-    Bengio, 2010).
+    """Returns initial weights, normal with the standard deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio,
+    2010).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off
-    at two deviations. Arguments, errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off at two standard
+    deviations. Arguments, errors and costs are those of `xavier_uniform`.
     """
     inputs, outputs = _fans(shape, "xavier_normal")
     return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
@@ -414,8 +417,8 @@ def xavier_normal(
 def kaiming_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He
-    et al., 2015).
+    """Returns initial weights for a layer before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et
+    al., 2015).
 
     Experimental: it may change in a minor version.
 
@@ -429,14 +432,14 @@ def kaiming_uniform(
 def kaiming_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al.,
-    2015).
+    """Returns initial weights for a layer before a relu, normal with the standard deviation `sqrt(2 / inputs)` (He et
+    al., 2015).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, if `w` has the shape (outputs,
-    inputs), has this distribution. Keras's `HeNormal` cuts it off at two deviations. Arguments,
-    errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, if `w` has the shape (outputs, inputs), has this
+    distribution. Keras's `HeNormal` cuts it off at two standard deviations. Arguments, errors and costs are those of
+    `xavier_uniform`.
     """
     return normal(
         *shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype
@@ -540,8 +543,8 @@ def seed_all(n: int) -> None:
 
 
 def get_state() -> dict[str, Any]:
-    """The state of the generator that the calling code draws from, which decides its next
-    numbers: a dict of plain values.
+    """Returns the state of the generator that the calling code draws from, as a dict of plain values; the state
+    decides its next numbers.
 
     The dict can be pickled, and `set_state` restores the state. The generator is the one that
     `seed` seeds: that of the innermost block or task, or else that of the process. The
@@ -580,10 +583,9 @@ def set_state(state: dict[str, Any]) -> None:
 def _tensor_of_floats(
     backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object
 ) -> Any:
-    """Returns a tensor with the drawn numbers, floats, on the device `place`. If `dtype`, the
-    argument of the caller, is None and the program runs in float64 (`xdevice parity
-    --float64`), the numbers, which were drawn in float32, are widened. They then equal the
-    numbers of a run in float32."""
+    """Returns a tensor with the drawn numbers, floats, on the device `place`. `dtype` is the argument of the public
+    function. If it is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in
+    float32 and are widened here, so that they equal the numbers of a run in float32."""
     # `jitter` changes nothing, unless a run measures how much small differences matter
     # (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()
@@ -616,8 +618,9 @@ def _backend_device_dtype(
         raise DTypeError(
             f"random.{what} cannot draw {name}; expected one of {', '.join(kinds)}"
         )
-    # integers may be narrowed, as by JAX without 64-bit: the functions check that their bounds
-    # fit (`_require_bounds_fit`). Floats would lose digits unnoticed
+    # `may_narrow`: JAX without 64-bit may replace int64 by int32, because the functions check
+    # that their bounds fit (`_require_bounds_fit`). Floats would lose digits unnoticed, so they
+    # are refused
     refusals.require_dtype(
         backend,
         name,
@@ -681,7 +684,7 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
         raise ArgumentError(
             f"p must be a vector with at least one probability, but its shape is {values.shape}"
         )
-    # written so that NaN is refused, too; `i` is the index of the first wrong one
+    # written so that NaN is refused, too; `i` is the index of the first wrong probability
     if not (values >= 0).all():
         i = int((values >= 0).argmin())
         raise ArgumentError(f"probabilities must be 0 or more, but p[{i}] is {values[i]}")
@@ -693,8 +696,8 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
 
 
 def _as_int(what: str, value: Any) -> int:
-    """Returns the argument `value` as an int. Raises `ArgumentError` if it is a bool or not an
-    integer; `what` names the argument in the error."""
+    """Returns the argument `value` as an int. Raises `ArgumentError` if it is a bool or not an integer; `what` is the
+    name of the argument in the error."""
     try:
         if not isinstance(value, bool):
             return index(value)
@@ -707,8 +710,8 @@ def _as_int(what: str, value: Any) -> int:
 
 
 def _as_float(what: str, value: Any, dtype: str) -> float:
-    """Returns the argument `value` as a float, rounded to the dtype. Raises `ArgumentError` if
-    it is not a number, or too large for the dtype; `what` names the argument in the error."""
+    """Returns the argument `value` as a float, rounded to the dtype. Raises `ArgumentError` if it is not a number, or
+    too large for the dtype; `what` is the name of the argument in the error."""
     try:
         # `float` would read a text such as "1.5"
         if isinstance(value, str | bytes):

@@ -165,7 +165,7 @@ class Reading(TorchFunctionMode):
         gradient of a tensor that is not a symbol."""
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
-                f"torch does not support reading the memory or the gradient of a tensor that the compiled "
+                "torch does not support reading the memory or the gradient of a tensor that the compiled "
                 "function has not made; pass the tensor as an argument"
             )
         return function(*args, **(kwargs or {}))

@@ -50,7 +50,7 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     # the least number and not -inf, with which a query without any key would have gradients of
     # NaN
     least = float(xp.finfo(scores.dtype).min)
-    # a query without any key has equal weights here, which become zeros below
+    # a query without any key gets equal weights here, which become zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 

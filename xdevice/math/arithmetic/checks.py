@@ -44,9 +44,9 @@ class AxisError(ShapeError, IndexError):
 
 
 def _with_defaults(kernels: Any) -> Any:
-    """Returns the kernels of an adapter, with the default of each name in `OPTIONAL` that it
-    leaves out. The kernels in `WIDER` are wrapped: they compute dtypes that the framework lacks
-    in wider ones."""
+    """Returns an object with the kernels of an adapter, and the default of each name in `OPTIONAL` that the adapter
+    does not define. The kernels in `WIDER` are wrapped, so that they compute dtypes that the framework lacks in wider
+    ones."""
     own = {name: getattr(kernels, name) for name in dir(kernels)}
     # the names of the adapter replace the defaults
     completed = SimpleNamespace(**OPTIONAL | own)
@@ -56,12 +56,12 @@ def _with_defaults(kernels: Any) -> Any:
 
 
 def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """Returns the kernel `function` of an adapter's `kernels`, wrapped: tensors of a dtype that
-    is a key of `wider` are computed in the dtype that is the value, or on the host if the value
-    is `HOST`. The result has the narrow dtype again, unless it is indices or bool."""
+    """Returns a wrapper of the kernel `function` in an adapter's `kernels`. `wider` maps dtypes that the kernel lacks
+    to the dtypes in which the wrapper computes them, or to `HOST` if it computes them on the host. The result is cast
+    back to the narrow dtype, unless it consists of indices or bools."""
     kernel = getattr(kernels, function)
-    # the index of the first operand, whose dtype counts: 1 for `where`, which has its condition
-    # before the operands
+    # the index of the first operand, whose dtype decides: 1 for `where`, because its argument 0
+    # is the condition
     first = int(function == "where")
 
     def computed(*arguments: Any) -> Any:
@@ -80,8 +80,8 @@ def _widening(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable
                 for x in arguments
             ]
         )
-        # bools and indices are not values of the operands' dtype, and are not cast. Indices may
-        # happen to have the wide dtype, so the name of the function counts, too
+        # bools and indices do not have the dtype of the operands, and are not cast. Indices may
+        # happen to have the wide dtype, so the name of the function is tested, too
         is_wide = function not in PLACES and dtype_name(result.dtype) == wide_dtype
         return kernels.astype(result, name) if is_wide else result
 
@@ -135,7 +135,8 @@ class Checks:
         """Returns the kernel `name` for tensors of the framework's dtype `dtype`: the wrapped
         kernel if that dtype is computed in a wider one, otherwise the adapter's own function,
         or the default in `OPTIONAL` if the adapter has none."""
-        # not the wrapped kernel for other dtypes: it would look up the dtype at each call
+        # the wrapped kernel is left out for other dtypes, because it would look up the dtype at
+        # each call
         completed = getattr(self.kernels, name)
         is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
         return completed if is_widened else getattr(self.backend.namespace(), name, completed)  # type: ignore[no-any-return]
@@ -303,10 +304,9 @@ class Checks:
         ]
 
     def operands_on_one_device(self, function: str, kinds: str, *values: Any) -> list[Any]:
-        """Does the same as `operands` with these `kinds` of dtypes, and also raises
-        `DeviceMismatchError` for tensors on two devices. This is for functions whose kernel
-        might not raise for tensors on two devices: on backends with `ONE_DEVICE`, `operands`
-        leaves this check to the kernel."""
+        """Does the same as `operands`, and always raises `DeviceMismatchError` for tensors on two devices. On backends
+        with `ONE_DEVICE`, `operands` leaves this check to the kernel; this method is for functions whose kernel might
+        not raise."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
@@ -324,8 +324,8 @@ class Checks:
         """Returns the name of the common dtype of tensors with the dtypes `names`, and of
         Python numbers. Raises `DTypeError` if there is none."""
         name = reduce(dtypes.promoted, names)
-        # numbers come after all tensors, because only their kind counts, compared with the
-        # dtype of the tensors
+        # numbers come after all tensors, because only the kind of a number matters, and only if
+        # it is higher than that of the tensors
         for number in numbers:
             name = self.supported_dtype(dtypes.with_number(name, number))
         return name
@@ -361,10 +361,9 @@ class Checks:
     def fused(
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
-        """Returns `function(self, *tensors, *settings)`. On JAX this is one compiled program
-        for each combination of settings, and so is its gradient; otherwise each small kernel
-        would be a program of its own. The settings have to be hashable, because each
-        combination is the key of a program."""
+        """Returns `function(self, *tensors, *settings)`. On JAX this runs as one compiled program for each combination
+        of settings, and so does its gradient; without this method, each small kernel would be a program of its own.
+        The settings have to be hashable, because each combination is the key of a program."""
         fuse = self.kernels.fused
         # frameworks other than JAX gain nothing from it
         if fuse is None:
@@ -426,10 +425,9 @@ class Checks:
         return True
 
     def require_fit(self, function: str, *values: Any) -> None:
-        """Finds out why a kernel has raised an error: raises the error of xdevice for devices
-        or shapes that do not fit, or for tensors that are not dense, and returns None if there
-        is no such problem. This method is called after the kernel, because these checks take as
-        long as a small operation."""
+        """Raises xdevice's own error if the tensors among `values` are on several devices, do not broadcast together,
+        or are not dense; returns None otherwise. It is called after a kernel has raised an error, to find the reason,
+        and not before, because these checks take as long as a small operation."""
         tensors = [self.tensor(x, function) for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
@@ -453,8 +451,8 @@ class Checks:
         return shape
 
     def element_count(self, x: Any, axes: Sequence[int], name: str) -> Any:
-        """Returns the number of elements along `axes` as a tensor of dtype `name`. The backend
-        computes the number, because it may be unknown while a function is traced."""
+        """Returns the number of elements along `axes` as a tensor of dtype `name`. The backend computes the number,
+        because a length may be unknown while a function is traced."""
         # sums of ones along these axes
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
@@ -463,9 +461,8 @@ class Checks:
         return self.kernels.max(counts, tuple(range(left)), False) if left else counts
 
     def axis(self, axis: Any, ndim: int, function: str) -> int:
-        """Returns the number of the axis, counted from the front. Raises `AxisError` if a
-        tensor of `ndim` dimensions has no such axis, and `ShapeError` if `axis` is not an
-        int."""
+        """Returns the index of the axis, counted from the front. Raises `AxisError` if a tensor of `ndim` dimensions
+        has no such axis, and `ShapeError` if `axis` is not an int."""
         if type(axis) is int and 0 <= axis < ndim:
             return axis
         try:

@@ -1,6 +1,5 @@
-"""Which dtype a result has: by the promotion rules of the Python Array API standard, or by one
-rule for all backends if the standard has none. Dtypes are given by their names, such as
-"float32"."""
+"""Decides which dtype a result has: by the promotion rules of the Python Array API standard, or, if the standard has
+none, by one rule for all backends. Dtypes are given by their names, such as "float32"."""
 
 from __future__ import annotations
 
@@ -211,6 +210,6 @@ def is_dtype(name: str, kind: str) -> bool:
         raise DTypeError(
             f"{shown(kind)} is not a kind of dtype; expected one of {names}, or a dtype"
         )
-    # 8-bit floats, which are not in `DTYPES`, are of no kind, because xdevice does not compute
-    # with them
+    # 8-bit floats, which are not in `DTYPES`, belong to no kind, because xdevice does not
+    # compute with them
     return name in DTYPES and kind_of(name) in kinds[kind]

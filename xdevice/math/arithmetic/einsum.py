@@ -20,14 +20,14 @@ from .namespace import checks_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# the letters of one operand, with at most one `...`; and the whole text: terms with commas, and
-# perhaps "->" and a term
+# a term: the letters of one operand, with at most one `...`. Subscripts: terms separated by
+# commas, then optionally "->" and the term of the result
 _TERM: Final = r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
 _SUBSCRIPTS: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 
 
 def einsum(subscripts: str, *tensors: Any) -> Any:
-    """The sum of products over named axes: `einsum("ij,jk->ik", a, b)` is the product of matrices.
+    """Returns the sum of products over named axes: `einsum("ij,jk->ik", a, b)` is the product of matrices.
 
     Experimental: it may change in a minor version.
 
@@ -82,9 +82,9 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 def _explicit_subscripts(
     subscripts: Any, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[str], str]:
-    """Returns the letters of each operand and those of the result, with letters in place of
-    each `...`. Raises `ArgumentError` if the subscripts are malformed or describe another
-    number of tensors, and `ShapeError` if the subscripts do not fit the shapes."""
+    """Returns the terms of the operands and that of the result, in which letters replace each `...`. Raises
+    `ArgumentError` if the subscripts are malformed or describe another number of tensors, and `ShapeError` if the
+    subscripts do not fit the shapes."""
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _SUBSCRIPTS.fullmatch(text):
         raise ArgumentError(

@@ -103,8 +103,8 @@ def _unary(
     """Returns the function `name` of one tensor, which takes the kinds of dtypes in `kinds`.
     The function computes with `special_kernel` for dtypes of the kinds in `special_kinds`. For all others it
     computes with `kernel`, or if that is None, with the adapter's kernel `name`."""
-    # the kernel for each dtype that has come up. It is written without a lock, because each
-    # thread writes the same
+    # the kernel for each dtype that the function was called with. The dict is written without a
+    # lock, because all threads write the same kernel
     kernels: dict[Any, Callable[[Any], Any]] = {}
 
     def unary(x: Any, /) -> Any:
@@ -134,10 +134,12 @@ def _unary(
 def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
     """Returns the function `name` of two tensors, or of a tensor and a number. The function
     takes the kinds of dtypes in `kinds`, and computes with the adapter's kernel `name`."""
-    # makes a tensor of a kernel's result, where a framework's kernels may return something else
+    # turns a kernel's result into a tensor, for frameworks whose kernels may return something
+    # else, as NumPy's return scalars
     as_tensor = checks.kernels.settled or _itself
     takes_number = name in checks.kernels.TAKE_NUMBERS
-    # the kernel for each dtype that has come up, without a lock as in `_unary`
+    # the kernel for each dtype that the function was called with; needs no lock, because all
+    # threads write the same kernel
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}
 
     def binary(x1: Any, x2: Any, /) -> Any:
@@ -243,7 +245,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
                 f"clip: the tensor is {name}, but the bound {shown(value)} is of another kind; cast the tensor first"
             )
         dtypes.require_fits(value, name)
-        # any float dtype that is computed with holds 65504, the largest number of float16
+        # every float dtype in which xdevice computes can hold 65504, the largest number of float16
         if kind != "f" or abs(value) <= 65504:
             return value
         # torch.clamp refuses a number that the dtype cannot hold. Such a number bounds nothing,

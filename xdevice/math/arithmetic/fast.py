@@ -1,6 +1,6 @@
-"""`matmul` and `sum`, which a training step calls most often, apart from elementwise functions.
-Both functions keep the kernel of each dtype that they have been called with, and check the
-arguments only if the kernel raises an error."""
+"""`matmul` and `sum`: apart from elementwise functions, these are the functions that a training step calls most often.
+Both keep the kernel of each dtype that they have been called with, and check the arguments only if the kernel raises
+an error."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
     broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
     result = kernels.matmul(x1, x2)
     ndim = len(result.shape)
-    # the axes that vectors were given above; a bool counts as 0 or 1
+    # the axes that were added to vectors above; `vectors` has bools, which count as 0 or 1
     gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
     return kernels.squeeze(result, gone) if gone else result
 

@@ -81,7 +81,7 @@ def _transform_along_axes(function: str) -> Callable[..., Any]:
         ):
             raise ShapeError(
                 f"fft.{function} takes one or more axes, all different, and one length for each of them, not "
-                f"s={shown(s)}"
+                f"axes={shown(axes)} and s={shown(s)}"
             )
         return _checked_transform(checks, function, x, lengths, axis_indices, norm)
 
@@ -140,8 +140,8 @@ def _full_lengths(
             f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
         )
     default_lengths = [shape[axis] for axis in axes]
-    # a transform of n real numbers has n // 2 + 1 complex ones. Back from these, n is not
-    # known: the even one is taken
+    # a transform of n real numbers has n // 2 + 1 complex ones. In the opposite direction, two
+    # values of n are possible, and the even one is the default
     if function in _TO_REAL:
         default_lengths[-1] = 2 * (default_lengths[-1] - 1)
     full_lengths = tuple(
@@ -196,9 +196,9 @@ def _axis_by_axis(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns a transform along several axes (with the arguments of `_transformed`), computed along
-    one axis after the other. The last axis comes first, because `rfft` takes real numbers; but
-    it comes last for `irfft`, which returns real numbers."""
+    """Returns a transform along several axes (with the arguments of `_transformed`), computed along one axis after the
+    other. The last axis, which has a transform of its own, comes first, because `rfft` takes real numbers; but it
+    comes last for `irfft`, which returns real numbers."""
     last, others = _STEPS[function]
     *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
     steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))
@@ -250,8 +250,8 @@ def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = N
 
 
 def _shifted(checks: Checks, function: str, x: Any, axes: Any, rounding: int) -> Any:
-    """Returns the tensor rolled by half of its length along each axis. `rounding` is 1 if the half of
-    an odd length is rounded up, as for the inverse, and 0 if it is rounded down."""
+    """Returns the tensor rolled by half of its length along each of `axes`. `rounding` is 1 if half of an odd length
+    is rounded up, as for the inverse, and 0 if it is rounded down."""
     x = checks.tensor(x, f"fft.{function}")
     axis_indices = checks.axes(axes, len(x.shape), f"fft.{function}")
     shape = shape_of(x)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def at(x: Any) -> At:
-    """`at(x)[index].set(values)` and `at(x)[index].add(values)`: copies of `x`, changed at the index.
+    """Returns copies of `x` that are changed at an index: `at(x)[index].set(values)` and `at(x)[index].add(values)`.
 
     Experimental: it may change in a minor version.
 
@@ -41,8 +41,9 @@ def at(x: Any) -> At:
             differ in backend, dtype or device.
         UnsupportedError: a compiler traces the index itself, or does not know a size.
 
-    Costs a copy of `x`, 0.1 to 1 ms, and a read if the index is a tensor. Each element of `x` adds 1 ns on the host; on
-    MXNet and Paddle, which gather all elements, 50 to 100 ns. A compiled function costs only the framework's work.
+    Costs a copy of `x`, plus 0.1 to 1 ms, and a read if the index is a tensor. Each element of `x` adds 1 ns on the
+    host, or 50 to 100 ns on MXNet and Paddle, which gather all elements. In a compiled function, only the framework's
+    work remains.
 
     Example:
         >>> x = xdevice.math.at(xdevice.zeros(2, 3))[0, 1:].set(xdevice.tensor([5.0, 6.0]))
@@ -96,7 +97,8 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     shape = checks.full_shape(x, function)
     values = _values_like(checks, x, values, function)
     values_shape = checks.full_shape(values, function)
-    # `places` are the positions in `x`, `chosen` those of their values in `values`
+    # `places` are the positions in the flattened `x` that the index selects, `chosen` the
+    # position of the value for each in the flattened `values`
     places, chosen = checks.backend.eagerly(
         lambda: _places(shape, index, values_shape, function)
     )
@@ -173,20 +175,21 @@ def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
 
 
 def _readable(part: Any) -> Any:
-    """Returns a part of an index as NumPy takes it: the values of a tensor, anything else as it
-    is. Raises `UnsupportedError` for a symbol, which has no values."""
+    """Returns a part of an index in the form that NumPy takes: a tensor as an array, anything else as it is. Raises
+    `UnsupportedError` for a symbol, which has no values."""
     owned = registry.kind_of(type(part))
     if owned is None:
         return part
     if owned.kind == "symbol":
         raise UnsupportedError(
-            f"at: an index has no values while {owned.backend.name} traces it; make the index outside, or use xp.where"
+            f"at: the index has no values while {owned.backend.name} traces the function; make the index outside the "
+            "function, or use xp.where"
         )
     return to_numpy(part)
 
 
 def _last_of_each(places: Places, chosen: Places) -> tuple[Places, Places]:
-    """Returns each position in `places` once, and the last of its values in `chosen`."""
+    """Returns two vectors: each position in `places` once, and for each the last of its items in `chosen`."""
     import numpy as np
 
     # for each position the index of its last occurrence in `places`: NumPy writes in order, so
@@ -198,9 +201,9 @@ def _last_of_each(places: Places, chosen: Places) -> tuple[Places, Places]:
 
 
 def _sum_repeated(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
-    """Returns each position in `places` once, and the sum of its `values`. In each round,
-    neighboring values of the same position are added in pairs, until no two are left. So the
-    rounding error grows with the logarithm of their number."""
+    """Returns each position in `places` once, and the sum of its `values`. In each round, neighboring values of the
+    same position are added in pairs, until each position has one value. So the rounding error grows only with the
+    logarithm of the number of values."""
     import numpy as np
 
     # sorted, so that equal positions are neighbors
@@ -228,8 +231,8 @@ def _sum_repeated(checks: Checks, places: Places, values: Any) -> tuple[Places, 
 
 
 def _elements_at(checks: Checks, x: Any, places: Places) -> Any:
-    """Returns the elements of the vector `x` at the positions `places`; `x` itself if these are
-    all its positions in order."""
+    """Returns the elements of the vector `x` at the positions `places`; `x` itself if `places` has all positions in
+    order."""
     # all elements in their order
     if places.size == x.shape[0] and (places[1:] > places[:-1]).all():
         return x
@@ -253,9 +256,8 @@ def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
 
 
 def elements(checks: Checks, x: Any, index: Any) -> Any:
-    """Returns `x[index]` by NumPy's rules, on every backend. Raises `IndexError` for an index
-    out of range, and `UnsupportedError` if a symbol is in the index. For slices and ints,
-    nothing is computed on the host."""
+    """Returns `x[index]` by NumPy's rules, on every backend. Raises `IndexError` for an index out of range, and
+    `UnsupportedError` if a symbol is in the index. For slices and ints, the host computes nothing."""
     if is_sliced(index):
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
@@ -297,7 +299,8 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
             x = checks.kernels.expand_dims(x, axis)
         elif part is not ...:
             x = _sliced_along(checks, x, axis, part)
-        # an int removes its axis, so the next part is for the same number
+        # the next part belongs to the axis after the ones that this part covers: an ellipsis
+        # covers `others` axes; an int removes its axis, so the number stays the same
         axis += others if part is ... else int(not _is_int(part))
     return x
 
@@ -330,8 +333,8 @@ def _sliced_along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
-    """The `k` greatest elements along the last axis, the greatest first, and their indices
-    along that axis, as int64.
+    """Returns the `k` greatest elements along the last axis, the greatest first, and their indices along that axis, as
+    int64.
 
     Experimental: it may change in a minor version.
 

@@ -57,9 +57,8 @@ class SVDResult(NamedTuple):
 
 
 def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Callable[..., Any]:
-    """Returns the standard's function `function` of square matrices, such as "det". It calls
-    the adapter's kernel of that name. If there are several results, `result` turns the kernel's
-    tuple into a named tuple."""
+    """Returns the standard's function `function` of square matrices, such as "det". The function calls the adapter's
+    kernel of that name. If the kernel returns several results, `result` turns its tuple into a named tuple."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
         return result(_factorization(checks, function, x, is_square=True))
@@ -115,7 +114,9 @@ def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     # rule
     is_vector = len(shapes[1]) == 1
     if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
-        raise ShapeError(f"linalg.solve: the shapes {shapes[0]} and {shapes[1]} do not match")
+        raise ShapeError(
+            f"linalg.solve takes x2 with as many rows as x1, but their shapes are {shapes[1]} and {shapes[0]}"
+        )
     x2 = checks.xp.expand_dims(x2, axis=1) if is_vector else x2
     # both are broadcast to one stack, which not all kernels do themselves
     batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
@@ -189,8 +190,8 @@ def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     """Returns square matrices to the power of the int `n`; for `n` below 0, returns powers of
     the inverses."""
     x, n = _as_matrices(checks, x, "matrix_power", True), index(n)
-    # the identity, also for a matrix that has no inverse: of a matrix of ones only the diagonal
-    # is kept
+    # the identity, even if the matrix has no inverse: a matrix of ones, of which only the
+    # diagonal is kept
     if n == 0:
         return checks.xp.tril(checks.xp.triu(checks.xp.ones_like(x)))
     return checks.fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
@@ -242,9 +243,8 @@ def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
 
 
 def _fused_arguments(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
-    """Returns the arguments of `Checks.fused` after the function: a tuple of the tensors and
-    then the settings. `rtol` is a setting if it is a number or None, and one of the tensors
-    otherwise."""
+    """Returns the arguments of `Checks.fused` that follow the function: a tuple of the tensors, then the settings.
+    `rtol` is a setting if it is a number or None, and one of the tensors otherwise."""
     x = _as_matrices(checks, x, function)
     if rtol is None or type(rtol) in NUMBERS:
         return (x,), rtol
@@ -282,8 +282,8 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     broadcast. Raises `ShapeError` for axes of another length, and the errors of
     `Checks.operands_on_one_device`."""
     x1, x2 = checks.operands_on_one_device("linalg.cross", NUMERIC, x1, x2)
-    # an axis below 0 has to exist in the tensor with fewer dimensions; it stays counted from
-    # the end, because the numbers of dimensions may differ
+    # an axis below 0 has to exist in the tensor with fewer dimensions. It remains counted from
+    # the end (below 0), because the numbers of dimensions may differ
     shorter = min(len(x1.shape), len(x2.shape))
     axis_index = checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
     lengths = [
@@ -342,7 +342,7 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
         # the other one of the last two axes: -1 for -2, and -2 for -1
         result = (xp.max if ord > 0 else xp.min)(sums, axis=-3 - axis, keepdims=True)
         return result if keepdims else xp.squeeze(result, axis=(-2, -1))
-    # norms that are computed from the singular values
+    # the other norms are computed from the singular values
     reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
     if reduce is None:
         raise ArgumentError(

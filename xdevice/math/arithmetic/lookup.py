@@ -69,8 +69,8 @@ class Lookup(Generic[F]):
                 f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}"
             )
         functions = self.of(owned.backend)
-        # of some types only a few objects are variables, so each object is looked at, and the
-        # type is not kept
+        # only some objects of these types are variables, so the type is not kept, and each
+        # object is looked at
         if owned.kind != "model":
             self.by_type[type(x)] = functions
         return functions

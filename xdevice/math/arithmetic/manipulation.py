@@ -162,8 +162,8 @@ def repeat(
         return checks.kernels.repeat(x, index(repeats), axis_index)
     counts = _counts(checks, x, repeats)
     length = checks.full_shape(x, "repeat")[axis_index]
-    # a number is negative; they have several axes; or they are neither one for all elements nor
-    # one for each
+    # wrong: a negative number, several axes, or neither one number for all elements nor one for
+    # each
     if (
         (counts < 0).any()
         or counts.ndim > 1
@@ -205,7 +205,7 @@ def reshape(
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _without_minus_one(old, _ints(shape, "reshape"))
-    # with MXNet and Paddle it is not known whether `reshape` has copied
+    # MXNet and Paddle do not tell whether `reshape` has copied
     if copy is False and not checks.kernels.RESHAPE_IS_VIEW:
         raise checks.backend.unsupported("reshape with copy=False", "omit copy=False")
     result = (
@@ -426,7 +426,7 @@ def _summed_axes(
         if not 0 <= count <= min(ndims):
             raise ShapeError(
                 f"tensordot: axes must be from 0 to the number of axes in each of the shapes {shapes[0]} and "
-                f"{shapes[1]}"
+                f"{shapes[1]}, not {count}"
             )
     first, second = (
         [checks.axis(axis, ndim, "tensordot") for axis in named]
@@ -447,7 +447,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))
     axis_index = checks.axis(axis, shorter, "vecdot")
-    # counted from the front, it would be two different axes of the broadcast result
+    # counted from the front, `axis` would be two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(
             f"vecdot: for the shapes {shapes[0]} and {shapes[1]}, axis must be negative, not {axis}"
@@ -506,7 +506,8 @@ def _without_minus_one(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int,
             )
         return new
     product = prod([length for length in new if length != -1])
-    # only one length may be -1, and no other may be below 0; a length of 0 would leave it open
+    # only one length may be -1, and no other may be below 0; next to a length of 0, any length
+    # would fit in place of -1
     if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
         raise ShapeError(f"reshape: a tensor of shape {old} does not fit in the shape {new}")
     return tuple([prod(old) // product if length == -1 else length for length in new])

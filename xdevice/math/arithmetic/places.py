@@ -1,4 +1,4 @@
-"""The Python Array API standard's functions of positions: where extremes are, how elements are
+"""The Python Array API standard's functions of positions: where the greatest and least elements are, how elements are
 ordered, and which elements an index or a condition selects."""
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 def _extreme_position(
     checks: Checks, function: str, x: Any, axis: int | None, keepdims: bool
 ) -> Any:
-    """Computes `argmax` or `argmin`: returns the index of the first greatest or least element
-    as int64, or of the first NaN if there is one. Raises `ShapeError` if there are no
-    elements."""
+    """Computes `argmax` or `argmin`, whichever `function` names: returns the index of the first greatest or least
+    element as int64, or of the first NaN if there is one. Raises `ShapeError` if there are no elements."""
     x = checks.tensor_of_kinds(x, REAL, function)
     shape = shape_of(x)
     axis_index = None if axis is None else checks.axis(axis, len(shape), function)
@@ -173,8 +172,8 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
     # reads the tensor's own memory if it is on the host, without a copy
     values = checks.backend.peek(indices)
     # read as an unsigned integer, a negative index is in the upper half of the range. So one
-    # pass over the values shows whether any is negative or too large. Of a narrow dtype such as
-    # int8, that half may begin below the length of the axis
+    # pass over the values shows whether any is negative or too large. The upper half begins at
+    # `half`, which may be below the length of the axis if the dtype is narrow, such as int8
     unsigned = values.view(values.dtype.str.replace("i", "u"))
     half = 1 << (8 * values.itemsize - 1)
     if values.size and int(unsigned.max()) >= min(length, half):
@@ -246,7 +245,7 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     for each that is not. NaN is never in `x2`."""
     kernels = checks.kernels
     x1, x2 = checks.operands_on_one_device("isin", REAL, x1, x2)
-    # nothing is an element of an empty set
+    # no element is in an empty set
     if 0 in shape_of(x2):
         return kernels.full_like(x1, bool(invert), "bool")
     # a search in a sorted vector: comparing each element with each would need memory for the

@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions that compute one number from many: sums, extremes,
-variances, truth; and sums and differences along an axis."""
+"""The Python Array API standard's functions that compute one number from many: sums, extremes, variances, `all` and
+`any`; and cumulative sums and differences along an axis."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def _accumulation(function: str) -> Callable[..., Any]:
         x = checks.tensor_of_kinds(x, ANY, function)
         x = checks.cast(x, _accumulation_dtype(checks, function, x, dtype))
         axes = checks.axes(axis, len(x.shape), function)
-        # a tensor without dimensions, or `axis=()`
+        # without axes, for a tensor without dimensions or `axis=()`, each element is its own
+        # sum
         if not axes:
             return checks.kernels.copy(x)
         result = getattr(checks.kernels, function)(x, axes, bool(keepdims))

@@ -76,8 +76,8 @@ def _unique(
     kernels, x = checks.kernels, checks.tensor(x, function)
     checks.require_values(x, f"the argument of {function}")
     values = checks.backend.peek(x)
-    # whether the elements are taken from `x` by their indices: gradients do not flow through
-    # values from the host
+    # whether the distinct elements are taken from `x` by their indices, because gradients do
+    # not flow through values from the host
     takes_elements = has_places or checks.has_gradients
     wanted: Any = {
         "return_index": takes_elements,

@@ -77,20 +77,19 @@ def standard_array(x: Any) -> Any:
 
     Experimental: it may change in a minor version.
 
-    Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of
-    TensorFlow, Paddle and MXNet. These libraries return arrays of the same type; `.tensor` is
-    the tensor of an array, on the same device. Operators, indexing and dtypes are those of
-    `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and never write into one.
-    As in NumPy, `a[1:]` and `a[0]` are views; parts without dimensions and results of functions
-    are not.
+    Pass the array to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of TensorFlow, Paddle
+    and MXNet. These libraries return arrays of the same type; `.tensor` is the tensor of an array, on the same device.
+    Operators, indexing and dtypes are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and
+    never write into one. As in NumPy, `a[1:]` and `a[0]` are views, but parts without dimensions and results of
+    functions are not.
 
     Raises:
         NotATensorError: `x` is not a tensor. Later, functions and operators raise the errors of
             the namespace's functions.
         DTypeError: later, when NumPy reads an array that is not on a CPU.
 
-    An index of slices and ints costs a kernel for each axis. Any other index costs 1 ns for
-    each element on the host. An assignment costs as much as `at`.
+    Indexing with slices and ints costs a kernel for each axis. Any other index costs 1 ns on the host for each
+    element. An assignment costs as much as `at`.
 
     Example:
         >>> x = xdevice.math.standard_array(xdevice.tensor([[1, 2], [3, 4]]))
@@ -105,9 +104,8 @@ def standard_array(x: Any) -> Any:
 
 
 class Array:
-    """The standard's array object: a tensor, with the operators and methods of the standard. An
-    array with a `base` is a view of the part `index` of that array, and is computed again when
-    the base has another tensor."""
+    """The standard's array object: a tensor with the operators and methods of the standard. An array with a `base` is
+    a view: the part of that array at `index`. The part is taken again when the base has another tensor."""
 
     __slots__ = ("_base", "_base_tensor", "_checks", "_index", "_tensor")
 
@@ -129,7 +127,8 @@ class Array:
     @property
     def tensor(self) -> Any:
         """The backend's tensor; for a view, the part of the tensor that its base has now."""
-        # something was written into the base, so the view has other elements
+        # the base has another tensor, because something was written into it, so the view has
+        # other elements
         if self._base is not None and self._base_tensor is not self._base.tensor:
             self._base_tensor = self._base.tensor
             self._tensor = elements(self._checks, self._base_tensor, self._index)
@@ -181,8 +180,7 @@ class Array:
 
     @property
     def T(self) -> Array:  # noqa: N802
-        """The transposed matrix; only for two dimensions. Raises `ShapeError` for another
-        number of dimensions."""
+        """The transposed matrix. Raises `ShapeError` unless the array has two dimensions."""
         # the standard defines it for matrices only
         if self.ndim != 2:
             raise ShapeError(
@@ -233,7 +231,8 @@ class Array:
             x = self.to_device(CPU)
         elif dl_device is not None and dl_device != self.__dlpack_device__():
             raise SharingError(
-                f"memory on {self.device} cannot be shared as memory on the DLPack device {dl_device}"
+                f"memory on {self.device} cannot be shared as memory on the DLPack device {dl_device}; "
+                "move the array with to_device first"
             )
         return x._capsule(bool(copy))
 
@@ -316,10 +315,9 @@ class Array:
         self._write(at(self.tensor)[_unwrapped(index)].set(_unwrapped(values)))
 
     def _take_tensor_of(self, result: Array) -> Array:
-        """Gives the array the tensor of `result`, which an operator in place such as `+=` has
-        computed, and returns the array. Raises `DTypeError` if `result` has another shape or
-        dtype."""
-        # compared as the words that the error shows
+        """Gives this array the tensor of `result`, the result of an in-place operator such as `+=`, and returns this
+        array. Raises `DTypeError` if `result` has another shape or dtype."""
+        # compared as the texts that the error shows
         old, new = (
             f"{self._checks.dtype_of(x.tensor)} of shape {x.shape}" for x in (self, result)
         )
@@ -433,9 +431,8 @@ def _wrapped_function(checks: Checks, function: Callable[..., Any]) -> Callable[
 
 
 def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function `asarray` with two differences: it returns an `Array` itself if
-    nothing has to change, and it keeps the dtype of NumPy arrays, such as float64, in which
-    libraries compute on the host."""
+    """Returns the function `asarray` with two differences: it returns an `Array` itself if nothing has to change, and
+    it keeps the dtype of NumPy arrays, because libraries compute on the host in dtypes such as float64."""
 
     @wraps(asarray)
     def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:

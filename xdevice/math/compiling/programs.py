@@ -538,7 +538,7 @@ def _is_static(x: Any) -> bool:
 
 
 def _require_static(name: str, x: Any) -> None:
-    """Raises `ArgumentError` unless `_is_static(x)`; `name` is what the error calls the argument `x`."""
+    """Raises `ArgumentError` unless `_is_static(x)`; `name` is the name of the argument in the error."""
     if not _is_static(x):
         raise ArgumentError(
             f"{name} is {shown(x)} of type {type(x).__qualname__}, but a compiled function takes only tensors, "
