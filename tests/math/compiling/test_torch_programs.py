@@ -267,7 +267,7 @@ def test_what_a_program_would_repeat_wrongly_is_refused(name):
     before = here.clone()
     with pytest.raises(
         xdevice.errors.UnsupportedError,
-        match="while a function is compiled|the compiled function",
+        match=r"while a function is compiled|the compiled function",
     ):
         xdevice.compile(REFUSED[name])(torch.randn(3))
     torch.set_default_dtype(torch.float32)
