@@ -20,7 +20,8 @@ from helpers.environment import FRAMEWORKS
 from helpers.tensors import ones
 
 import xdevice
-from xdevice.containers import trees
+from xdevice.containers import strangers, trees
+from xdevice.contract import Way
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -237,6 +238,17 @@ def test_a_registration_says_what_stays_on_the_host(backend, there):
     moved = xdevice.to_device({"a": Batch(ones(backend)), "b": ones(backend)}, there)
     assert xdevice.device_of(moved) is there
     assert xdevice.device_of(moved["a"].slices) is xdevice.cpu()
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [("slices", False), ("slices_of", True), ("my_slices", True)]
+)
+def test_only_the_attribute_of_that_name_stays(backend, name, counts):
+    """An attribute whose name contains the word decides where the object is, as any other."""
+    way = Way(move=lambda x, device: x, stays=("slices",))
+    deep = types.SimpleNamespace(**{name: [ones(backend)]})
+    found = strangers.find(Holder(deep), way, with_host=True)
+    assert [one.path for one in found.parts] == [f".inside[0].{name}[0]"] * counts
 
 
 @pytest.mark.usefixtures("_forgetting")

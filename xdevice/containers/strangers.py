@@ -15,6 +15,7 @@ inferred from one object.
 from __future__ import annotations
 
 import copy
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -312,13 +313,13 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
         return Stranger(x, way, parts) if parts or way.move is not None else None
-    # looked for anywhere in a path, because these attributes count at any depth
-    stays = [f".{name}" for name in way.stays] if way is not None else []
+    stays = set(way.stays) if way is not None else set()
     parts = [
         one
         for one in looks.search(x)
         if (with_host or not one.backend.is_host_only)
-        and not any(name in one.path for name in stays)
+        # these attributes count at any depth
+        and stays.isdisjoint(re.findall(r"\.(\w+)", one.path))
     ]
     return Stranger(x, way, parts) if parts or way is not None else None
 
