@@ -76,6 +76,16 @@ def test_port_of_the_standard_input_goes_to_the_output():
     assert done.stdout == PORTED
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "output"),
+    [(SCRIPT, 1, "<stdin>\n"), (PORTED, 0, ""), ("import torch\ng = torch.cuda.CUDAGraph()\n", 3, "")],
+    ids=["changes", "done", "CUDA"],
+)  # fmt: skip
+def test_a_check_of_the_standard_input_prints_its_name_alone(text, status, output):
+    done = run("port", "--check", "-", input=text)
+    assert (done.exit_code, done.stdout) == (status, output)
+
+
 def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_written(project):
     (project / "bad.py").write_text("def f(:\n")
     done = run("port", "--write", project)

@@ -170,6 +170,10 @@ def test_settings_come_from_the_nearest_pyproject(project):
         ('[tool.xdevice]\nignore = "XD2"', "expected a list of codes"),
         ("[tool.xdevice]\nexclude = []", "but has exclude"),
         ("[tool.xdevice]\nignore = [", "pyproject.toml"),
+        (
+            '[tool.xdevice]\nper-file-ignores = ["a"]',
+            "pyproject.toml: per-file-ignores: expected a table such as {'tests/*' = ['XD202']}, got ['a']",
+        ),
     ],
 )
 def test_settings_that_are_wrong_are_refused(project, text, said):
@@ -178,6 +182,21 @@ def test_settings_that_are_wrong_are_refused(project, text, said):
     status, output = run(".")
     assert status == 2
     assert said in output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'text = """\n[tool.xdevice]\n"""',
+        "text = '''\n[tool.xdevice]\nignore = 1\n'''\n[tool.ruff]",
+        '[tool.xdevice-plugin]\nignore = "XD7"',
+    ],
+)
+def test_a_file_without_our_table_has_no_settings(project, text):
+    pytest.importorskip("tomllib")
+    (project / "net.py").write_text("x = 1")
+    (project / "pyproject.toml").write_text(text)
+    assert run(".") == (0, "nothing found\n")
 
 
 def test_python_3_10_cannot_read_settings_and_says_so(project, monkeypatch):

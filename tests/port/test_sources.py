@@ -100,6 +100,53 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
     assert [site.file for site in made.sites] == ["good.py"]
 
 
+NO_NOTEBOOKS = {
+    "[]": "expected an object with a list of cells",
+    '{"cells": {}}': "expected an object with a list of cells",
+    '{"cells": ["x = 1"]}': "cells[0] is not an object",
+    '{"cells": [{"cell_type": "markdown"}, null]}': "cells[1] is not an object",
+    '{"cells": [{"cell_type": "code", "source": 5}]}': "the source in cells[0] is neither",
+    '{"cells": [{"cell_type": "code", "source": {"x": "y"}}]}': "the source in cells[0] is neither",
+    '{"cells": [{"cell_type": "code", "source": ["x", 5]}]}': "the source in cells[0] is neither",
+}
+
+
+@pytest.mark.parametrize("text", NO_NOTEBOOKS)
+def test_a_notebook_of_another_form_is_not_read(text, tmp_path):
+    (tmp_path / "a.ipynb").write_text(text)
+    made = engine.examine([tmp_path])
+    ((path, why),) = made.unreadable
+    assert path == "a.ipynb"
+    assert why.startswith(f"not a notebook of format 4: {NO_NOTEBOOKS[text]}")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("-" * 500_000 + "1", id="MemoryError"),
+        pytest.param(
+            "1" + " + 1" * 100_000,
+            id="RecursionError",
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="parses there"),
+        ),
+    ],
+)
+def test_code_that_is_nested_too_deep_for_the_parser_is_named(code, tmp_path):
+    (tmp_path / "a.py").write_text(f"x = {code}\n")
+    (tmp_path / "b.py").write_text("import torch\ny = torch.ones(1).item()\n")
+    cells = [f"%time\nx = {code}", "import torch\ny = torch.ones(1).item()"]
+    (tmp_path / "c.ipynb").write_text(
+        json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]})
+    )
+    made = engine.examine([tmp_path])
+    assert made.unreadable == [("a.py", "the code is nested too deep for Python's parser")]
+    assert [(site.file, site.code) for site in made.sites] == [
+        ("b.py", "XD107"),
+        ("c.ipynb", "XD160"),
+        ("c.ipynb", "XD107"),
+    ]
+
+
 def test_hidden_folders_and_builds_are_not_entered(tmp_path):
     for folder in (".git", "build", "src"):
         (tmp_path / folder).mkdir()

@@ -208,6 +208,40 @@ def test_names_of_other_frameworks_have_no_word_of_pytorch(line, verdict):
     assert ("only PyTorch has neutral words" in site.why) is (verdict == "open")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import mxnet as mx\nmx.npx.gpu(1)",
+        "import mxnet as mx\nmx.context.gpu(1)",
+        "import mxnet as mx\nmx.device.gpu(1)",
+        "import mxnet as mx\nmx.device.num_gpus()",
+        'import mxnet as mx\nmx.Context("gpu", 1)',
+        'import paddle\npaddle.set_device("gpu")',
+        'import paddle\npaddle.set_device(device="gpu:1")',
+        'import paddle\npaddle.device.set_device(f"gpu:{i}")',
+        'import paddle\npaddle.set_device("gpu" if gpus else "cpu")',
+        "import paddle\npaddle.device.is_compiled_with_cuda()",
+    ],
+)
+def test_every_name_of_a_device_of_one_vendor_stays_open(code):
+    (site,) = examined(code, goal=Goal("accelerator")).sites
+    assert site.verdict == "open"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import mxnet as mx\nmx.npx.cpu()",
+        'import mxnet as mx\nmx.Context("cpu")',
+        'import paddle\npaddle.set_device("cpu")',
+        "import paddle\npaddle.device.set_device(args.device)",
+    ],
+)
+def test_the_cpu_and_a_device_from_elsewhere_are_neutral(code):
+    (site,) = examined(code, goal=Goal("accelerator")).sites
+    assert site.verdict == "neutral"
+
+
 def run_port(folder, *arguments):
     command = [sys.executable, "-m", "xdevice.port", "port", *arguments, "."]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -215,16 +215,18 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
     All PATHS are one project. If a PATH is -, a script is read from the standard input, and
     rewritten to the standard output. Code that could not be rewritten is listed on standard
     error, with the reason, followed by the files that still need one vendor's devices. The
-    exit status is 0, or 2 if a file cannot be read. With --check it is 1 if a file would
-    change, and 3 if no file would change but a file still needs one vendor's devices.
+    exit status is 0, or 2 if a file cannot be read. With --check nothing is rewritten; the
+    standard input is named <stdin>. The exit status is then 1 if a file would change, and 3 if
+    no file would change but a file still needs one vendor's devices.
     """
     from .sources import write
 
     changed = False
-    # a script from the standard input has no file to change: it goes to the standard output
+    # a script from the standard input has no file to change: it goes to the standard output,
+    # unless --check asks only whether it would change
     for source in examined.sources:
         new = examined.port(source)
-        if source.path == "<stdin>":
+        if source.path == "<stdin>" and mode != "check":
             sys.stdout.buffer.write(new)
         # an unchanged file is neither written nor named
         if new == source.raw:

@@ -177,7 +177,12 @@ def configure(root: Path) -> Choice:
             f"--ignore instead, or run lint with a newer Python"
         ) from error
     try:
-        settings = tomllib.loads(text)["tool"]["xdevice"]
+        match tomllib.loads(text):
+            case {"tool": {"xdevice": dict(settings)}}:
+                pass
+            # the name was only in a string, or the beginning of a longer one
+            case _:
+                return Choice()
     except tomllib.TOMLDecodeError as error:
         raise OptionError(f"{file}: {error}") from error
     unknown = sorted(set(settings) - {"select", "ignore", "per-file-ignores"})
@@ -186,6 +191,10 @@ def configure(root: Path) -> Choice:
             f"{file}: [tool.xdevice] may have select, ignore and per-file-ignores, but has {', '.join(unknown)}"
         )
     per_file = settings.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise OptionError(
+            f"{file}: per-file-ignores: expected a table such as {{'tests/*' = ['XD202']}}, got {per_file!r}"
+        )
     return Choice(
         _codes_of_setting(settings.get("select", []), f"{file}: select"),
         _codes_of_setting(settings.get("ignore", []), f"{file}: ignore"),

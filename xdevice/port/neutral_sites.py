@@ -68,6 +68,12 @@ class NeutralSites(JudgedSites):
             return self._judge_torch_device(use)
         if full_name.startswith(_VENDORS):
             return left_open(use.idiom.why)
+        names_gpu = any(map(_names_gpu, use.arguments))
+        if full_name.endswith("Context") and names_gpu:
+            return left_open(use.idiom.why)
+        # a device that comes from elsewhere, or the CPU
+        if full_name.endswith("set_device") and not names_gpu:
+            return _NEUTRAL
         row = ROWS.get(full_name)
         if row is not None and row.xdevice and "neutral as" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
@@ -240,6 +246,13 @@ class NeutralSites(JudgedSites):
         ast.JoinedStr: _judge_text,
         ast.keyword: _judge_keyword,
     }
+
+
+def _names_gpu(node: ast.expr) -> bool:
+    """Whether an expression may be a text that names a GPU."""
+    return any(
+        atom.kind == "spelling" and "cpu" not in atom.subject.lower() for atom in inferred(node)
+    )
 
 
 def _names_device(node: ast.expr) -> bool:

@@ -327,8 +327,8 @@ def parse(raw: bytes, shown: str) -> Source:
         raise UnreadableError(
             f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
         ) from error
-    # for bytes that are not UTF-8, a `coding:` that is no text encoding, or an expression that is
-    # nested too deep
+    # for bytes that are not UTF-8, a `coding:` that is no text encoding, or JSON that is nested too
+    # deep
     except (ValueError, LookupError, RecursionError) as error:
         raise UnreadableError(str(error)) from error
 
@@ -347,8 +347,7 @@ def _tree(text: str) -> ast.Module:
     """The syntax tree of a text.
 
     Raises:
-        SyntaxError: if the text is not Python.
-        RecursionError, MemoryError: if an expression is nested too deep.
+        SyntaxError: if the text is not Python, or is nested too deep for Python's parser.
         ValueError: on Python 3.10, if the text has a null character in it.
     """
     with warnings.catch_warnings():
@@ -357,7 +356,11 @@ def _tree(text: str) -> ast.Module:
         # cells of notebooks may use `await`; `dont_inherit` keeps out the __future__ imports of
         # this file
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
+        try:
+            tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
+        # the parser's two errors for deep nesting; a notebook's other cells are still read
+        except (MemoryError, RecursionError) as error:
+            raise SyntaxError("the code is nested too deep for Python's parser") from error
     assert isinstance(tree, ast.Module)
     return tree
 
@@ -457,23 +460,29 @@ def _notebook(raw: bytes, shown: str) -> Source:
     for rewriting.
 
     Raises:
-        ValueError: if the file is not JSON, or has no list of cells.
+        ValueError: if the file is not JSON, or is not a notebook of format 4.
     """
     file = raw.decode("utf-8-sig")
     whole = _Decoder().decode(file)
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
-        raise ValueError("not a notebook of format 4")
+        raise ValueError("not a notebook of format 4: expected an object with a list of cells")
     tokens: list[_Token] = []
     cells: list[tuple[int, str]] = []  # the offset of each in the text, and its code
     parts = []
     at = 0
-    for cell in whole["cells"]:
+    for number, cell in enumerate(whole["cells"]):
+        if not isinstance(cell, dict):
+            raise ValueError(f"not a notebook of format 4: cells[{number}] is not an object")
         if _decoded(cell.get("cell_type")) != "code":
             continue
         # a list of lines, or one string; a cell may also have no source
         content: Any = cell.get("source") or []
         is_list = isinstance(content, list)
         strings: list[_Token] = content if is_list else [content]
+        if not all(isinstance(one, _Token) for one in strings):
+            raise ValueError(
+                f"not a notebook of format 4: the source in cells[{number}] is neither a string nor a list of strings"
+            )
         text = "".join(token.value for token in strings)
         cells.append((at, text))
         previous_end = None
