@@ -897,3 +897,29 @@ def test_where_inputs_settle_nothing_the_nearest_pairing_is_taken_and_listed():
     )
     assert state.pairs["fc1"] == "dense_3"
     assert "norm1: eps is 1e-05 in torch, 0.01 in paddle" in state.differences
+
+
+def test_a_layer_may_return_a_numpy_array_before_its_tensor():
+    nn = pytest.importorskip("torch").nn
+
+    class Layer(nn.Linear):
+        def forward(self, x):
+            return np.ones(1, "float32"), super().forward(x)
+
+    class Net(nn.Module):
+        def __init__(self, *names):
+            super().__init__()
+            for name in names:
+                self.add_module(name, Layer(6, 6))
+
+        def forward(self, x):
+            for name in sorted(dict(self.named_children())):
+                x = self.get_submodule(name)(x)[1]
+            return x
+
+    # the order of the definitions pairs a with d, and the order of the calls pairs a with c
+    state = xdevice.models.convert_state(
+        Net("a", "b"), "torch", like=Net("d", "c"), inputs=VECTORS
+    )
+    assert state.pairs == {"a": "c", "b": "d"}
+    assert not state.differences

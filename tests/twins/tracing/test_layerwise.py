@@ -55,3 +55,36 @@ def test_the_cause_is_where_the_error_arises_not_where_it_is_first_too_large():
     ).first_difference()
     assert place.path == "b"
     assert re.search(r"off by 5e-05", place.text)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "text", "is_of_shapes"),
+    [
+        ([1.0, 2.0], "off by 0.5 of its largest value", False),
+        ([np.nan, 4.0], "different: NaN, an infinity or a whole number differs", False),
+        ([1.0, 4.0, 9.0], "of the shape (3,), expected (2,)", True),
+    ],
+)
+def test_a_gradient_that_differs_is_reported_as_an_output_is(gradient, text, is_of_shapes):
+    def run(name, of_b):
+        one = np.ones(2, "float32")
+        gradients = {"a": of_b, "b": of_b, "c": [3.0, 4.0]}
+        return layerwise.TracedRun(
+            name,
+            [
+                LayerCall(path, 0, "Linear", (one,), (one,), (np.array(values, "float32"),))
+                for path, values in gradients.items()
+            ],
+            [],
+        )
+
+    layers = [Layer(path, "linear", (), {}) for path in "abc"]
+    runs = layerwise.TwoRuns(
+        run("paddle", gradient), run("torch", [1.0, 4.0]), [(layer, layer) for layer in layers]
+    )
+    assert runs.first_difference() is None
+    place = runs.first_gradient()
+    assert (place.path, place.is_of_shapes) == ("b", is_of_shapes)
+    assert place.text.endswith(
+        f"that of the output of b (Linear), which is {text}; the cause lies between it and c (Linear)"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,16 @@ def test_tensors_in_dataclasses_are_seen_and_stand_in_for_others():
     other = calls.replaced(xdevice.backend("torch"), pair, iter([1.5, 2.5]))
     assert other == Pair(1.5, {"twice": [2.5, 3]})
     assert pair.first is x
+
+
+def test_every_tensor_that_is_recorded_is_replaced():
+    """NumPy arrays and mappings other than dicts, too: later tensors would get the values of earlier ones."""
+    backend = xdevice.backend("torch")
+    x = backend.from_numpy(np.ones(1), xdevice.cpu())
+    value = (np.zeros(2), MappingProxyType({"a": [np.zeros(3), x]}), "text", x)
+    assert len([*calls.tensors(backend, value)]) == 4
+    new = calls.replaced(backend, value, iter("abcd"))
+    assert new == ("a", {"a": ["b", "c"]}, "text", "d")
 
 
 def test_a_layer_that_is_used_twice_has_two_calls():

@@ -362,10 +362,9 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
-    """Returns a copy of `value` in which each tensor of the framework is replaced by the next
-    item of `new`, in the order in which `tensors` yields the tensors. NumPy arrays and objects
-    that are not containers stay."""
-    if isinstance(value, dict):
+    """Returns a copy of `value` in which each tensor that `tensors` yields, NumPy arrays included, is replaced by the
+    next item of `new`, in the same order. A mapping becomes a dict; objects that are not containers stay."""
+    if isinstance(value, Mapping):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):
         inside = [replaced(backend, one, new) for one in value]
@@ -379,7 +378,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
                 twin, field.name, replaced(backend, getattr(value, field.name), new)
             )
         return twin
-    return next(new) if backend.classify(type(value)) == "tensor" else value
+    return next(new) if _is(backend, value, "tensor") else value
 
 
 def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
@@ -393,7 +392,12 @@ def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _leaves(backend, inside, kind)
-    elif backend.classify(type(value)) == kind or (
-        kind == "tensor" and isinstance(value, numpy.ndarray)
-    ):
+    elif _is(backend, value, kind):
         yield value
+
+
+def _is(backend: Primitives, value: Any, kind: str) -> bool:
+    """Whether a value is a tensor or a symbol, as `kind` says. NumPy arrays count as tensors."""
+    return backend.classify(type(value)) == kind or (
+        kind == "tensor" and isinstance(value, numpy.ndarray)
+    )

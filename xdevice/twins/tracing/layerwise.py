@@ -123,14 +123,17 @@ class TwoRuns:
             ours, theirs = calls.actual.gradients[:1], calls.expected.gradients[:1]
             if is_input or not ours or not theirs or ours[0] is None or theirs[0] is None:
                 continue
-            error = error_of(ours[0], theirs[0])
+            arrays = [ours[0]], [theirs[0]]
+            error = _error(*arrays)
             if error is not None and error > _GRADIENTS * self.limit:
                 text = (
                     f"forward all layers agree; going backward, the first gradient that differs is that of the output "
-                    f"of {self._name(calls)}, off by {error:.2g} of its largest value: the cause lies between it and "
-                    f"{behind}"
+                    f"of {self._name(calls)}, which is {_error_text(error, *arrays)}; the cause lies between it "
+                    f"and {behind}"
                 )
-                return FirstDifference(calls.expected.path, text, error)
+                return FirstDifference(
+                    calls.expected.path, text, error, _have_other_shapes(*arrays)
+                )
             behind = self._name(calls)
         return None
 

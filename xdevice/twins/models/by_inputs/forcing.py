@@ -273,7 +273,9 @@ class ForcedRun:
         """Returns the array `x` as a tensor of the target's framework, on the device of the
         tensor `replaced`, whose place it takes. The result also has the class of `replaced`,
         because some frameworks have several classes of tensors, but only if both have the same
-        shape and `replaced` can be written to."""
+        shape and `replaced` can be written to. `x` itself if `replaced` is a NumPy array."""
+        if isinstance(replaced, np.ndarray):
+            return x
         backend = self._runs.target.backend
         place = backend.device_of(replaced)
         new = backend.from_numpy(x, place)
