@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class DeviceReport(TypedDict):
-    """A device that a backend sees, such as `gpu:0`. `name` is the hardware's name. `memory` is in bytes, or None if
-    the framework does not say. `virtual` is True for a GPU that `xdevice.virtual_gpus` has made of host memory.
-    """
+    """A device that a backend sees, such as `gpu:0`. `name` is the name of the hardware. `memory` is in bytes, None
+    if the framework does not report it. `virtual` is True for a GPU that `xdevice.virtual_gpus` has made of host
+    memory."""
 
     device: str
     name: str
@@ -34,13 +34,13 @@ class DeviceReport(TypedDict):
 
 
 class Report(TypedDict):
-    """A row of `xdevice info --json`: one backend, as it is on this machine.
+    """One backend, as it is on this machine: an item of `xdevice info --json`.
 
-    `imports` says whether the framework can be imported, and `error` why not. `why_no_gpu` is None if it has a GPU.
-    `install` is the command that installs the backend. `lacking` has a sentence for each capability that is refused,
-    because this version of the framework lacks a private name that it needs. `engines` are the framework's own engines
-    for several processes, the best first. `launcher` names the launcher that started this process as one of several, if
-    any.
+    `imports` tells whether the framework can be imported, and `error` says why it cannot. `why_no_gpu` says why the
+    backend has no GPU, None if it has one. `install` says how to install the backend. `lacking` has a sentence for
+    each capability that is refused because this version of the framework lacks a private name that it needs. `engines`
+    are the framework's own engines for several processes, the best one first. `launcher` describes the launcher that
+    started this process as one of several, None if none did.
     """
 
     backend: str
@@ -57,8 +57,8 @@ class Report(TypedDict):
 
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
-    """Probes these backends and returns their reports, in the order of `names`. One backend may take `timeout` seconds.
-    Shows progress on standard error: a clock for each backend, or a single line if there is no terminal."""
+    """Probes these backends and returns their reports, in the order of `names`. Each backend may take `timeout`
+    seconds. Shows progress on standard error: a clock for each backend or, without a terminal, a single line."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from xdevice.cli.progress import bar
@@ -66,7 +66,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     with bar(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     ) as progress:
-        # no terminal: the line says why nothing happens for a while
+        # without a terminal, one line says why nothing seems to happen for a while
         if progress.disable:
             print(
                 f"probing {', '.join(names)}; each probe imports a framework",
@@ -81,14 +81,14 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
             progress.remove_task(tasks[name])
             return report
 
-        # only two at once: the import of TensorFlow 2.21 took a core for 17 s and 760 MB
+        # only two at once: the import of TensorFlow 2.21 kept one core busy for 17 s, and took 760 MB
         with ThreadPoolExecutor(max_workers=2) as pool:
             return list(pool.map(probe, names))
 
 
 def probe_one(name: str, timeout: float) -> Report:
-    """Probes one backend in a fresh process, and returns its report. If that process crashes, or takes longer than
-    `timeout` seconds, the `error` of the report says so."""
+    """Probes one backend in a new process, and returns its report. If that process crashes, or takes longer than
+    `timeout` seconds, `error` in the report says so."""
     if not registry.is_installed(name):
         return _report(name, error="not installed", installed=False)
     command = [sys.executable, "-m", "xdevice.cli.info", name]
@@ -99,23 +99,23 @@ def probe_one(name: str, timeout: float) -> Report:
     except subprocess.TimeoutExpired:
         why = f"no answer within {timeout:g} s: the machine is busy, or the import hangs; use a larger --timeout"
         late = _report(name, error=why)
-        # nobody knows: it may only be slow
+        # not known: the import may only be slow
         late["imports"] = None
         return late
     if process.returncode != 0:
-        # usually the error itself, or the last words of the framework's C++ code before it aborted
+        # the last line of a traceback is the error; after an abort, it is the last message of C++ code
         last = process.stderr.strip().splitlines()[-1:] or ["the process wrote nothing"]
         return _report(
             name, error=f"the process ended {status_text(process.returncode)}: {last[0]}"
         )
-    # only the last line, because a framework may print while it is imported
+    # only the last line is the report, because a framework may print something when it is imported
     report: Report = json.loads(process.stdout.splitlines()[-1])
     return report
 
 
 def probe_here(name: str) -> Report:
-    """Probes one backend in this process, which imports its framework and may start its devices, and returns its
-    report."""
+    """Probes one backend in this process, and returns its report. This imports the framework, and may start its
+    devices."""
     from xdevice.errors import XDeviceError
 
     try:
@@ -145,8 +145,8 @@ def probe_here(name: str) -> Report:
 def _report(
     name: str, error: str | None = None, installed: bool = True, version: str | None = None
 ) -> Report:
-    """The report of a backend that does not work, for the reason `error`. If the backend works, `error` is None, and
-    the caller fills in the rest."""
+    """A report without results, which is that of a backend that does not work for the reason `error`. For a backend
+    that works, `error` is None, and the caller fills in the results."""
     return {
         "backend": name,
         "installed": installed,
@@ -163,12 +163,12 @@ def _report(
 
 
 def _launcher() -> str | None:
-    """The launcher that started this process and the process's rank, in words; None if none did. If the launcher's
-    variables contradict each other, returns a text that says so."""
+    """The name of the launcher that started this process, with the process's rank; None if none did. If the launcher's
+    environment variables contradict each other, a text that says so."""
     try:
         place = launchers.place()
     except SettingError as error:
-        return f"its variables contradict each other: {error}"
+        return f"unknown, because its environment variables contradict each other: {error}"
     return place and f"{place.launcher}, rank {place.rank} of {place.size}"
 
 
@@ -185,20 +185,20 @@ def show(reports: Sequence[Report]) -> None:
     for heading in ("backend", "version", "imports", "devices", "notes"):
         table.add_column(heading, overflow="fold")
     for report in reports:
-        # whether it imports does not matter if it is not installed
+        # a backend that is not installed is no failure, so no "no" in red
         state = _STATES[report["imports"]] if report["installed"] else "-"
-        devices = "\n".join(_grouped(report["devices"]))
+        devices = "\n".join(_device_lines(report["devices"]))
         table.add_row(
             report["backend"], report["version"] or "-", state, devices, _note(report)
         )
     console = Console()
     console.print(table)
     engines = ", ".join(engine for report in reports for engine in report["engines"])
-    # names of engines may have brackets, which rich would take for markup
+    # `markup=False`: names of engines may have brackets, which rich would take for markup
     console.print(
         f"Engines for several processes: {engines or 'none'}", markup=False, highlight=False
     )
-    # it is that of this process, so all reports have the same
+    # all reports have the same launcher, because the probes inherit this process's variables
     launcher = reports[0]["launcher"] if reports else None
     none = "none; start several processes with xdevice launch -n 2 script.py"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
@@ -207,26 +207,29 @@ def show(reports: Sequence[Report]) -> None:
         console.print(f"Wrong here: {clash}", style="red", markup=False, highlight=False)
 
 
-def _grouped(devices: Sequence[DeviceReport]) -> list[str]:
-    """One line per device; devices with the same name and memory, such as MXNet's 16 CPUs, share a line."""
+def _device_lines(devices: Sequence[DeviceReport]) -> list[str]:
+    """The lines for these devices. Devices with the same name and memory, such as the 16 CPUs of MXNet, share a
+    line."""
     lines: dict[tuple[str, str, int | None], list[str]] = {}
     for device in devices:
         kind = device["device"].partition(":")[0]
         lines.setdefault((kind, device["name"], device["memory"]), []).append(device["device"])
-    return [_line(places, name, memory) for (_, name, memory), places in lines.items()]
+    return [_device_line(places, name, memory) for (_, name, memory), places in lines.items()]
 
 
-def _line(places: list[str], name: str, memory: int | None) -> str:
-    """The line of one or more devices, such as `gpu:0 to gpu:3 (NVIDIA H100, 79.6 GiB)`; `memory` is in bytes."""
+def _device_line(places: list[str], name: str, memory: int | None) -> str:
+    """The line for one or more devices, such as `gpu:0 to gpu:3 (NVIDIA H100, 79.6 GiB)`. `places` are their names in
+    xdevice, and `memory` is in bytes."""
     span = places[0] if len(places) == 1 else f"{places[0]} to {places[-1]}"
     size = f", {memory / 2**30:.1f} GiB" if memory else ""
-    # the name of some CPUs is only "cpu", which the line has already
+    # some backends call a CPU just "cpu", which the line says already
     about = f" ({name}{size})" if name != places[0].partition(":")[0] or size else ""
     return span + about
 
 
 def _note(report: Report) -> str:
-    """The last cell of a row: how to install the backend, or why it or its GPU does not work, and what it lacks."""
+    """The last cell of a row: how to install the backend, or why it or its GPU does not work. Below that, the
+    capabilities that it lacks."""
     from rich.markup import escape
 
     if not report["installed"]:

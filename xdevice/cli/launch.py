@@ -11,8 +11,8 @@ import click
 from xdevice.core import registry, selection
 from xdevice.errors import XDeviceError
 
-# loopback, which no other machine can reach
-_ONE_MACHINE = "127.0.0.1"
+# an address that no other machine can reach
+_LOOPBACK = "127.0.0.1"
 
 
 # options behind SCRIPT are the script's own, so they are neither parsed nor refused here
@@ -48,11 +48,11 @@ _ONE_MACHINE = "127.0.0.1"
 )
 @click.option(
     "--host",
-    default=_ONE_MACHINE,
+    default=_LOOPBACK,
     show_default=True,
     help="The address on which rank 0 listens.",
 )
-# one below the highest port, because the port after it is used too
+# at most one below the highest port, because the next port is used, too
 @click.option(
     "--port",
     type=click.IntRange(1, 65534),
@@ -116,7 +116,7 @@ def launch(
             "-n is missing; write options before the script: xdevice launch -n 2 SCRIPT"
         )
     if not is_module and not Path(program[0]).is_file():
-        # such as `python train.py`, which is what mpirun takes
+        # users of mpirun may write `python train.py`
         hint = (
             "; leave python out: xdevice launch -n 2 SCRIPT"
             if Path(program[0]).stem.startswith("python")
@@ -132,12 +132,12 @@ def launch(
 
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
-    """Raises `UsageError` if the options for several machines contradict each other or are incomplete."""
+    """Raises `UsageError` if the options for several machines contradict each other, or if one is missing."""
     if node_rank >= nnodes:
         raise click.UsageError(
             f"--node-rank is {node_rank}, but the ranks of {nnodes} nodes are 0 to {nnodes - 1}"
         )
-    # a free port cannot be chosen here, because the other machines would not learn it
+    # a free port cannot be chosen here, because the other machines would not know it
     if nnodes > 1 and port is None:
         raise click.UsageError(
             "--nnodes needs --port, with the same value on all machines; the next port is used as well"
@@ -153,8 +153,8 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
 def _variables(
     backend: str | None, engine: str | None, timeout: float | None
 ) -> dict[str, str]:
-    """The environment variables of all processes that follow from `--backend`, `--engine` and `--timeout`; an option
-    that is None sets none. Raises `UsageError` for an unknown backend or engine."""
+    """The environment variables for all processes, from `--backend`, `--engine` and `--timeout`. An option that is
+    None sets none. Raises `UsageError` for an unknown backend or engine."""
     try:
         name = registry.canonical(backend) if backend else None
         _require_engine(engine)
@@ -165,13 +165,13 @@ def _variables(
         "XDEVICE_ENGINE": engine,
         "XDEVICE_TIMEOUT": None if timeout is None else f"{timeout:g}",
     }
-    # without an option, the variable of the user's environment counts
+    # without the option, a variable of the user's environment keeps its value
     return {name: text for name, text in variables.items() if text is not None}
 
 
 def _require_engine(engine: str | None) -> None:
-    """Raises `UsageError` if the value of `--engine` names no known framework. An engine behind the colon, as in
-    `torch:gloo`, is not checked here but in the ranks, because that takes an import of the framework."""
+    """Raises `UsageError` if the value of `--engine` does not begin with a known framework. The engine behind the
+    colon, as in `torch:gloo`, is checked only in the processes, because that needs the framework."""
     if engine is None or engine == "auto":
         return
     framework = engine.partition(":")[0]

@@ -18,7 +18,7 @@ from xdevice.base import floats
 from xdevice.base.version import __version__
 from xdevice.core import registry, selection
 from xdevice.errors import XDeviceError
-from xdevice.port import commands as porting
+from xdevice.port import commands as port_commands
 
 from . import launch
 
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 
 class _Commands(click.Group):
-    """Runs the chosen command. The exit status is 130 after Ctrl-C, as in shells, and 2 if a file cannot be read or
-    written. Python and Click would end with 1 in both cases, but here 1 means that a backend diverges or has failed."""
+    """The group of all commands. It sets the exit status to 130 after Ctrl-C, as shells do, and to 2 if a file cannot
+    be read or written. Python and Click would exit with 1 in both cases, but here 1 means that a backend diverges or
+    has failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command that the command line names, and returns its result."""
         for stream in (sys.stdout, sys.stderr):
             # a program that calls `main` may have put another object there
             if isinstance(stream, TextIOWrapper):
-                # on Windows a pipe's encoding lacks characters of our tables
+                # on Windows, the encoding of a pipe lacks characters that our tables contain
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
@@ -48,50 +49,50 @@ class _Commands(click.Group):
             ctx.exit(130)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # the reader, such as `head`, has closed the pipe: Click ends quietly
+                raise  # the reader, such as `head`, has closed the pipe: Click then exits without a message
             click.echo(f"Error: {error}", err=True)
             ctx.exit(2)
 
 
-def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """Turns the name of a report file into an object whose method `write` writes the file. The name "-" is the standard
-    output; without the option the value is None.
+def _open_report(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """The callback of `--json` and `--html`: turns the name of a report file into an object whose method `write`
+    writes the file. The name "-" means the standard output; without the option, returns None.
 
-    The file is opened here, so that a path that cannot be written is reported before a long run.
+    The file is opened here, so that a path that cannot be written to is reported before a long run.
     """
     if value is None or value == "-":
         return sys.stdout if value else None
     try:
-        return _Whole(value)
+        return _ReportFile(value)
     except OSError as error:
         raise click.BadParameter(f"{value!r}: {error.strerror}", ctx, param) from error
 
 
-class _Whole:
-    """A file for a report, which is written whole or not at all: first under another name in the same folder, so that
-    an interrupt leaves the report of an earlier run unchanged."""
+class _ReportFile:
+    """A report file that is written completely or not at all. The report is written under another name in the same
+    folder, and then renamed, so that after an interrupt the report of an earlier run is unchanged."""
 
     def __init__(self, path: str) -> None:
         """Raises `OSError` if the file cannot be written."""
         self.name = path
         self._path = Path(path).resolve()
-        # a pipe or a device is written directly: it has no earlier content to keep
+        # a pipe or a device is written to directly, because it has no earlier content to keep
         is_special = self._path.exists() and not self._path.is_file()
         self._part = (
             self._path
             if is_special
             else self._path.with_name(f".{self._path.name}.{os.getpid()}")
         )
-        # fails now if it cannot be opened; "a" changes nothing in a file that exists
+        # raises now if it cannot be opened; the mode "a" changes nothing in a file that exists
         self._part.open("a").close()
-        # also if the command fails, and then the part is not complete
+        # if the command fails, the temporary file is removed
         if not is_special:
             click.get_current_context().call_on_close(
                 lambda: self._part.unlink(missing_ok=True)
             )
 
     def write(self, text: str) -> None:
-        """Writes the report, which then takes the place of an earlier one."""
+        """Writes the report, which replaces that of an earlier run."""
         self._part.write_text(text, encoding="utf-8")
         if self._part != self._path:
             self._part.replace(self._path)
@@ -117,19 +118,19 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
     # under another name, because this function is called `info`
     from . import info as info_module
 
-    reports = info_module.probe_all(_canonical(names) or registry.names(), timeout)
+    reports = info_module.probe_all(_own_names(names) or registry.names(), timeout)
     if as_json:
         click.echo(json.dumps(reports, indent=2))
     else:
         info_module.show(reports)
-    # without names, a backend that fails is no failure of the command
+    # if the user named no backend, the command succeeds even if one fails
     if names and not all(report["imports"] for report in reports):
         sys.exit(1)
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds the options that `parity` and `compare-runs` share to a command: how strictly to compare,
-    and where to write the report."""
+    """Decorates a command with the options that `parity` and `compare-runs` share: how strictly to compare, and where
+    to write the report."""
     options = [
         click.option(
             "--rtol",
@@ -147,17 +148,17 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--json",
             "json_file",
             metavar="FILENAME",
-            callback=_target,
+            callback=_open_report,
             help="Write the report as JSON to this file; - is the standard output.",
         ),
         click.option(
             "--html",
             metavar="FILENAME",
-            callback=_target,
+            callback=_open_report,
             help="Write an HTML page with plots of the errors to this file.",
         ),
     ]
-    # reversed, because the option that is applied last comes first in --help
+    # reversed, because the option that is added last comes first in --help
     for option in reversed(options):
         command = option(command)
     return command
@@ -259,10 +260,10 @@ def parity(
     from xdevice.cli.progress import show
     from xdevice.twins.parity import run_folders, script_runs
 
-    rule, names = _rule(options), _backends(backends)
+    rule, names = _strictness(options), _backends(backends)
     # the backend that the others are compared with
-    first = _canonical((reference or names[0],))[0]
-    _refuse_two_rules(float64, calibrate, rule)
+    first = _own_names((reference or names[0],))[0]
+    _refuse_two_tolerances(float64, calibrate, rule)
     # all options are checked before the first process starts, because a run takes minutes
     plan = script_runs.RunPlan(
         script,
@@ -272,21 +273,22 @@ def parity(
         _interpreters(pythons, names),
         timeout,
         jobs,
-        is_traced,
-        floats.FLOAT64 if float64 else "",
-        calibrate,
-        operations or backward,
-        backward,
+        is_traced=is_traced,
+        floats=floats.FLOAT64 if float64 else "",
+        calibrates=calibrate,
+        # gradients are saved together with the operations
+        keeps_operations=operations or backward,
+        keeps_gradients=backward,
     )
     if plan.reference not in names:
         raise click.UsageError(
-            f"the reference {plan.reference} is not among the backends {', '.join(names)}"
+            f"--reference: {plan.reference} is not among the backends {', '.join(names)}"
         )
     if plan.is_traced and plan.keeps_operations:
         raise click.UsageError(
             "--trace compares layers, while --operations and --backward compare operations; choose one"
         )
-    # with --save, one backend is enough: `compare-runs` compares its recordings later
+    # with --save, one backend is enough, because `compare-runs` can compare its recordings later
     if len(names) == 1 and save is None:
         raise click.UsageError(
             f"{names[0]} has nothing to be compared with; name another backend, or keep its recordings with --save"
@@ -295,11 +297,11 @@ def parity(
     if overwrite and save is None:
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
-        _prepare(save, overwrite)
-    # a CI that cancels the run sends SIGTERM: like Ctrl-C, it must leave no process behind
+        _prepare_folder(save, overwrite)
+    # CI sends SIGTERM to cancel a run: treat it like Ctrl-C, which leaves no process behind
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     runs = [process.name for process in plan.scripts()]
-    # so that nobody wonders why the reference starts again and again
+    # so that nobody wonders why the reference is started so often
     if calibrate:
         more = len(runs) - len(names)
         click.echo(
@@ -307,11 +309,11 @@ def parity(
             "measure the effect of rounding",
             err=True,
         )
-    # the comparison always reads files, so a saved run is compared just like this one
+    # the comparison reads files even without --save, so that a saved run gives the same report
     with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
-        report = _reported(lambda: run_folders.report_of_run(folder, rule))
+        report = _report_or_exit(lambda: run_folders.report_of_run(folder, rule))
     _publish(report, f"xdevice parity {script.name}", options)
 
 
@@ -332,18 +334,21 @@ def compare_runs(first: Path, second: Path, **options: Any) -> None:
     """
     from xdevice.twins.parity import run_folders
 
-    report = _reported(lambda: run_folders.report_of_two(first, second, _rule(options)))
+    report = _report_or_exit(
+        lambda: run_folders.report_of_two(first, second, _strictness(options))
+    )
     _publish(report, f"xdevice compare-runs {first} {second}", options)
 
 
 main.add_command(launch.launch)
-main.add_command(porting.scan)
-main.add_command(porting.port)
-main.add_command(porting.lint)
+main.add_command(port_commands.scan)
+main.add_command(port_commands.port)
+main.add_command(port_commands.lint)
 
 
-def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
-    """Raises `UsageError` if `--calibrate` comes with another option that decides how far values may be off."""
+def _refuse_two_tolerances(float64: bool, calibrate: bool, rule: Strictness) -> None:
+    """Raises `UsageError` if `--calibrate`, which measures the tolerances, comes with an option that sets them or
+    makes them needless."""
     if calibrate and float64:
         raise click.UsageError(
             "--calibrate measures the rounding of float32, which --float64 avoids; choose one"
@@ -355,9 +360,9 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
 
 
 def _refuse_missing(plan: RunPlan) -> None:
-    """Raises `UsageError` if a backend that is to run in this interpreter is not installed in it."""
+    """Raises `UsageError` if a backend that is to run in this Python interpreter is not installed in it."""
     for name, python in plan.pythons.items():
-        # another interpreter cannot be searched from here; the report has its error
+        # what another interpreter lacks is not known here: its run fails, and the report says why
         if python == sys.executable and not registry.is_installed(name):
             raise click.UsageError(
                 f"{name} is not installed here; {registry.install_hint(name)}, or name an interpreter that has it "
@@ -365,17 +370,16 @@ def _refuse_missing(plan: RunPlan) -> None:
             )
 
 
-def _prepare(folder: Path, overwrites: bool) -> None:
-    """Makes the folder for a run. With `--overwrite` (`overwrites`), removes an earlier run from it. Raises
-    `UsageError` if the folder is still not empty, or cannot be made."""
+def _prepare_folder(folder: Path, overwrites: bool) -> None:
+    """Makes the folder for a run. If `overwrites` (`--overwrite`), removes an earlier run from it first. Raises
+    `UsageError` if the folder is not empty then, or cannot be made."""
     from xdevice.twins.parity import script_runs
 
     # an empty folder counts as new
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
             raise click.UsageError(
-                f"{folder} is not empty; name a new folder, or, with --overwrite, the folder of an earlier run, "
-                f"which --save then replaces"
+                f"{folder} is not empty; name a new folder, or use --overwrite to replace the earlier run in it"
             )
         try:
             script_runs.clear(folder)
@@ -388,19 +392,20 @@ def _prepare(folder: Path, overwrites: bool) -> None:
 
 
 def _backends(backends: str | None) -> tuple[str, ...]:
-    """The backends to run on, from the option `--backends`; without it, all installed ones except NumPy, or NumPy if it
-    is the only one. Raises `UsageError` for an unknown name."""
+    """The backends to run on: those that the option `--backends` names. Without the option, all installed ones except
+    NumPy, or NumPy if it is the only one. Raises `UsageError` for an unknown name."""
     names = tuple(backends.split(",")) if backends else ()
     return (
-        _canonical(names)
+        _own_names(names)
         or tuple(name for name in selection.backends() if name != "numpy")
         or ("numpy",)
     )
 
 
 def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
-    """The path of each backend's interpreter: this one, or the one that a `--python` option (`pythons`) names. Raises
-    `UsageError` if an option is not NAME=PATH, or names another backend or no file."""
+    """The path of each backend's Python interpreter: this one, or the one that an option `--python NAME=PATH` names.
+    Raises `UsageError` if one of these options (`pythons`) has another form, or names a backend that does not run or a
+    file that does not exist."""
     interpreters = dict.fromkeys(names, sys.executable)
     for option in pythons:
         name, equals, path = option.partition("=")
@@ -408,21 +413,21 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
             raise click.UsageError(
                 f"--python: expected NAME=PATH, as in mxnet=/opt/old/bin/python, got {option!r}"
             )
-        backend = _canonical((name,))[0]
+        backend = _own_names((name,))[0]
         if backend not in names:
             raise click.UsageError(
                 f"--python {option}: {backend} is not among the backends {', '.join(names)}"
             )
         if not Path(path).is_file():
             raise click.UsageError(f"--python {option}: there is no file {path}")
-        # not `resolve`: the python of a virtual environment is a link, and works only by its own path
+        # not `resolve`: the python of a virtual environment is a link, and works only under its own path
         interpreters[backend] = str(Path(path).absolute())
     return interpreters
 
 
-def _rule(options: dict[str, Any]) -> Strictness:
-    """How strictly to compare, from the options that both commands share. Raises `UsageError` for a tolerance of
-    NaN."""
+def _strictness(options: dict[str, Any]) -> Strictness:
+    """How strictly to compare, from the options that `parity` and `compare-runs` share. Raises `UsageError` if a
+    tolerance is NaN."""
     from xdevice.twins.parity.tolerances import Strictness
 
     try:
@@ -432,13 +437,13 @@ def _rule(options: dict[str, Any]) -> Strictness:
             check_dtype=not options["any_dtype"],
             equal_nan=options["equal_nan"],
         ).check()
-    except XDeviceError as error:  # NaN, which click takes to be in every range
+    except XDeviceError as error:  # for NaN, which passes Click's check of the range
         raise click.UsageError(str(error)) from error
 
 
-def _reported(make: Callable[[], ParityReport]) -> ParityReport:
-    """Returns the report that `make()` returns. If `make` raises an xdevice error, such as for a damaged recording,
-    prints the error and ends the program with status 2."""
+def _report_or_exit(make: Callable[[], ParityReport]) -> ParityReport:
+    """Returns the report that `make()` returns. If `make` raises an error of xdevice, such as for a damaged recording,
+    prints the error and exits with status 2."""
     try:
         return make()
     except XDeviceError as error:
@@ -447,8 +452,8 @@ def _reported(make: Callable[[], ParityReport]) -> ParityReport:
 
 
 def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
-    """Writes the report to the files that the options name, prints it unless its JSON goes to the standard output, and
-    ends the program with its status."""
+    """Writes the report to the files that the options name, and prints it, unless its JSON goes to the standard
+    output. Then exits with the status of the report."""
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:
@@ -466,11 +471,11 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
     sys.exit(report.status)
 
 
-def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The backends' own names for names or aliases, each once, in the given order. Raises `UsageError` for an unknown
-    name."""
+def _own_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The backends' own names, such as "torch", for names or aliases ("pytorch"), each once and in the given order.
+    Raises `UsageError` for an unknown name."""
     try:
-        # a dict, because a set would not keep the order
+        # a dict instead of a set, because it keeps the order
         return tuple(dict.fromkeys(registry.canonical(name) for name in names))
     except XDeviceError as error:
         raise click.UsageError(str(error)) from error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bar(*columns: ProgressColumn) -> Progress:
-    """Returns a progress display with these columns on standard error; it is disabled unless standard error is a
+    """Returns a progress display with these columns on standard error. It is disabled if standard error is not a
     terminal."""
     # imported here, so that commands without progress do not wait for rich
     from rich.console import Console
@@ -44,11 +44,11 @@ def show(backends: Sequence[str]) -> Iterator[Watcher]:
 
 
 class _Shown(Watcher):
-    """A line for each run, with a clock, which is replaced by a last line when the run ends."""
+    """Shows a line with a clock for each run. When the run ends, another line replaces it."""
 
     def __init__(self, progress: Progress, backends: Sequence[str]) -> None:
         self._progress = progress
-        # `start=False`: with one job at a time, the clocks of the others must not run yet
+        # `start=False`, because runs that wait for others must not have a running clock yet
         self._tasks = {
             name: progress.add_task(f"{name}: waiting", start=False, total=None)
             for name in backends
@@ -61,7 +61,7 @@ class _Shown(Watcher):
 
     def counts(self, backend: str, records: int) -> None:
         """Shows how many values the run has recorded, if there are any."""
-        # "starting" stays until the first value, because frameworks take seconds to import
+        # until the first value, "starting" stays, because frameworks take seconds to import
         if records:
             self._progress.update(
                 self._tasks[backend], description=f"{backend}: {records} recorded"
@@ -72,7 +72,7 @@ class _Shown(Watcher):
         # only the first line of an error; the report has all of it
         how = ended.error.partition("\n")[0] or f"{records} recorded"
         self._progress.remove_task(self._tasks[ended.backend])
-        # above the clocks that still run; on a pipe, it is the only output
+        # printed above the clocks that still run; without a terminal, it is the only output
         self._progress.console.print(
             f"{ended.backend}: {how} in {ended.seconds:.1f} s", markup=False, highlight=False
         )
