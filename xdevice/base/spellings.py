@@ -1,7 +1,7 @@
 """Errors for arguments of other libraries, such as PyTorch's `dim`, that say what to write
 instead.
 
-A function that answers such arguments declares `**spelling: NoReturn`, so type checkers report
+A function that answers such arguments declares `**misspelled: NoReturn`, so type checkers report
 a call that passes one.
 """
 
@@ -51,9 +51,9 @@ _WORDS: Final = {
 }
 
 
-def refuse(function: str, spelling: Iterable[str], takes: str) -> NoReturn:
-    """Raises the `ArgumentError` for the first argument in `spelling`. The function named
+def refuse(function: str, misspelled: Iterable[str], takes: str) -> NoReturn:
+    """Raises the `ArgumentError` for the first argument in `misspelled`. The function named
     `function` has none of these arguments; `takes` lists, in words, those that it has."""
-    name = next(iter(spelling))
+    name = next(iter(misspelled))
     advice = _WORDS.get(name, "").format(function=function)
     raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")

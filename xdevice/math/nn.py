@@ -174,7 +174,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 
 @_without_scopes
-def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
+def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
     """Returns `x * mask / (1 - p)`, which is 0 where the mask is False. If each element of the mask is False with
     probability `p`, the expected value of the result is `x`.
 
@@ -196,8 +196,8 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.dropout(x, mask, 0.5)).tolist()
         [2.0, 0.0]
     """
-    if spelling:
-        spellings.refuse("nn.dropout", spelling, "mask=, p=")
+    if misspelled:
+        spellings.refuse("nn.dropout", misspelled, "mask=, p=")
     layers, x = _layers_and_tensor(x, "dropout")
     mask = layers.checks.tensor_of_kinds(mask, BOOL, "dropout")
     layers.require_one_device(x=x, mask=mask)
@@ -219,7 +219,7 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
 
 
 @_without_scopes
-def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
+def softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
     """Returns exp(x) divided by its sum along an axis, without overflow.
 
     Raises:
@@ -231,13 +231,13 @@ def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.softmax(xdevice.tensor([[1000.0, 1000.0]]))).tolist()
         [[0.5, 0.5]]
     """
-    if spelling:
-        spellings.refuse("nn.softmax", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("nn.softmax", misspelled, "axis=")
     return _along_axis("softmax", x, axis)
 
 
 @_without_scopes
-def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
+def log_softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
     """Returns the logarithm of `softmax`, which stays finite even if `softmax` itself would be rounded to 0.
 
     Errors and cost are those of `softmax`.
@@ -246,8 +246,8 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
         >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
         [0.0, -200.0]
     """
-    if spelling:
-        spellings.refuse("nn.log_softmax", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("nn.log_softmax", misspelled, "axis=")
     return _along_axis("log_softmax", x, axis)
 
 
@@ -432,7 +432,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 
 @_without_scopes
 def cross_entropy(
-    logits: Any, labels: Any, *, reduction: Reduction = "mean", **spelling: NoReturn
+    logits: Any, labels: Any, *, reduction: Reduction = "mean", **misspelled: NoReturn
 ) -> Any:
     """Returns the mean over the batch of `-log_softmax(logits)` at each row's label, as a tensor without dimensions.
 
@@ -457,8 +457,8 @@ def cross_entropy(
         >>> round(xdevice.item(xdevice.nn.cross_entropy(logits, labels)), 4)
         100.3466
     """
-    if spelling:
-        spellings.refuse("nn.cross_entropy", spelling, "logits=, labels=, reduction=")
+    if misspelled:
+        spellings.refuse("nn.cross_entropy", misspelled, "logits=, labels=, reduction=")
     layers, logits = _layers_and_tensor(logits, "cross_entropy")
     labels = layers.indices(labels, "cross_entropy")
     shape, rows = shape_of(logits), shape_of(labels)
@@ -575,7 +575,7 @@ def embedding(indices: Any, table: Any) -> Any:
 
 
 @_without_scopes
-def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn) -> Any:
+def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoReturn) -> Any:
     """Returns 1 at the index and 0 elsewhere, along a new last axis of length `n`; float32 unless `dtype` is given.
 
     Args:
@@ -598,8 +598,8 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
         >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
-    if spelling:
-        spellings.refuse("nn.one_hot", spelling, "n=, dtype=")
+    if misspelled:
+        spellings.refuse("nn.one_hot", misspelled, "n=, dtype=")
     layers = _layers_of(indices, "one_hot")
     indices = layers.indices(indices, "one_hot")
     (classes,) = _ints("n", n, 1, 1, "one_hot")

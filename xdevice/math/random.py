@@ -84,7 +84,7 @@ def uniform(
     high: float = 1.0,
     device: object = None,
     dtype: object = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns uniform numbers in [low, high): `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` is another
     float.
@@ -112,9 +112,11 @@ def uniform(
         >>> xdevice.to_numpy(x).astype("float64").round(4).tolist()
         [[-0.7288, -0.9719, 0.8755], [-0.4845, -0.2271, -0.0569]]
     """
-    if spelling:
-        spellings.refuse("random.uniform", spelling, "low=, high=, device=, dtype=")
-    backend, place, name = _backend_device_dtype("uniform", device, dtype, "float32", FLOATS)
+    if misspelled:
+        spellings.refuse("random.uniform", misspelled, "low=, high=, device=, dtype=")
+    backend, target_device, name = _backend_device_dtype(
+        "uniform", device, dtype, "float32", FLOATS
+    )
     sizes = _sizes(backend, shape, name)
     least, most = _as_float("low", low, name), _as_float("high", high, name)
     if not least < most:
@@ -133,7 +135,7 @@ def uniform(
         is_ready = (least, most) == (0, 1) and drawn_dtype == name
         return x if is_ready else _stretched(x, least, most, name)
 
-    return _tensor_of_floats(backend, _draw(backend, draw), place, dtype)
+    return _tensor_of_floats(backend, _draw(backend, draw), target_device, dtype)
 
 
 def normal(
@@ -142,7 +144,7 @@ def normal(
     scale: float = 1.0,
     device: object = None,
     dtype: object = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns normal numbers with the mean `loc` and the standard deviation `scale`; float32 unless `dtype` is another
     float.
@@ -166,9 +168,11 @@ def normal(
         >>> bool(abs(xdevice.to_numpy(weights).mean()) < 1e-4)
         True
     """
-    if spelling:
-        spellings.refuse("random.normal", spelling, "loc=, scale=, device=, dtype=")
-    backend, place, name = _backend_device_dtype("normal", device, dtype, "float32", FLOATS)
+    if misspelled:
+        spellings.refuse("random.normal", misspelled, "loc=, scale=, device=, dtype=")
+    backend, target_device, name = _backend_device_dtype(
+        "normal", device, dtype, "float32", FLOATS
+    )
     sizes = _sizes(backend, shape, name)
     mean, deviation = _as_float("loc", loc, name), _as_float("scale", scale, name)
     if deviation < 0:
@@ -190,7 +194,7 @@ def normal(
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
 
-    return _tensor_of_floats(backend, _draw(backend, draw), place, dtype)
+    return _tensor_of_floats(backend, _draw(backend, draw), target_device, dtype)
 
 
 def integers(
@@ -199,7 +203,7 @@ def integers(
     low: int | None = None,
     device: object = None,
     dtype: object = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns integers in [low, high), all equally probable: `integers((5,), high=10)`; int64 unless `dtype` is given.
 
@@ -224,9 +228,11 @@ def integers(
         ...     xdevice.to_numpy(xdevice.random.integers((5,), high=10)).tolist()
         [1, 0, 9, 2, 3]
     """
-    if spelling:
-        spellings.refuse("random.integers", spelling, "high=, low=, device=, dtype=")
-    backend, place, name = _backend_device_dtype("integers", device, dtype, "int64", _INTEGERS)
+    if misspelled:
+        spellings.refuse("random.integers", misspelled, "high=, low=, device=, dtype=")
+    backend, target_device, name = _backend_device_dtype(
+        "integers", device, dtype, "int64", _INTEGERS
+    )
     sizes = _sizes(backend, shape, name)
     # `integers(5, high=10)` is refused, because the 5 may be meant as `low`; `integers((5,),
     # high=10)` is clear
@@ -243,11 +249,11 @@ def integers(
         )
     _require_bounds_fit(backend, name, least, end - 1)
     drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
-    return backend.from_numpy(drawn, place)
+    return backend.from_numpy(drawn, target_device)
 
 
 def permutation(
-    n: int, device: object = None, dtype: object = None, **spelling: NoReturn
+    n: int, device: object = None, dtype: object = None, **misspelled: NoReturn
 ) -> Any:
     """Returns the ints from 0 to n - 1 in random order, as a vector for shuffling by indexing; int64 unless `dtype` is
     given.
@@ -268,9 +274,9 @@ def permutation(
         ...     xdevice.to_numpy(xdevice.random.permutation(5)).tolist()
         [0, 3, 4, 2, 1]
     """
-    if spelling:
-        spellings.refuse("random.permutation", spelling, "n=, device=, dtype=")
-    backend, place, name = _backend_device_dtype(
+    if misspelled:
+        spellings.refuse("random.permutation", misspelled, "n=, device=, dtype=")
+    backend, target_device, name = _backend_device_dtype(
         "permutation", device, dtype, "int64", _INTEGERS
     )
     length = _as_int("n", n)
@@ -281,7 +287,7 @@ def permutation(
     _require_bounds_fit(backend, name, 0, length - 1)
     # drawn as int64, so that the order does not depend on the dtype
     drawn = _draw(backend, lambda generator: generator.permutation(length))
-    return backend.from_numpy(drawn.astype(name, copy=False), place)
+    return backend.from_numpy(drawn.astype(name, copy=False), target_device)
 
 
 def bernoulli(
@@ -289,7 +295,7 @@ def bernoulli(
     p: float = 0.5,
     device: object = None,
     dtype: object = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns a mask: each element is True with probability `p`, else False. A `dtype` other than bool gives ones and
     zeros.
@@ -311,9 +317,11 @@ def bernoulli(
         >>> int(xdevice.to_numpy(kept).sum())
         787
     """
-    if spelling:
-        spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
-    backend, place, name = _backend_device_dtype("bernoulli", device, dtype, "bool", None)
+    if misspelled:
+        spellings.refuse("random.bernoulli", misspelled, "p=, device=, dtype=")
+    backend, target_device, name = _backend_device_dtype(
+        "bernoulli", device, dtype, "bool", None
+    )
     # everything is checked before the draw, so that an error takes no numbers from the
     # generator
     sizes = _sizes(backend, shape, name)
@@ -322,7 +330,7 @@ def bernoulli(
         raise ArgumentError(f"bernoulli: p must be a probability from 0 to 1, not {shown(p)}")
     # drawn and compared in float64, so that probabilities near 0 or 1 are not rounded
     drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
-    return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
+    return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), target_device)
 
 
 def choice(
@@ -330,7 +338,7 @@ def choice(
     p: Any,
     device: object = None,
     dtype: object = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 by
     default.
@@ -355,9 +363,11 @@ def choice(
         ...     xdevice.to_numpy(xdevice.random.choice(8, p=[0.1, 0.0, 0.9])).tolist()
         [0, 2, 2, 0, 2, 2, 2, 2]
     """
-    if spelling:
-        spellings.refuse("random.choice", spelling, "p=, device=, dtype=")
-    backend, place, name = _backend_device_dtype("choice", device, dtype, "int64", _INTEGERS)
+    if misspelled:
+        spellings.refuse("random.choice", misspelled, "p=, device=, dtype=")
+    backend, target_device, name = _backend_device_dtype(
+        "choice", device, dtype, "int64", _INTEGERS
+    )
     sizes = _sizes(backend, shape, name)
     # [0, 1) is divided into an interval for each index, as long as its probability, which ends
     # at `ends[i]`. A uniform number selects the index of the interval that it is in
@@ -366,7 +376,7 @@ def choice(
     drawn = _draw(backend, lambda generator: generator.random(sizes))
     # after the division the last end is exactly 1, so every number is below it
     return backend.from_numpy(
-        (ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), place
+        (ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), target_device
     )
 
 
@@ -480,6 +490,7 @@ class seed:
             raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
         # seeds at once, for a call without `with`; `__enter__` restores the generator that was
         # there before
+        # the `Place` has the generator that this code draws from, as its `numbers`
         self._place = generators.current_place()
         self._before = self._place.numbers
         self._begun = self._place.numbers = generators.Numbers(self._n)
@@ -533,6 +544,7 @@ def seed_all(n: int) -> None:
         raise ArgumentError(
             f"a seed for all generators must be from 0 to 2**32 - 1, not {number}"
         )
+    # a dict, as a set that keeps its order: the selected backend is usually among the loaded ones
     for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
         backend.seed_generators(number)
     random.seed(number)
@@ -581,16 +593,16 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def _tensor_of_floats(
-    backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object
+    backend: Backend, drawn: np.ndarray[Any, Any], target_device: Device, dtype: object
 ) -> Any:
-    """Returns a tensor with the drawn numbers, floats, on the device `place`. `dtype` is the argument of the public
+    """Returns a tensor with the drawn numbers, floats, on `target_device`. `dtype` is the argument of the public
     function. If it is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in
     float32 and are widened here, so that they equal the numbers of a run in float32."""
     # `jitter` changes nothing, unless a run measures how much small differences matter
     # (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(
-        drawn.astype("float64") if is_wider else floats.jitter(drawn), place
+        drawn.astype("float64") if is_wider else floats.jitter(drawn), target_device
     )
 
 
@@ -612,7 +624,7 @@ def _backend_device_dtype(
     numbers would become constants of a traced function."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
-    place = creation.place_for(backend, device)
+    target_device = creation.place_for(backend, device)
     name = default if dtype is None else dtype_name(dtype)
     if kinds is not None and name not in kinds:
         raise DTypeError(
@@ -626,10 +638,10 @@ def _backend_device_dtype(
         name,
         "the dtype",
         "use another dtype",
-        place=place,
+        place=target_device,
         may_narrow=name in _INTEGERS,
     )
-    return backend, place, name
+    return backend, target_device, name
 
 
 def _sizes(

@@ -33,7 +33,7 @@ _EXACT_IN_FLOAT64 = 2.0**53
 
 
 def tensor(
-    data: Any, *, device: object = None, dtype: object = None, **spelling: NoReturn
+    data: Any, *, device: object = None, dtype: object = None, **misspelled: NoReturn
 ) -> Any:
     """Returns a new tensor of the selected backend, which never shares memory with `data`.
 
@@ -60,8 +60,8 @@ def tensor(
         array([[1, 2],
                [3, 4]])
     """
-    if spelling:
-        spellings.refuse("tensor", spelling, "device=, dtype=")
+    if misspelled:
+        spellings.refuse("tensor", misspelled, "device=, dtype=")
     return tensor_of(selection.current(), data, device, dtype)
 
 
@@ -85,7 +85,7 @@ def ones(
     *shape: int | Sequence[int],
     device: object = None,
     dtype: object = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns a tensor of ones, made on the device: `ones(2, 3)` or `ones((2, 3))`; float32 if no `dtype` is given.
 
@@ -95,8 +95,8 @@ def ones(
         >>> tuple(xdevice.ones(2, 3).shape)
         (2, 3)
     """
-    if spelling:
-        spellings.refuse("ones", spelling, "device=, dtype=")
+    if misspelled:
+        spellings.refuse("ones", misspelled, "device=, dtype=")
     return _full(shape, 1, device, dtype)
 
 
@@ -104,7 +104,7 @@ def zeros(
     *shape: int | Sequence[int],
     device: object = None,
     dtype: object = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns a tensor of zeros, made on the device: `zeros(2, 3)` or `zeros((2, 3))`; float32 if no `dtype` is given.
 
@@ -114,8 +114,8 @@ def zeros(
         >>> xdevice.item(xdevice.zeros(1))
         0.0
     """
-    if spelling:
-        spellings.refuse("zeros", spelling, "device=, dtype=")
+    if misspelled:
+        spellings.refuse("zeros", misspelled, "device=, dtype=")
     return _full(shape, 0, device, dtype)
 
 

@@ -186,7 +186,7 @@ def _index(i: object) -> int:
 # moving and copying
 
 
-def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoReturn) -> T:
+def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: NoReturn) -> T:
     """Moves `x` to a device. Returns `x` itself if it is there already, else a new tensor; models move in place.
 
     Values, dtype, shape and `requires_grad` stay, and gradients flow through the move (on MXNet inside `record()`).
@@ -213,8 +213,8 @@ def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoRe
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
         True
     """
-    if spelling:
-        spellings.refuse("to_device", spelling, "device=, non_blocking=")
+    if misspelled:
+        spellings.refuse("to_device", misspelled, "device=, non_blocking=")
     if type(device) is Device:
         target = device
     else:

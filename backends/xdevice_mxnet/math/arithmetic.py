@@ -61,7 +61,7 @@ enter = semantics.enter
 leave = semantics.leave
 
 
-def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_numpy_semantics(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel that first switches NumPy's semantics on, unless they are on in this
     thread."""
     is_on, switch = mx.util.is_np_shape, semantics.require
@@ -87,7 +87,7 @@ def _of_arrays_or_number(name: str) -> Callable[..., Any]:
     def of_others(x1: Any, x2: Any) -> Any:
         return of_number(x1, scalar=x2) if type(x2) is float else own(x1, x2)
 
-    return _kernel(operator("npi", name, own=of_others))
+    return _with_numpy_semantics(operator("npi", name, own=of_others))
 
 
 def _refusing_gradients(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,7 +135,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
         with np.errstate(all="ignore"):
             return constant(np.asarray(function(*values)), x)
 
-    return _kernel(kernel)
+    return _with_numpy_semantics(kernel)
 
 
 def _for_bool_as_int8(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,7 +145,7 @@ def _for_bool_as_int8(function: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
 
-    return _kernel(kernel)
+    return _with_numpy_semantics(kernel)
 
 
 def _rearranging(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,7 +160,7 @@ def _rearranging(function: Callable[..., Any]) -> Callable[..., Any]:
             else function(x.astype("int8"), *rest).astype("bool")
         )
 
-    return _kernel(kernel)
+    return _with_numpy_semantics(kernel)
 
 
 def _is_float(x: Any) -> bool:
@@ -174,7 +174,7 @@ def _is_float(x: Any) -> bool:
 dtype = host_dtype
 
 
-@_kernel
+@_with_numpy_semantics
 def astype(x: Any, name: str) -> Any:
     """Returns a new array with the values of `x` in the dtype `name`."""
     if name == "bool":
@@ -185,16 +185,16 @@ def astype(x: Any, name: str) -> Any:
     return x.astype(name)
 
 
-@_kernel
+@_with_numpy_semantics
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
     """Returns the values of a NumPy array as an array on the device of `like`."""
     return _np.array(array, dtype=array.dtype, ctx=like.ctx)
 
 
-copy = _kernel(operator("np", "copy", own=lambda x: x.copy()))
+copy = _with_numpy_semantics(operator("np", "copy", own=lambda x: x.copy()))
 
 
-@_kernel
+@_with_numpy_semantics
 def full_like(x: Any, value: complex, name: str) -> Any:
     """Returns an array with the shape and the device of `x` and the dtype `name`, filled with
     `value`."""
@@ -222,7 +222,9 @@ _ON_THE_HOST = named(
     "argmax", "argmin", "floor_divide", "searchsorted", "signbit", bitwise_invert="invert",
     bitwise_left_shift="left_shift", bitwise_right_shift="right_shift",
 )  # fmt: skip
-globals().update({name: _kernel(operator("npi", own)) for name, own in _OWN.items()})
+globals().update(
+    {name: _with_numpy_semantics(operator("npi", own)) for name, own in _OWN.items()}
+)
 globals().update({name: _by_numpy(getattr(np, own)) for name, own in _ON_THE_HOST.items()})
 # without "divide", for which MXNet's operators have another name (see `divide` below)
 globals().update({name: _of_arrays_or_number(name) for name in TAKE_NUMBERS - {"divide"}})
@@ -237,7 +239,9 @@ logical_xor = _for_bool_as_int8(_np.bitwise_xor)
 def _bitwise(of_bool: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel that calls `of_bool` for bool tensors, and MXNet's own function for
     integers."""
-    return _kernel(lambda x1, x2: (of_bool if x1.dtype == np.bool_ else own)(x1, x2))
+    return _with_numpy_semantics(
+        lambda x1, x2: (of_bool if x1.dtype == np.bool_ else own)(x1, x2)
+    )
 
 
 bitwise_and = _bitwise(logical_and, _np.bitwise_and)
@@ -245,13 +249,13 @@ bitwise_or = _bitwise(logical_or, _np.bitwise_or)
 bitwise_xor = _bitwise(logical_xor, _np.bitwise_xor)
 
 
-@_kernel
+@_with_numpy_semantics
 def abs(x: Any) -> Any:
     # MXNet's own would make floats of integers
     return _np.abs(x) if _is_float(x) else _np.maximum(x, _np.negative(x))
 
 
-@_kernel
+@_with_numpy_semantics
 def pow(x1: Any, x2: Any) -> Any:
     """Returns `x1` to the power of `x2`, in the dtype of both."""
     # MXNet's own would make floats of integers, so NumPy computes these
@@ -261,7 +265,7 @@ def pow(x1: Any, x2: Any) -> Any:
 _integer_power = _by_numpy(np.power)
 
 
-@_kernel
+@_with_numpy_semantics
 def remainder(x1: Any, x2: Any) -> Any:
     """Returns the remainder of `x1` by `x2`, with the sign of `x2`."""
     if not _is_float(x1):
@@ -277,7 +281,7 @@ def remainder(x1: Any, x2: Any) -> Any:
 _integer_remainder = _by_numpy(np.remainder)
 
 
-@_kernel
+@_with_numpy_semantics
 def round(x: Any) -> Any:
     """Returns the nearest whole numbers. A number halfway between two whole numbers is rounded
     to the even one."""
@@ -289,20 +293,20 @@ def round(x: Any) -> Any:
     return _np.copysign(where(is_up, low + 1, low), x)
 
 
-@_kernel
+@_with_numpy_semantics
 def sign(x: Any) -> Any:
     signs = _np.sign(x)
     # MXNet's sign of NaN is 0
     return where(_np.isnan(x), x, signs) if _is_float(x) else signs
 
 
-@_kernel
+@_with_numpy_semantics
 def square(x: Any) -> Any:
     # MXNet's own would make floats of integers
     return _np.square(x) if _is_float(x) else _np.multiply(x, x)
 
 
-@_kernel
+@_with_numpy_semantics
 def where(condition: Any, x1: Any, x2: Any) -> Any:
     """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
     shape = np.broadcast_shapes(condition.shape, x1.shape, x2.shape)
@@ -335,7 +339,7 @@ def _reducing(function: Callable[..., Any], if_empty: Any) -> Callable[..., Any]
         kept = np.sum(np.zeros(x.shape), axes, keepdims=keepdims)
         return constant(np.full(kept.shape, if_empty, host_dtype(dtype_name(x.dtype))), x)
 
-    return _kernel(kernel)
+    return _with_numpy_semantics(kernel)
 
 
 all = _by_numpy(lambda x, axes, keepdims: np.all(x, axes, keepdims=keepdims))
@@ -356,7 +360,7 @@ min = _reducing(operator("np", "min"), 0)
 prod = _reducing(operator("np", "prod"), 1)
 
 
-@_kernel
+@_with_numpy_semantics
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     """Returns the sum over `axes`; over all axes if `axes` is None."""
     shape = x.shape  # read once: MXNet builds the tuple each time
@@ -391,8 +395,8 @@ def _recorded_sum_of_empty(x: Any, axes: tuple[int, ...] | None, keepdims: bool)
 
 
 argsort = _by_numpy(tables.argsort)
-cumulative_sum = _kernel(_np.cumsum)
-sliced = _kernel(tables.sliced)
+cumulative_sum = _with_numpy_semantics(_np.cumsum)
+sliced = _with_numpy_semantics(tables.sliced)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
@@ -401,7 +405,7 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
-@_kernel
+@_with_numpy_semantics
 def take(x: Any, indices: Any, axis: int) -> Any:
     """Returns the slices of `x` at `indices`, a vector, along an axis."""
     if not x.size or not indices.size:
@@ -410,14 +414,14 @@ def take(x: Any, indices: Any, axis: int) -> Any:
     return _np.take(x, indices, axis, mode="clip")
 
 
-@_kernel
+@_with_numpy_semantics
 def einsum(subscripts: str, *tensors: Any) -> Any:
     """Returns the sums of products that the subscripts describe, such as "ij,jk->ik"."""
     # only the order of three or more tensors can be optimized
     return _np.einsum(subscripts, *tensors, optimize=len(tensors) > 2)
 
 
-@_kernel
+@_with_numpy_semantics
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     """Returns an array of the shape of `indices`, with the elements of `x` at these indices
     along an axis."""
@@ -440,7 +444,7 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     return _np.broadcast_to(x, shape) if 0 not in shape else _empty_like(shape, x)
 
 
-concat = _kernel(_np.concatenate)
+concat = _with_numpy_semantics(_np.concatenate)
 expand_dims = _rearranging(_np.expand_dims)
 
 
@@ -449,7 +453,7 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
     return _np.flip(x, axes) if x.size else x.copy()
 
 
-@_kernel
+@_with_numpy_semantics
 def matmul(x1: Any, x2: Any) -> Any:
     """Returns the product of two matrices or stacks of matrices."""
     # read once, like the shapes: MXNet makes a new object at each read, which takes a
@@ -496,10 +500,10 @@ def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
 squeeze = _rearranging(_np.squeeze)
 
 
-stack = _kernel(_np.stack)
+stack = _with_numpy_semantics(_np.stack)
 
 
-@_kernel
+@_with_numpy_semantics
 def unstack(x: Any, axis: int) -> list[Any]:
     """Returns the parts of `x` along an axis, each without that axis."""
     return [squeeze(sliced(x, axis, i, i + 1), (axis,)) for i in range(x.shape[axis])]
@@ -510,7 +514,7 @@ view = reshape
 # the extension
 
 
-@_kernel
+@_with_numpy_semantics
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     """Returns the factors U, S and Vh of the singular value decomposition of `x`. MXNet's
     kernel takes only matrices with no more rows than columns, so other matrices are transposed.
@@ -530,9 +534,11 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
 # `eigh` and `eigvalsh` are not in this list, because they are refused inside a gradient
 _FACTORIZATIONS = ("cholesky", "det", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
-    **{name: _kernel(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},
+    **{name: _with_numpy_semantics(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},
     **{
-        name: _refusing_gradients(f"linalg.{name}", _kernel(getattr(_np.linalg, name)))
+        name: _refusing_gradients(
+            f"linalg.{name}", _with_numpy_semantics(getattr(_np.linalg, name))
+        )
         for name in ("eigh", "eigvalsh")
     },
     svd=_svd,

@@ -424,7 +424,7 @@ class Checks:
                 return False
         return True
 
-    def require_fit(self, function: str, *values: Any) -> None:
+    def raise_if_misfit(self, function: str, *values: Any) -> None:
         """Raises xdevice's own error if the tensors among `values` are on several devices, do not broadcast together,
         or are not dense; returns None otherwise. It is called after a kernel has raised an error, to find the reason,
         and not before, because these checks take as long as a small operation."""
@@ -504,10 +504,10 @@ def reduction(
         *,
         axis: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
-        **spelling: NoReturn,
+        **misspelled: NoReturn,
     ) -> Any:
-        if spelling:
-            spellings.refuse(f"xp.{function}", spelling, "axis=, keepdims=")
+        if misspelled:
+            spellings.refuse(f"xp.{function}", misspelled, "axis=, keepdims=")
         return compute(checks, function, x, axis, keepdims)
 
     return reduction

@@ -116,7 +116,7 @@ def _unary(
                     return cached(x)
                 # checking the tensor before each call would take as long as a small operation
                 except Exception:
-                    checks.require_fit(name, x)
+                    checks.raise_if_misfit(name, x)
                     raise
         x = checks.tensor_of_kinds(x, kinds, name)
         kernels[x.dtype] = chosen = choose(x)
@@ -168,10 +168,10 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
         # an error of the checks, which says what is wrong
         except XDeviceError:
             raise
-        # the kernel's own error: if devices or shapes do not fit, `require_fit` raises a
+        # the kernel's own error: if devices or shapes do not fit, `raise_if_misfit` raises a
         # clearer one
         except Exception:
-            checks.require_fit(name, x1, x2)
+            checks.raise_if_misfit(name, x1, x2)
             raise
 
     return binary
@@ -225,7 +225,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
             x = x if low is None else kernels.maximum(x, low)
             return x if high is None else kernels.minimum(x, high)
         except Exception:
-            checks.require_fit("clip", x, *tensors)
+            checks.raise_if_misfit("clip", x, *tensors)
             raise
 
     return clip

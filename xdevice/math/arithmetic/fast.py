@@ -43,14 +43,14 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
                 except Exception:
                     pass
         x1, x2 = checks.operands_on_one_device("matmul", NUMERIC, x1, x2)
-        _require_fit(x1, x2)
+        _require_matching_rows(x1, x2)
         kernels[x1.dtype] = checks.kernel("matmul", x1.dtype)
         return _product(checks, x1, x2)
 
     return matmul
 
 
-def _require_fit(x1: Any, x2: Any) -> None:
+def _require_matching_rows(x1: Any, x2: Any) -> None:
     """Raises `ShapeError` unless both tensors have dimensions, and the columns of the first are
     as many as the rows of the second. The stacks of matrices are not checked."""
     shapes = shape_of(x1), shape_of(x2)
@@ -98,18 +98,18 @@ def _sum(checks: Checks) -> Callable[..., Any]:
         axis: int | tuple[int, ...] | None = None,
         dtype: Any = None,
         keepdims: bool = False,
-        **spelling: NoReturn,
+        **misspelled: NoReturn,
     ) -> Any:
         # the fast way: all elements of a plain tensor, in its own dtype
         is_whole = axis is None and dtype is None and not keepdims and checks.is_plain(x)
-        kernel = kernels.get(x.dtype) if is_whole and not spelling else None
+        kernel = kernels.get(x.dtype) if is_whole and not misspelled else None
         if kernel is not None:
             try:
                 return kernel(x, None, False)
             except Exception:
-                checks.require_fit("sum", x)
+                checks.raise_if_misfit("sum", x)
                 raise
-        total = reducing.sum(checks, x, axis=axis, dtype=dtype, keepdims=keepdims, **spelling)
+        total = reducing.sum(checks, x, axis=axis, dtype=dtype, keepdims=keepdims, **misspelled)
         if is_whole and dtypes.kind_of(checks.dtype_of(x)) == "f":
             kernels[x.dtype] = checks.kernel("sum", x.dtype)
         return total

@@ -53,12 +53,12 @@ def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def expand_dims(
-    checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
+    checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **misspelled: NoReturn
 ) -> Any:
     """Returns `x` with new axes of length 1, at these places of the result. Raises `ShapeError`
     if an axis is named twice or does not exist in the result."""
-    if spelling:
-        spellings.refuse("xp.expand_dims", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("xp.expand_dims", misspelled, "axis=")
     x = checks.tensor(x, "expand_dims")
     if not isinstance(axis, tuple):
         return checks.kernels.expand_dims(x, checks.axis(axis, len(x.shape) + 1, "expand_dims"))
@@ -78,12 +78,12 @@ def flip(
     /,
     *,
     axis: int | tuple[int, ...] | None = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns `x` with the order of the elements reversed along the axes, or along all axes for
     None."""
-    if spelling:
-        spellings.refuse("xp.flip", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("xp.flip", misspelled, "axis=")
     x = checks.tensor(x, "flip")
     axes = checks.axes(axis, len(x.shape), "flip")
     # the contract promises kernels at least one axis
@@ -142,13 +142,13 @@ def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
 
 
 def repeat(
-    checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
+    checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **misspelled: NoReturn
 ) -> Any:
     """Returns `x` with each element repeated: `repeats` is an int, or an int for each element
     along the axis. Raises `ShapeError` for a number below 0, or another number of ints than
     elements."""
-    if spelling:
-        spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
+    if misspelled:
+        spellings.refuse("xp.repeat", misspelled, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
     # by the standard, without an axis the flattened tensor is repeated
     if axis is None and len(x.shape) != 1:
@@ -192,6 +192,7 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
     repeats = checks.tensor_of_kinds(repeats, INTEGER, "repeat")
     checks.require_one_device("repeat", x, repeats)
     checks.require_values(repeats, "the argument repeats")
+    # the values on the host
     return checks.backend.peek(repeats)
 
 
@@ -221,13 +222,13 @@ def roll(
     shift: int | Sequence[int],
     *,
     axis: int | Sequence[int] | None = None,
-    **spelling: NoReturn,
+    **misspelled: NoReturn,
 ) -> Any:
     """Returns `x` with its elements shifted by `shift`, an int or one for each axis; those
     shifted beyond the end come first. Without `axis`, the flattened tensor is shifted. Raises
     `ShapeError` if there are not as many shifts as axes."""
-    if spelling:
-        spellings.refuse("xp.roll", spelling, "shift=, axis=")
+    if misspelled:
+        spellings.refuse("xp.roll", misspelled, "shift=, axis=")
     x = checks.tensor(x, "roll")
     shape = shape_of(x)
     shifts = listed(shift)
@@ -269,12 +270,12 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
 
 
 def squeeze(
-    checks: Checks, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn
+    checks: Checks, x: Any, /, axis: int | tuple[int, ...], **misspelled: NoReturn
 ) -> Any:
     """Returns `x` without the axes `axis`, which must have the length 1. Raises `ShapeError`
     for an axis of another length."""
-    if spelling:
-        spellings.refuse("xp.squeeze", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("xp.squeeze", misspelled, "axis=")
     x = checks.tensor(x, "squeeze")
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), "squeeze")
@@ -287,12 +288,12 @@ def squeeze(
 
 
 def unstack(
-    checks: Checks, x: Any, /, *, axis: int = 0, **spelling: NoReturn
+    checks: Checks, x: Any, /, *, axis: int = 0, **misspelled: NoReturn
 ) -> tuple[Any, ...]:
     """Returns a tuple of the parts of `x` at each index along the axis; the parts do not have
     that axis."""
-    if spelling:
-        spellings.refuse("xp.unstack", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("xp.unstack", misspelled, "axis=")
     x = checks.tensor(x, "unstack")
     axis_index = checks.axis(axis, len(x.shape), "unstack")
     # the number of results has to be known
@@ -325,13 +326,13 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
 
 
 def concat(
-    checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
+    checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **misspelled: NoReturn
 ) -> Any:
     """Returns the tensors `arrays` joined along an axis, or flattened and joined if `axis` is
     None. Raises `ShapeError` if there are none, or if their shapes differ along another
     axis."""
-    if spelling:
-        spellings.refuse("xp.concat", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("xp.concat", misspelled, "axis=")
     tensors = _tensors_to_join(checks, arrays, "concat")
     if axis is None:
         return checks.kernels.concat([checks.kernels.reshape(x, (-1,)) for x in tensors], 0)
@@ -351,12 +352,12 @@ def concat(
 
 
 def stack(
-    checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn
+    checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **misspelled: NoReturn
 ) -> Any:
     """Returns the tensors `arrays`, which have one shape, joined along a new axis. Raises
     `ShapeError` if there are none, or if their shapes differ."""
-    if spelling:
-        spellings.refuse("xp.stack", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("xp.stack", misspelled, "axis=")
     tensors = _tensors_to_join(checks, arrays, "stack")
     shapes = [shape_of(x) for x in tensors]
     if len({shape for shape in shapes if None not in shape}) > 1:
@@ -464,7 +465,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         product = checks.kernels.multiply(checks.kernels.conj(x1) if is_complex else x1, x2)
     # checking the shapes before would take as long as a small product
     except Exception:
-        checks.require_fit("vecdot", x1, x2)
+        checks.raise_if_misfit("vecdot", x1, x2)
         raise
     # in the dtype of the operands: some frameworks add up small integers in a wider one
     name = checks.dtype_of(product)

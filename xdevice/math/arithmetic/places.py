@@ -86,19 +86,19 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
     try:
         return checks.kernels.where(condition, x1, x2)
     except Exception:
-        checks.require_fit("where", condition, x1, x2)
+        checks.raise_if_misfit("where", condition, x1, x2)
         raise
 
 
 def take(
-    checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
+    checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **misspelled: NoReturn
 ) -> Any:
     """Returns the elements of `x` at a vector of indices along an axis. Without `axis`, `x` has
     to be a vector. Raises `ShapeError` if `axis` is missing or does not exist or `indices` is
     not a vector, `IndexError` for an index out of range, `DTypeError` if the indices are not
     integers, and `DeviceMismatchError` if they are on another device."""
-    if spelling:
-        spellings.refuse("xp.take", spelling, "axis=")
+    if misspelled:
+        spellings.refuse("xp.take", misspelled, "axis=")
     x, indices = checks.tensor(x, "take"), checks.tensor_of_kinds(indices, INTEGER, "take")
     checks.require_one_device("take", x, indices)
     ndim = len(x.shape)
@@ -205,10 +205,10 @@ def _ordering(
         axis: int = -1,
         descending: bool = False,
         stable: bool = True,
-        **spelling: NoReturn,
+        **misspelled: NoReturn,
     ) -> Any:
-        if spelling:
-            spellings.refuse(f"xp.{function}", spelling, "axis=, descending=, stable=")
+        if misspelled:
+            spellings.refuse(f"xp.{function}", misspelled, "axis=, descending=, stable=")
         x = checks.tensor_of_kinds(x, REAL, function)
         # a tensor without dimensions has no axis: `compute` then does not use the 0
         axis_index = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0

@@ -54,10 +54,10 @@ def _accumulation(function: str) -> Callable[..., Any]:
         axis: Axis = None,
         dtype: Any = None,
         keepdims: bool = False,
-        **spelling: NoReturn,
+        **misspelled: NoReturn,
     ) -> Any:
-        if spelling:
-            spellings.refuse(f"xp.{function}", spelling, "axis=, dtype=, keepdims=")
+        if misspelled:
+            spellings.refuse(f"xp.{function}", misspelled, "axis=, dtype=, keepdims=")
         x = checks.tensor_of_kinds(x, ANY, function)
         x = checks.cast(x, _accumulation_dtype(checks, function, x, dtype))
         axes = checks.axes(axis, len(x.shape), function)
@@ -121,10 +121,10 @@ def _deviation(function: str) -> Callable[..., Any]:
         axis: Axis = None,
         correction: float = 0.0,
         keepdims: bool = False,
-        **spelling: NoReturn,
+        **misspelled: NoReturn,
     ) -> Any:
-        if spelling:
-            spellings.refuse(f"xp.{function}", spelling, "axis=, correction=, keepdims=")
+        if misspelled:
+            spellings.refuse(f"xp.{function}", misspelled, "axis=, correction=, keepdims=")
         x = checks.tensor_of_kinds(x, REAL_FLOATING, function)
         axes = checks.axes(axis, len(x.shape), function)
         settings = function, axes, float(correction), bool(keepdims)
@@ -194,7 +194,7 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
         axis_index = checks.axis(0 if axis is None else axis, len(shape), function)
         name = _accumulation_dtype(checks, function, x, dtype)
         x = checks.cast(x, name)
-        # some frameworks add up integers in a wider dtype
+        # cast back, because some frameworks add up integers in a wider dtype
         total = (
             checks.cast(getattr(kernels, function)(x, axis_index), name)
             if 0 not in shape

@@ -75,6 +75,7 @@ def _unique(
 
     kernels, x = checks.kernels, checks.tensor(x, function)
     checks.require_values(x, f"the argument of {function}")
+    # read on the host
     values = checks.backend.peek(x)
     # whether the distinct elements are taken from `x` by their indices, because gradients do
     # not flow through values from the host

@@ -468,6 +468,8 @@ def _wrapped_result(checks: Checks, result: Any) -> Any:
         # a named tuple, whose class takes its parts as separate arguments, has `_make`
         make: Any = getattr(result, "_make", type(result))
         return make([_wrapped_result(checks, part) for part in result])
+    # NumPy's scalars count as arrays
     result = registry.as_array(result)
     owned = registry.kind_of(type(result))
+    # None for a value that is no tensor, such as a dtype
     return result if owned is None else Array(checks, result)

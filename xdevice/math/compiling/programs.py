@@ -50,7 +50,7 @@ _MANY: Final = 8
 again."""
 
 
-def compile(function: F, **spelling: NoReturn) -> F:
+def compile(function: F, **misspelled: NoReturn) -> F:
     """Returns the function compiled into a program of the framework at the first call: `step = xdevice.compile(step)`.
 
     Experimental: it may change in a minor version.
@@ -85,10 +85,10 @@ def compile(function: F, **spelling: NoReturn) -> F:
         >>> xdevice.to_numpy(step({"w": xdevice.tensor([1.0, 2.0])}, 0.5)["w"]).tolist()
         [0.5, 1.0]
     """
-    if spelling:
+    if misspelled:
         spellings.refuse(
             "compile",
-            spelling,
+            misspelled,
             "only the function; arguments of the function that are not tensors are static, and nothing is donated",
         )
     if not callable(function):
