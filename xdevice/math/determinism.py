@@ -13,17 +13,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def deterministic() -> Iterator[list[str]]:
-    """A block in which the frameworks choose kernels that give the same bits in each run: `with
-    deterministic():`.
+    """Opens a block in which the frameworks choose kernels that give the same bits in each run:
+    `with deterministic():`.
 
     Experimental: it may change in a minor version.
 
-    Applies to the selected backend and to every other loaded backend. `as lacking` gives a list
-    with a line for each thing that a backend cannot provide now, such as a setting that it
-    reads only when it starts. The list is empty if nothing is lacking. At the end of the block,
-    also after an error, each framework has its former settings. The settings apply to the whole
-    process, including other threads. Seed the random numbers as well:
-    `xdevice.random.seed_all`.
+    The block applies to the selected backend and to every other loaded backend. `with deterministic() as lacking:`
+    gives a list with a line for each thing that stays nondeterministic, because a backend cannot change it now, such
+    as a setting that it reads only when it starts. At the end of the block, also after an error, the frameworks'
+    former settings are restored. The settings apply to the whole process, including other threads. Seed the random
+    numbers as well: `xdevice.random.seed_all`.
 
     | backend | set in the block |
     |---|---|
@@ -34,9 +33,8 @@ def deterministic() -> Iterator[list[str]]:
     | jax | nothing: XLA reads `--xla_gpu_deterministic_ops=true` in XLA_FLAGS when it starts |
     | numpy | nothing: it is deterministic |
 
-    The settings were tested on CPUs, where these frameworks give the same bits without them,
-    and have not been run on a GPU. An operation that has no deterministic kernel does whatever
-    its framework does in that case.
+    The settings were tested only on CPUs, where these frameworks give the same bits even without them, and not on a
+    GPU. If an operation has no deterministic kernel, its framework decides what happens.
 
     Raises:
         UnsupportedError: a loaded third-party backend has no deterministic kernels.

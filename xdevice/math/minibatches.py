@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def batches(
     arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False
 ) -> Batches:
-    """Batches of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`. Each loop over the
-    result begins with the first batch.
+    """Returns an iterable of batches of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y),
+    32):`. Each loop over the result begins with the first batch.
 
     Experimental: it may change in a minor version.
 
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
-            the same type, with rows of these tensors and the same other values.
+            the same type, with rows of these tensors, and with the other values unchanged.
         size: 1 or more. The last batch may be shorter.
         shuffle: whether to take the rows in the order of a `xdevice.random.permutation`, drawn at this call and again
             for each further loop. With a seed it is the same on every backend.
@@ -38,8 +38,8 @@ def batches(
         NotATensorError: `arrays` has no tensor, or has a model. UnsupportedError: a tensor is sparse; or `shuffle` is
             True while a function is traced.
 
-    With `shuffle`, a batch is a copy of its rows. Without it, a batch is a view on PyTorch, Paddle, MXNet and NumPy; on
-    other backends, `arrays` is copied at the first batch. `xdevice.prefetch` accepts the result.
+    With `shuffle`, each batch is a copy of its rows. Without `shuffle`, each batch is a view on PyTorch, Paddle, MXNet
+    and NumPy; on other backends, the first batch copies all of `arrays`. `xdevice.prefetch` accepts the result.
 
     Example:
         >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
@@ -79,7 +79,7 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         if not self._shuffle:
             return self._in_order()
-        # the first loop has the order drawn at the call, and each further loop draws its own
+        # the first loop uses the order drawn at the call, and each further loop draws a new one
         order, self._order = self._order, None
         return self._shuffled(self._draw() if order is None else order)
 

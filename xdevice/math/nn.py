@@ -276,10 +276,10 @@ def _along_axis(function: str, x: Any, axis: int) -> Any:
     """Returns the result of the kernel `function`, which is "softmax" or "log_softmax", along an axis; a copy of `x`
     if it has no elements. Raises `AxisError` if there is no such axis."""
     layers, x = _layers_and_tensor(x, function)
-    place = layers.checks.axis(axis, len(x.shape), function)
+    axis_index = layers.checks.axis(axis, len(x.shape), function)
     # the contract promises that kernels get tensors with elements
     return (
-        getattr(layers.kernels, function)(x, place)
+        getattr(layers.kernels, function)(x, axis_index)
         if 0 not in x.shape
         else layers.checks.kernels.copy(x)
     )
@@ -809,8 +809,8 @@ class _Layers(Functions):
         )
 
     def indices(self, x: Any, function: str) -> Any:
-        """Returns `x` as a tensor of labels or indices. Raises `DTypeError` if its dtype is not
-        int32 or int64, and the errors of `Checks.tensor`; `function` is the name in the
+        """Returns `x` as a tensor of labels or indices. Raises `DTypeError` if its dtype is not int32 or int64, and
+        `NotATensorError` or `ArgumentError` if it is not a tensor of this backend; `function` is the name in the
         errors."""
         cls, checks = type(x), self.checks
         # only tensors of unknown types, and of types that may be sparse, need all checks
@@ -946,8 +946,9 @@ def _reduced(losses: Any, reduction: Reduction) -> Any:
 def _checked_pair(
     x: Any, y: Any, reduction: Reduction, function: str
 ) -> tuple[_Layers, Any, Any]:
-    """Checks the arguments of the loss `function`, and returns the `_Layers` and the tensors
-    `x` and `y`. Raises the errors of `binary_cross_entropy_with_logits`."""
+    """Checks the arguments of the loss `function`, and returns the `_Layers` and the tensors `x` and `y`. Raises
+    `ShapeError` if their shapes differ or if a mean would be that of no elements, `ArgumentError` for another
+    `reduction`, and `DTypeError` or `DeviceMismatchError` if the tensors differ in dtype or device."""
     layers, x = _layers_and_tensor(x, function)
     y = layers.checks.tensor_of_kinds(y, REAL_FLOATING, function)
     # the tensors are not broadcast, which would hide a mistake such as (n,) and (n, 1)

@@ -298,6 +298,7 @@ def _step(
     its parts of the state), and returns for each the new parameter and the new parts. Raises
     `ArgumentError` for the state of another optimizer, and the errors of `update`."""
     _require_state(optimizer, state)
+    # outside compilers such as torch.compile, which could not compile the walk over containers
     return registry.eagerly(lambda: _step_eagerly(optimizer, params, grads, state, step_rows))  # type: ignore[no-any-return]
 
 

@@ -751,7 +751,7 @@ def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> 
     stand_in = dtype if refusal is None else dtype.replace("64", "32")
     limits = numpy.iinfo(stand_in)
     if least < limits.min or most > limits.max:
-        why = f", which replaces {dtype} here; {refusal}" if refusal else ""
+        why = f", which replaces {dtype} here; {refusal}" if refusal else "; use a wider dtype"
         raise DTypeError(f"integers between {least} and {most} do not fit in {stand_in}{why}")
 
 

@@ -154,9 +154,6 @@ def adam(
         rate = rate * paddle.sqrt(square_correction / (1.0 - power)) / (mean_correction * scale)
         # clones, because the kernel writes into its arguments, which are the caller's
         result = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
-        # param, grad, learning_rate, moment1, moment2, moment2_max, beta1_pow, beta2_pow,
-        # master_param, skip_update, beta1, beta2, epsilon, lazy_mode,
-        # min_row_size_to_use_multithread, and those of `_LAST_ADAM_ARGUMENTS`
         for p, g, m, v in result:
             _adam(
                 p,
@@ -164,15 +161,15 @@ def adam(
                 rate,
                 m,
                 v,
-                None,
-                no_power,
-                power,
-                None,
-                None,
+                None,  # moment2_max, only for amsgrad
+                no_power,  # beta1_pow
+                power,  # beta2_pow
+                None,  # master_param
+                None,  # skip_update
                 *betas,
                 eps,
-                False,
-                1000,
+                False,  # lazy_mode
+                1000,  # min_row_size_to_use_multithread
                 *_LAST_ADAM_ARGUMENTS,
             )
     return [(p, m, v) for p, _, m, v in result]

@@ -347,16 +347,15 @@ class Checks:
             array = array.astype(self.supported_dtype("int64"), copy=False)
         return self.kernels.constant(array, like)
 
-    def gathered(self, x: Any, places: np.ndarray[Any, Any]) -> Any:
-        """Returns the elements of `x` at the positions `places` of the flattened tensor, in the
-        shape of `places`."""
+    def gathered(self, x: Any, positions: np.ndarray[Any, Any]) -> Any:
+        """Returns the elements of `x` at these positions in the flattened tensor, in the shape of `positions`."""
         flat = self.kernels.reshape(x, (-1,))
         # kernels are promised at least one index
-        if places.size:
-            elements = self.kernels.take(flat, self.constant(places.ravel(), x), 0)
+        if positions.size:
+            elements = self.kernels.take(flat, self.constant(positions.ravel(), x), 0)
         else:
             elements = self.kernels.sliced(flat, 0, 0, 0)
-        return self.kernels.reshape(elements, places.shape)
+        return self.kernels.reshape(elements, positions.shape)
 
     def fused(
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any

@@ -36,9 +36,9 @@ def diagonal(checks: Checks, x: Any, k: int) -> Any:
 
     # the positions of the diagonal in a flattened matrix
     *stack, rows, columns = checks.full_shape(x, "linalg.diagonal")
-    places = np.arange(rows * columns).reshape(rows, columns).diagonal(k)
+    positions = np.arange(rows * columns).reshape(rows, columns).diagonal(k)
     flat = checks.kernels.reshape(x, (*stack, rows * columns))
-    return checks.kernels.take(flat, checks.constant(places, x), len(stack))
+    return checks.kernels.take(flat, checks.constant(positions, x), len(stack))
 
 
 def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
@@ -82,7 +82,9 @@ def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
     import numpy as np
 
     # the shapes of the results depend on values, so the host finds the indices
-    return tuple(checks.constant(places, x) for places in np.nonzero(checks.backend.peek(x)))
+    return tuple(
+        checks.constant(positions, x) for positions in np.nonzero(checks.backend.peek(x))
+    )
 
 
 def norm(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:

@@ -168,5 +168,5 @@ def _diagonal(checks: Checks, x: Any, term: str) -> Any:
     import numpy as np
 
     # NumPy's einsum takes the diagonal of an array with the positions of all elements
-    places = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
-    return checks.gathered(x, np.einsum(f"{term}->{name}", places))
+    positions = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
+    return checks.gathered(x, np.einsum(f"{term}->{name}", positions))

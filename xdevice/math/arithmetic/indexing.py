@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     # positions in a flattened tensor
-    Places = np.ndarray[Any, Any]
+    Positions = np.ndarray[Any, Any]
 
 
 def at(x: Any) -> At:
@@ -97,24 +97,26 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     shape = checks.full_shape(x, function)
     values = _values_like(checks, x, values, function)
     values_shape = checks.full_shape(values, function)
-    # `places` are the positions in the flattened `x` that the index selects, `chosen` the
+    # `positions` are the positions in the flattened `x` that the index selects, `chosen` the
     # position of the value for each in the flattened `values`
-    places, chosen = checks.backend.eagerly(
-        lambda: _places(shape, index, values_shape, function)
+    positions, chosen = checks.backend.eagerly(
+        lambda: _positions(shape, index, values_shape, function)
     )
     # the index selects nothing
-    if not places.size:
+    if not positions.size:
         return checks.kernels.copy(x)
     flat, values = (checks.kernels.reshape(part, (-1,)) for part in (x, values))
     # for a position that occurs several times the last value counts, and the others are dropped
     # here
     if action == "set":
-        places, chosen = checks.backend.eagerly(lambda: _last_of_each(places, chosen))
+        positions, chosen = checks.backend.eagerly(lambda: _last_of_each(positions, chosen))
         values = _elements_at(checks, values, chosen)
     else:
-        places, values = _sum_repeated(checks, places, _elements_at(checks, values, chosen))
-        values = checks.kernels.add(_elements_at(checks, flat, places), values)
-    return checks.kernels.reshape(_put(checks, flat, places, values), shape)
+        positions, values = _sum_repeated(
+            checks, positions, _elements_at(checks, values, chosen)
+        )
+        values = checks.kernels.add(_elements_at(checks, flat, positions), values)
+    return checks.kernels.reshape(_put(checks, flat, positions, values), shape)
 
 
 def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
@@ -138,27 +140,27 @@ def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
     return checks.cast(values, name)
 
 
-def _places(
+def _positions(
     shape: tuple[int, ...], index: Any, values_shape: tuple[int, ...], function: str
-) -> tuple[Places, Places]:
+) -> tuple[Positions, Positions]:
     """Returns the positions in the flattened tensor that an index selects, and for each the
     position of its value in the flattened values, whose shape is `values_shape`. Raises `IndexError` if
     the index is out of range or not an index, and `ShapeError` if the values do not broadcast
     to the shape that the index selects."""
     import numpy as np
 
-    places = _selected(shape, index, function)
+    positions = _selected(shape, index, function)
     try:
         chosen = np.broadcast_to(
             np.arange(int(np.prod(values_shape, dtype="int64"))).reshape(values_shape),
-            np.shape(places),
+            np.shape(positions),
         )
     except ValueError:
         raise ShapeError(
-            f"{function}: values of shape {values_shape} cannot be broadcast to {np.shape(places)}, the shape that the "
-            f"index selects"
+            f"{function}: values of shape {values_shape} cannot be broadcast to {np.shape(positions)}, the shape that "
+            f"the index selects"
         ) from None
-    return np.ravel(places), chosen.ravel()
+    return np.ravel(positions), chosen.ravel()
 
 
 def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
@@ -188,37 +190,37 @@ def _readable(part: Any) -> Any:
     return to_numpy(part)
 
 
-def _last_of_each(places: Places, chosen: Places) -> tuple[Places, Places]:
-    """Returns two vectors: each position in `places` once, and for each the last of its items in `chosen`."""
+def _last_of_each(positions: Positions, chosen: Positions) -> tuple[Positions, Positions]:
+    """Returns two vectors: each position in `positions` once, and for each the last of its items in `chosen`."""
     import numpy as np
 
-    # for each position the index of its last occurrence in `places`: NumPy writes in order, so
+    # for each position the index of its last occurrence in `positions`: NumPy writes in order, so
     # the last one stays
-    winners = np.full(int(places.max()) + 1, -1)
-    winners[places] = np.arange(places.size)
+    winners = np.full(int(positions.max()) + 1, -1)
+    winners[positions] = np.arange(positions.size)
     kept = np.sort(winners[winners >= 0])
-    return places[kept], chosen[kept]
+    return positions[kept], chosen[kept]
 
 
-def _sum_repeated(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
-    """Returns each position in `places` once, and the sum of its `values`. In each round, neighboring values of the
+def _sum_repeated(checks: Checks, positions: Positions, values: Any) -> tuple[Positions, Any]:
+    """Returns each position in `positions` once, and the sum of its `values`. In each round, neighboring values of the
     same position are added in pairs, until each position has one value. So the rounding error grows only with the
     logarithm of the number of values."""
     import numpy as np
 
     # sorted, so that equal positions are neighbors
-    order = np.argsort(places, kind="stable")
-    places, values = places[order], _elements_at(checks, values, order)
-    while (places[1:] == places[:-1]).any():
+    order = np.argsort(positions, kind="stable")
+    positions, values = positions[order], _elements_at(checks, values, order)
+    while (positions[1:] == positions[:-1]).any():
         # whether a run of equal positions starts here; `is_first` counts from the start of each
         # run: every other element is the first of a pair
-        starts = np.r_[True, places[1:] != places[:-1]]
-        count = np.arange(places.size)
+        starts = np.r_[True, positions[1:] != positions[:-1]]
+        count = np.arange(positions.size)
         is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
         second = count[is_first] + 1
         # the last of an odd run has no partner: the next element is the first of another pair,
         # or there is none. A zero, which is appended to the values, is added to it
-        second[np.r_[is_first, True][second]] = places.size
+        second[np.r_[is_first, True][second]] = positions.size
         nothing = checks.kernels.full_like(
             _elements_at(checks, values, count[:1]), 0, checks.dtype_of(values)
         )
@@ -226,30 +228,30 @@ def _sum_repeated(checks: Checks, places: Places, values: Any) -> tuple[Places, 
         values = checks.kernels.add(
             _elements_at(checks, values, count[is_first]), _elements_at(checks, others, second)
         )
-        places = places[is_first]
-    return places, values
+        positions = positions[is_first]
+    return positions, values
 
 
-def _elements_at(checks: Checks, x: Any, places: Places) -> Any:
-    """Returns the elements of the vector `x` at the positions `places`; `x` itself if `places` has all positions in
+def _elements_at(checks: Checks, x: Any, positions: Positions) -> Any:
+    """Returns the elements of the vector `x` at these positions; `x` itself if `positions` has all of its positions in
     order."""
     # all elements in their order
-    if places.size == x.shape[0] and (places[1:] > places[:-1]).all():
+    if positions.size == x.shape[0] and (positions[1:] > positions[:-1]).all():
         return x
-    return checks.kernels.take(x, checks.constant(places, x), 0)
+    return checks.kernels.take(x, checks.constant(positions, x), 0)
 
 
-def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
-    """Returns the vector `x` with `values` at the positions `places`, none of which occurs
+def _put(checks: Checks, x: Any, positions: Positions, values: Any) -> Any:
+    """Returns the vector `x` with `values` at the positions `positions`, none of which occurs
     twice."""
     if checks.kernels.put is not None:
-        return checks.kernels.put(x, checks.constant(places, x), values)
+        return checks.kernels.put(x, checks.constant(positions, x), values)
     import numpy as np
 
     # without the kernel `put`: joins both vectors, and takes each element of the result from
     # one of them
     source = np.arange(x.shape[0])
-    source[places] = x.shape[0] + np.arange(places.size)
+    source[positions] = x.shape[0] + np.arange(positions.size)
     return checks.kernels.take(
         checks.kernels.concat([x, values], 0), checks.constant(source, x), 0
     )
@@ -263,8 +265,8 @@ def elements(checks: Checks, x: Any, index: Any) -> Any:
     import numpy as np
 
     shape = checks.full_shape(x, "x[...]")
-    places = checks.backend.eagerly(lambda: np.asarray(_selected(shape, index, "x[...]")))
-    return checks.gathered(x, places)
+    positions = checks.backend.eagerly(lambda: np.asarray(_selected(shape, index, "x[...]")))
+    return checks.gathered(x, positions)
 
 
 def is_sliced(index: Any) -> bool:

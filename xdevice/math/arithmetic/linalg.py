@@ -94,8 +94,9 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
 
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
-    """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy.
-    Raises `ArgumentError` for another `mode`, and the errors of `_factorization`."""
+    """Returns the factors Q and R of matrices; `mode` is "reduced" or "complete", as in NumPy. Raises `ArgumentError`
+    for another `mode`, `ShapeError` or `DTypeError` unless `x` is of matrices of floats, and `UnsupportedError` if the
+    adapter has no such kernel."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -104,9 +105,10 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the solution y of `x1 @ y = x2`; `x1` is a square matrix or a stack of these,
-    `x2` a vector, a matrix or a stack of matrices. Raises `ShapeError` if the shapes do not
-    fit, and the errors of `_factorization_kernel`, `_as_matrices` and `Checks.operands_on_one_device`."""
+    """Returns the solution y of `x1 @ y = x2`; `x1` is a square matrix or a stack of these, `x2` a vector, a matrix or
+    a stack of matrices. Raises `ShapeError` if the shapes do not fit, `DTypeError` for other dtypes than floats and
+    complex numbers, `DeviceMismatchError` for tensors on two devices, and `UnsupportedError` if the adapter has no
+    such kernel."""
     x1, x2 = checks.operands_on_one_device("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = _factorization_kernel(checks, "solve"), _as_matrices(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
@@ -146,10 +148,9 @@ def svdvals(checks: Checks, x: Any, /) -> Any:
 def _factorization(
     checks: Checks, function: str, x: Any, is_square: bool, *settings: Any
 ) -> Any:
-    """Returns the result of the adapter's kernel `function` for a matrix or a stack of
-    matrices, which have to be square if `is_square`; `settings` are further arguments of the
-    kernel. Raises `UnsupportedError` if the adapter has no such kernel, and the errors of
-    `_as_matrices`."""
+    """Returns the result of the adapter's kernel `function` for a matrix or a stack of matrices, which have to be
+    square if `is_square`; `settings` are further arguments of the kernel. Raises `UnsupportedError` if the adapter has
+    no such kernel, and `ShapeError` or `DTypeError` if `x` is not of such matrices."""
     kernel = _factorization_kernel(checks, function)
     return kernel(_as_matrices(checks, x, function, is_square), *settings)
 
@@ -278,9 +279,8 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """Returns the cross product of vectors of 3 elements along the axis; other axes are
-    broadcast. Raises `ShapeError` for axes of another length, and the errors of
-    `Checks.operands_on_one_device`."""
+    """Returns the cross product of vectors of 3 elements along the axis; other axes are broadcast. Raises `ShapeError`
+    for axes of another length, `DTypeError` for bool, and `DeviceMismatchError` for tensors on two devices."""
     x1, x2 = checks.operands_on_one_device("linalg.cross", NUMERIC, x1, x2)
     # an axis below 0 has to exist in the tensor with fewer dimensions. It remains counted from
     # the end (below 0), because the numbers of dimensions may differ
@@ -310,8 +310,8 @@ def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
 
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    """Returns the matrix of the products of all elements of two vectors. Raises `ShapeError`
-    for tensors that are not vectors, and the errors of `Checks.operands`."""
+    """Returns the matrix of the products of all elements of two vectors. Raises `ShapeError` for tensors that are not
+    vectors, and `DTypeError` for bool."""
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(
@@ -330,8 +330,9 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of
-    either sign. Raises `ArgumentError` for another `ord`, and the errors of `_as_matrices`."""
+    """Returns a norm of matrices. `ord` is 'fro', 'nuc', or an order of 1, 2 or infinity of either sign. Raises
+    `ArgumentError` for another `ord`, and `ShapeError` or `DTypeError` unless `x` is of matrices of floats or complex
+    numbers."""
     xp, x = checks.xp, _as_matrices(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")

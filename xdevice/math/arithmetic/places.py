@@ -39,17 +39,17 @@ def _position_of_extreme(
     `axis_index` is None, as int64."""
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if axis_index is None else x
-    places = checks.cast(
+    positions = checks.cast(
         _kernel_positions(checks, function, flat, axis_index or 0),
         checks.supported_dtype("int64"),
     )
     if not keepdims:
-        return places
+        return positions
     # all axes have the length 1, or only the one that was searched
     return (
-        kernels.reshape(places, (1,) * len(x.shape))
+        kernels.reshape(positions, (1,) * len(x.shape))
         if axis_index is None
-        else kernels.expand_dims(places, axis_index)
+        else kernels.expand_dims(positions, axis_index)
     )
 
 
@@ -57,15 +57,15 @@ def _kernel_positions(checks: Checks, function: str, x: Any, axis: int) -> Any:
     """Returns the positions that the kernel `function` finds along the axis; where there is a
     NaN, the position of the first NaN, even if the kernel skips NaN."""
     kernels = checks.kernels
-    places = getattr(kernels, function)(x, axis)
+    positions = getattr(kernels, function)(x, axis)
     # integers have no NaN, and the kernels of some frameworks find it themselves
     if dtypes.kind_of(checks.dtype_of(x)) != "f" or not kernels.SKIPS_NAN:
-        return places
+        return positions
     # NaN counts as greater and as less than all numbers, as in NumPy; `argmax` of the mask
     # finds the first one
     is_nan = kernels.isnan(x)
     first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
-    return kernels.where(kernels.any(is_nan, (axis,), False), first, places)
+    return kernels.where(kernels.any(is_nan, (axis,), False), first, positions)
 
 
 argmax = reduction("argmax", _extreme_position)
@@ -253,11 +253,12 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     ordered = sort(checks, kernels.reshape(x2, (-1,)))
     # each element is compared with the element at its place in the sorted vector, or with the
     # last one
-    places = searchsorted(checks, ordered, x1)
-    places = kernels.minimum(
-        places, checks.number(shape_of(ordered)[0] - 1, checks.dtype_of(places), places)
+    positions = searchsorted(checks, ordered, x1)
+    positions = kernels.minimum(
+        positions,
+        checks.number(shape_of(ordered)[0] - 1, checks.dtype_of(positions), positions),
     )
-    neighbours = kernels.take(ordered, kernels.reshape(places, (-1,)), 0)
+    neighbours = kernels.take(ordered, kernels.reshape(positions, (-1,)), 0)
     neighbours = kernels.reshape(neighbours, checks.full_shape(x1, "isin"))
     return kernels.not_equal(neighbours, x1) if invert else kernels.equal(neighbours, x1)
 
@@ -283,8 +284,10 @@ def searchsorted(
     # there is nothing to search for, or nothing to search in
     if 0 in shape or 0 in shape_of(x1):
         return checks.kernels.full_like(x2, 0, checks.supported_dtype("int64"))
-    places = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)
-    return checks.cast(checks.kernels.reshape(places, shape), checks.supported_dtype("int64"))
+    positions = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)
+    return checks.cast(
+        checks.kernels.reshape(positions, shape), checks.supported_dtype("int64")
+    )
 
 
 def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
@@ -302,15 +305,15 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
         kernels.isnan(x1),
         kernels.isnan(x2),
     )
-    places = kernels.searchsorted(
+    positions = kernels.searchsorted(
         kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side
     )
-    whole = checks.dtype_of(places)
+    whole = checks.dtype_of(positions)
     # the number of elements of `x1`, and of those that are not NaN
     count = checks.element_count(x1, (0,), whole)
     numbers = checks.cast(
         kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole
     )
     return kernels.where(
-        is_nan, numbers if side == "left" else count, kernels.minimum(places, numbers)
+        is_nan, numbers if side == "left" else count, kernels.minimum(positions, numbers)
     )

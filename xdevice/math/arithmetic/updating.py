@@ -232,8 +232,8 @@ class Rows:
         return rebuild(self.walk, leaves)
 
     def _checked(self, x: Any, new: Any, i: int) -> Any:
-        """Returns `new`, the rule's result for the parameter `x`, whose index is `i`. Raises
-        the errors of `rebuilt` if it cannot be the new parameter."""
+        """Returns `new`, the rule's result for the parameter `x`, whose index is `i`. Raises `NotATensorError`,
+        `ShapeError` or `DTypeError` if it cannot be the new parameter."""
         new = registry.as_array(new)
         owned = registry.kind_of(type(new))
         where = f"{self._name}{self.tree.path(i)}"

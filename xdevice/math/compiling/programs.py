@@ -575,9 +575,8 @@ def _extra_parts(node: Any) -> dict[str, Any]:
 
 
 def _structure(node: Any) -> Any:
-    """Returns a hashable key with the types and keys of a container and of all containers in
-    it. `node` is the container's node (see `_Node` in `containers/trees.py`); None, for a leaf,
-    gives None."""
+    """Returns a hashable key made of the types and keys of a container and of all containers in it. `node` is the
+    container's node (see `_Node` in `containers/trees.py`). For a leaf, `node` is None, and so is the result."""
     if node is None:
         return None
     # `inner` has the nodes of those children that are containers, by their indices
