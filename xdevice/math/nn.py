@@ -110,7 +110,7 @@ def relu(x: Any) -> Any:
         DTypeError: `x` does not hold floats. NotATensorError: `x` is not a tensor.
         UnsupportedError: a third-party adapter has no neural-network functions.
 
-    Costs the time of the framework's own function, plus 1 us.
+    Costs as much as the framework's own function, plus 1 us.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.relu(xdevice.tensor([-1.0, 0.0, 2.0]))).tolist()
@@ -124,7 +124,7 @@ def relu(x: Any) -> Any:
 def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
     """Returns x for each element above 0, and `slope * x` for the others; the gradient at 0 is the slope.
 
-    Errors are those of `relu`. Costs the time of three functions of `array_namespace`.
+    The errors are those of `relu`. Costs as much as three functions of `array_namespace`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.leaky_relu(xdevice.tensor([-1.0, 2.0]), slope=0.25)).tolist()
@@ -156,7 +156,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
         approximate: whether to use tanh instead of erf, which is faster and off by up to 5e-4.
             JAX uses tanh by default, and PyTorch uses erf.
 
-    Errors are those of `relu`. Also raises UnsupportedError if `approximate` is False and the adapter has no error
+    The errors are those of `relu`. Also raises UnsupportedError if `approximate` is False and the adapter has no error
     function.
 
     Costs as much as `relu`; on NumPy 100 ns an element.
@@ -240,7 +240,7 @@ def softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
 def log_softmax(x: Any, *, axis: int = -1, **misspelled: NoReturn) -> Any:
     """Returns the logarithm of `softmax`, which stays finite even if `softmax` itself would be rounded to 0.
 
-    Errors and cost are those of `softmax`.
+    The errors and the cost are those of `softmax`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
@@ -256,8 +256,8 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
     """Returns the logarithm of the sum of exp(x) along an axis, without overflow; -inf if all elements are -inf. The
     gradient of a row whose largest element is infinite is NaN.
 
-    Errors are those of `softmax`; an axis without elements raises ShapeError, too. Costs the
-    time of seven functions of `array_namespace`.
+    The errors are those of `softmax`, and ShapeError for an axis without elements. Costs as much as seven functions of
+    `array_namespace`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
@@ -1012,7 +1012,7 @@ def _normalized(
 
 
 def _broadcasts_to(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:
-    """Whether `shape` broadcasts to exactly the shape `whole`. A size that is not known is
+    """Whether a tensor of shape `shape` can be broadcast to exactly the shape `whole`. A size that is not known is
     None, and fits any size."""
     # from the last axis on, as shapes are broadcast
     pairs = zip(reversed(shape), reversed(whole), strict=False)

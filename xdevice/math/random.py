@@ -104,7 +104,7 @@ def uniform(
         ArgumentError: the bounds are not numbers, do not fit into the dtype, or leave no numbers between them.
         ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
         DTypeError: the dtype is not a float, or the backend does not have it here (float64 on JAX without 64-bit).
-        UnsupportedError: a framework traces the calling function into a graph: docs/reference/random.md.
+        UnsupportedError: a framework traces the calling function into a graph (see docs/reference/random.md).
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -352,9 +352,8 @@ def choice(
             other arguments are those of `uniform`.
 
     Raises the following errors before drawing anything:
-        ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below
-            0, or has another sum.
-        ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
+        ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below 0, or its sum differs
+        from 1 by more than 0.001. ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
     Costs about 30 us, plus 40 ns for each number and the copy to the device.
 
@@ -488,10 +487,10 @@ class seed:
         self._n = _as_int("a seed", n)
         if self._n < 0:
             raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
+        # the `numbers` of this `Place` are the generator that the calling code draws from
+        self._place = generators.current_place()
         # seeds at once, for a call without `with`; `__enter__` restores the generator that was
         # there before
-        # the `Place` has the generator that this code draws from, as its `numbers`
-        self._place = generators.current_place()
         self._before = self._place.numbers
         self._begun = self._place.numbers = generators.Numbers(self._n)
 

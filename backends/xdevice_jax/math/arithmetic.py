@@ -1,5 +1,5 @@
-"""JAX's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
-which arguments the core calls them, and what they have to return."""
+"""JAX's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
+results."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    """Returns the slices of `x` at `indices`, a vector, along an axis."""
+    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
     # without a mode, JAX would compare each index with the bounds and fill in NaN
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 

@@ -32,10 +32,9 @@ class JaxGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
-        gradient of the loss for each leaf, and the list that `call` also returns. All gradients
-        are None if the loss depends on no leaf. `nested` is ignored, because JAX notices an
-        outer gradient itself."""
+        """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
+        each leaf, and the list that `call` returns besides the loss. All gradients are None if the loss depends on no
+        leaf. `nested` is ignored, because JAX notices an outer gradient itself."""
         depends = False
 
         def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:

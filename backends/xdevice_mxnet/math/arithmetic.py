@@ -1,5 +1,5 @@
-"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
-which arguments the core calls them, and what they have to return.
+"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
+results.
 
 Facts about MXNet that the code depends on:
 - NumPy's semantics are a setting of each thread. Without them, arrays without dimensions (0-d) or without elements do
@@ -407,7 +407,7 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 
 @_with_numpy_semantics
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the slices of `x` at `indices`, a vector, along an axis."""
+    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
     if not x.size or not indices.size:
         return _empty_like((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
     # no index is out of range, because the core has checked them all

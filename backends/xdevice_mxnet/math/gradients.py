@@ -90,10 +90,10 @@ class MxnetGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
-        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
-        None if the loss does not depend on the leaf. Raises `UnsupportedError` if the caller
-        computes a gradient of this gradient (`nested`), or records."""
+        """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
+        each leaf, and the list that `call` returns besides the loss. A gradient is None if the loss does not depend on
+        the leaf. Raises `UnsupportedError` if the caller computes a gradient of this gradient (`nested`), or
+        records."""
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
                 "computing gradients while it records, because most of its operations have no second gradient",

@@ -1,5 +1,4 @@
-"""MXNet's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
-core calls them, and what they have to return.
+"""MXNet's kernels for `xdevice.nn`. `xdevice.math.contract.nn` describes their arguments and results.
 
 Facts that the code depends on:
 - NumPy's semantics are on in this thread, because the core has called `arithmetic.enter`

@@ -1,5 +1,5 @@
-"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
-which arguments the core calls them, and what they have to return.
+"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
+results.
 
 Facts about NumPy that the code depends on:
 - It returns a scalar where the array API standard requires an array without dimensions.
@@ -212,7 +212,7 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    """Returns the slices of `x` at `indices`, a vector, along an axis."""
+    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
     return np.take(x, indices, axis=axis)
 
 

@@ -1,5 +1,4 @@
-"""NumPy's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
-core calls them, and what they have to return.
+"""NumPy's kernels for `xdevice.nn`. `xdevice.math.contract.nn` describes their arguments and results.
 
 NumPy itself has no neural-network functions and no gradients, so the kernels here are short
 formulas.

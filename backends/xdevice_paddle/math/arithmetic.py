@@ -1,5 +1,5 @@
-"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
-which arguments the core calls them, and what they have to return.
+"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
+results.
 
 Paddle's own functions have these faults, which the kernels here correct (no upstream issues
 known):

@@ -93,10 +93,10 @@ class PaddleGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
-        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
-        None if the loss does not depend on the leaf. `nested` is True if the caller computes a
-        gradient of this gradient. Raises `UnsupportedError` in a traced function."""
+        """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
+        each leaf, and the list that `call` returns besides the loss. A gradient is None if the loss does not depend on
+        the leaf. `nested` is True if the caller computes a gradient of this gradient. Raises `UnsupportedError` in a
+        traced function."""
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "computing gradients inside a function that paddle.jit.to_static traces",

@@ -1,5 +1,4 @@
-"""Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
-core calls them, and what they have to return.
+"""Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` describes their arguments and results.
 
 Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first
 and the last. For the other two, the core checks labels and indices before each call, because

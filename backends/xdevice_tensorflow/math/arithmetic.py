@@ -1,5 +1,5 @@
-"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says
-with which arguments the core calls them, and what they have to return.
+"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
+results.
 
 Facts about TensorFlow that the code depends on:
 - An operation runs on the device of the open scope, not on that of its operands. So each kernel
@@ -268,7 +268,7 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 
 @_placed
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Returns the slices of `x` at `indices`, a vector, along an axis."""
+    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
     return tf.gather(x, indices, axis=axis)
 
 

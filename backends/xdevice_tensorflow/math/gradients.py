@@ -57,10 +57,9 @@ class TensorflowGradients(Gradients):
     `xdevice.math.contract.gradients`."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Returns the loss that `call` returns for inputs with the values of `leaves`, the
-        gradient of the loss for each leaf, and the list that `call` also returns. A gradient is
-        None if the loss does not depend on the leaf. `nested` is ignored, because an outer tape
-        records the operations of the inner tape."""
+        """Calls `call` with inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
+        each leaf, and the list that `call` returns besides the loss. A gradient is None if the loss does not depend on
+        the leaf. `nested` is ignored, because an outer tape records the operations of the inner tape."""
         with _device_scope(leaves[0]):
             # only the inputs are watched: variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:

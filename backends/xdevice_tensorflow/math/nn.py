@@ -1,5 +1,4 @@
-"""TensorFlow's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments
-the core calls them, and what they have to return.
+"""TensorFlow's kernels for `xdevice.nn`. `xdevice.math.contract.nn` describes their arguments and results.
 
 Facts about TensorFlow that the code depends on:
 - It has kernels for images of the shape (N, C, H, W) on GPUs only. On the CPU, and in a traced

@@ -1,5 +1,5 @@
-"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
-which arguments the core calls them, and what they have to return."""
+"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` describes their arguments and
+results."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """Returns the slices of `x` at `indices`, a vector, along an axis."""
+    """Returns the slices of `x` at the indices in the vector `indices` along an axis."""
     return torch.index_select(x, axis, indices)
 
 

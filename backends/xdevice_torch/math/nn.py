@@ -1,5 +1,4 @@
-"""PyTorch's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
-core calls them, and what they have to return."""
+"""PyTorch's kernels for `xdevice.nn`. `xdevice.math.contract.nn` describes their arguments and results."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
 
 
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
-    """Whether `dtype` is of the kind `kind`: a word of the standard such as "integral", a dtype
-    (then whether the two are the same), or a tuple of these (whether any of them matches)."""
+    """Whether `dtype` is of the kind `kind`, which is a word of the standard such as "integral", a dtype, or a tuple
+    of these. A dtype matches only itself; a tuple matches if one of its items does."""
     name = dtype_name(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(checks, dtype, item) for item in kind)

@@ -30,8 +30,8 @@ def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, k: int) -> Any:
-    """Returns the diagonals of the matrices in the last two axes; `k` is 0 for the main one,
-    above 0 for those above it."""
+    """Returns the diagonals of the matrices in the last two axes; `k` is 0 for the main diagonals, and positive for
+    those above them."""
     import numpy as np
 
     # the positions of the diagonal in a flattened matrix

@@ -267,9 +267,8 @@ def eye(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
-    """Returns a matrix with `n_rows` rows and `n_cols` columns (None means as many as rows),
-    with ones on the diagonal `k` and zeros elsewhere. `k` is 0 for the main diagonal, and above
-    0 for those above it."""
+    """Returns a matrix with `n_rows` rows and `n_cols` columns (None means as many as rows), with ones on the diagonal
+    `k` and zeros elsewhere. `k` is 0 for the main diagonal, and positive for the diagonals above it."""
     import numpy
 
     name = _dtype_for(checks, dtype, "float32", device)

@@ -35,7 +35,7 @@ WORDS: Final = {
     COMPLEX: "complex numbers",
     ANY: "numbers or bool",
 }
-"""The words in errors for each set of kinds."""
+"""The words that errors use for each set of kinds."""
 
 
 def kind_of(name: str) -> str:

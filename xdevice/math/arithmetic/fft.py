@@ -108,9 +108,9 @@ def _checked_transform(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Returns the transform `function` of `x` along the axes, each with its length in
-    `lengths`. A length of None means the one that follows from the shape of `x`. Raises
-    `ArgumentError` for an unknown `norm`, and `ShapeError` for a length below 1."""
+    """Returns the transform `function` of `x` along the axes, each with its length in `lengths`. None stands for the
+    length that follows from the shape of `x`. Raises `ArgumentError` for an unknown `norm`, and `ShapeError` for a
+    length below 1."""
     full_lengths = _full_lengths(checks, function, shape_of(x), lengths, axes, norm)
     return checks.fused(_transformed, (x,), function, full_lengths, axes, norm)
 

@@ -44,8 +44,9 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
     Experimental: it may change in a minor version.
 
-    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs the framework's own
-    time plus about 10 us. docs/reference/arithmetic.md has the rules, and lists the ways to differentiate it again.
+    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs as much as the
+    framework's own function, plus about 10 us. docs/reference/arithmetic.md has the rules, and lists the ways to
+    differentiate it again.
 
     Args:
         f: a function of `params`, a tensor of floats or a container of such tensors, on any devices. It returns one
@@ -130,7 +131,7 @@ def stop_gradient(x: Any) -> Any:
         NotATensorError: there is no tensor, or there is a model. ContainerError: an object that
             holds tensors is of an unknown type.
 
-    Costs the framework's own time for each tensor, plus 2 us.
+    Costs as much as the framework's own function for each tensor, plus 2 us.
 
     Example:
         >>> with xdevice.use_backend("torch"):
@@ -348,8 +349,8 @@ def _are_floats(tensors: list[Any]) -> bool:
 
 
 def _loss_and_aux(result: Any) -> tuple[Any, Any]:
-    """Returns the loss and `aux`, the result of a function with `has_aux`. Raises
-    `ArgumentError` for anything else."""
+    """Returns the loss and `aux`, the two items of `result`, which a function returned that was passed with `has_aux`.
+    Raises `ArgumentError` for anything else."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise ArgumentError(

@@ -300,8 +300,8 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
-    """Returns the diagonals of the matrices in the last two axes; `offset` is 0 for the main
-    one, above 0 for those above it. Raises `ShapeError` for fewer than two dimensions."""
+    """Returns the diagonals of the matrices in the last two axes; `offset` is 0 for the main diagonals, and positive
+    for those above them. Raises `ShapeError` for fewer than two dimensions."""
     x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:

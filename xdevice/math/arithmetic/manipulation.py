@@ -415,9 +415,9 @@ def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int,
 def _summed_axes(
     checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
 ) -> tuple[list[int], list[int]]:
-    """Returns the axes of the first and of the second tensor, whose `shapes` are given, that
-    `tensordot` sums over. `axes` is the caller's argument: a number of axes, or two sequences.
-    Raises `ShapeError` if there are no such axes, or if their lengths differ."""
+    """Returns the axes that `tensordot` sums over: those of the first tensor, and those of the second. `shapes` are
+    the shapes of the two tensors. `axes` is the caller's argument: a number of axes, or two sequences. Raises
+    `ShapeError` if there are no such axes, or if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
     if not isinstance(axes, tuple | list):
         # a number means that many axes at the end of the first tensor and at the beginning of

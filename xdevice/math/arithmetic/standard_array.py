@@ -440,6 +440,7 @@ def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any
             result = asarray(obj, dtype=dtype, **settings)
             return obj if result.tensor is obj.tensor else result
         owned = registry.kind_of(type(obj))
+        # a NumPy array
         if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
             # None, the usual dtype, if the device does not support this one

@@ -383,8 +383,7 @@ class _Programs:
 
 
 def _depth() -> int:
-    """Returns the `stacklevel` with which a warning of the calling function names the line of
-    the user."""
+    """Returns the `stacklevel` with which a warning in the calling function points to the user's line."""
     # goes up from the calling function until a frame is not xdevice's
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith(
