@@ -29,8 +29,8 @@ def load(
 
     `load(state, into=model)` writes named tensors, as `models.convert_state` or a `state_dict` has them.
 
-    Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container.
-    Costs one read of the file, which may be deleted afterwards, and on a GPU one copy: docs/reference/files.md.
+    Returns a flat dict of tensors by name, none of which requires gradients; or, with `into`, the model or container.
+    Reads the file once, and for a GPU also copies it once (docs/reference/files.md); it may be deleted afterwards.
 
     Args:
         source: a file written by `save` or any other program in this format; or, with `into`, tensors by name.
@@ -57,10 +57,10 @@ def load(
         )
     if isinstance(source, Mapping):
         return _load_named(source, into, strict)
-    # a file is always loaded strictly, so strict=False would be ignored without notice
+    # a file is always loaded strictly, so strict=False would have no effect
     if not strict:
         raise ArgumentError(
-            "strict=False works only with named tensors: load(load(path), into=model, strict=False)"
+            "strict=False works only with named tensors, not a file; call load(load(path), into=model, strict=False)"
         )
     return (
         files.load_file(source, device, backend)
@@ -70,10 +70,10 @@ def load(
 
 
 def _load_named(state: Mapping[str, Any], into: Any, strict: bool) -> Any:
-    """Writes tensors by name into the model `into`, and returns the model. Raises as `load` does."""
+    """Writes tensors by name into the model `into`, and returns the model. Raises the same errors as `load`."""
     if into is None:
         raise ArgumentError(
-            "named tensors are loaded into a model, but none was given; call load(state, into=model)"
+            "named tensors can only be loaded into a model, but into= was not passed; call load(state, into=model)"
         )
     from .models.state import write_named  # a program that only reads files does not need it
 

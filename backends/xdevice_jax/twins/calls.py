@@ -35,17 +35,20 @@ class JaxCalls(Calls):
         """Records the calls of Flax's layers. The list of an Equinox module stays empty, see the top of this file."""
         layer_paths = {layer.path for layer in self.layers(model)}
         if linen.is_linen(model):
-            # no layers by `id`: linen creates them in each call, so they are recognized by their paths
+            # {}: linen creates its layers in each call, so they are recognized by their paths
+            # and not by `id`
             watch = common.Watch(self, {})
             with linen.intercepting(layer_paths, watch.run):
                 yield watch.calls
             return
-        inner = list(walk(model))
+        modules = list(walk(model))
         paths = {
-            id(module): path for path, module in inner if path in layer_paths and is_nnx(module)
+            id(module): path
+            for path, module in modules
+            if path in layer_paths and is_nnx(module)
         }
         # modules have no common base class with a `__call__`, so it is patched in the class of each layer
-        classes = {_owner(type(module)) for _, module in inner if id(module) in paths}
+        classes = {_owner(type(module)) for _, module in modules if id(module) in paths}
         watch = common.Watch(self, paths)
         with ExitStack() as stack:
             stack.enter_context(common.recording(watch, *classes))
@@ -85,8 +88,9 @@ class JaxCalls(Calls):
 
         # with jit disabled, JAX evaluates each primitive of a compiled function with its values
         with jax.disable_jit(), Patches() as patches:
-            patches.replace(jax, "grad", partial(_with_leaves, leaf, False))
-            patches.replace(jax, "value_and_grad", partial(_with_leaves, leaf, True))
+            # False and True: whether the function that JAX makes returns its value too
+            patches.replace(jax, "grad", partial(_with_gradients_passed, leaf, False))
+            patches.replace(jax, "value_and_grad", partial(_with_gradients_passed, leaf, True))
             patches.replace(
                 *private.place("jax._src.core.EvalTrace.process_primitive"), replaced
             )
@@ -101,18 +105,18 @@ class JaxCalls(Calls):
         if not is_nnx(model):
             library: Any = equinox()
             return jax.vmap(library.nn.inference_mode(model))(*inputs, **named)
-        # the modes of all modules, to be set back afterwards
-        before = [
-            (m, name, getattr(m, name))
-            for _, m in walk(model)
+        # the modes of all modules, which are restored afterwards
+        modes = [
+            (module, name, getattr(module, name))
+            for _, module in walk(model)
             for name in MODES
-            if hasattr(m, name)
+            if hasattr(module, name)
         ]
         model.eval()
         try:
             return model(*inputs, **named)
         finally:
-            for module, name, value in before:
+            for module, name, value in modes:
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
@@ -120,9 +124,9 @@ class JaxCalls(Calls):
         return is_nnx(model) or linen.is_linen(model)
 
 
-def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
-    """Returns the function that replaces `jax.grad` or `jax.value_and_grad` (`original`): the functions that it makes
-    pass each gradient that they return to `leaf`. `gives_value` is true for `value_and_grad`."""
+def _with_gradients_passed(leaf: common.Leaf, returns_value: bool, original: Any) -> Any:
+    """Returns the function that replaces `jax.grad` or `jax.value_and_grad` (`original`). The functions that it makes
+    pass each gradient that they return to `leaf`. `returns_value` is true for `value_and_grad`."""
 
     @wraps(original)
     def transform(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
@@ -134,7 +138,7 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
             """Returns what JAX's function returns, and passes each gradient in it to `leaf`."""
             result = compute(*args, **kwargs)
             # (value, gradients), (gradients, auxiliary output), or gradients alone
-            gradients = result[1] if gives_value else result[0] if has_aux else result
+            gradients = result[1] if returns_value else result[0] if has_aux else result
             values = (
                 args[argnums]
                 if isinstance(argnums, int)

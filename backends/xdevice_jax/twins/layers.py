@@ -27,11 +27,11 @@ from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_Kind = tuple[str, tuple[Part, ...], Settings]
+_Description = tuple[str, tuple[Part, ...], Settings]
 """The kind, the parts and the settings of a layer with parameters."""
 
 
-def _of_nnx(module: Any) -> _Kind | None:
+def _describe_nnx(module: Any) -> _Description | None:
     """Returns kind, parts and settings of a layer of nnx; None for a module that is no layer with parameters, or whose
     class is not known."""
     library: Any = nnx()
@@ -41,9 +41,9 @@ def _of_nnx(module: Any) -> _Kind | None:
         case library.Linear:
             kind, settings = "linear", {"activation": None}
         case library.Conv:
-            kind, settings = "conv", _of_conv(module)
+            kind, settings = "conv", _conv_settings(module)
         case library.ConvTranspose:
-            kind, settings = "conv_transpose", _of_transposed(module)
+            kind, settings = "conv_transpose", _transposed_settings(module)
             return (
                 kind,
                 dialects.flax(kind, {"transpose_kernel": module.transpose_kernel}),
@@ -70,32 +70,32 @@ def _of_nnx(module: Any) -> _Kind | None:
             return (
                 layouts.ATTENTION,
                 dialects.projections(module.num_heads, module.head_dim, "out"),
-                _of_attention(module),
+                _attention_settings(module),
             )
         # a bare cell has no loop over time, and counts as code of the model
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
-            return "lstm", dialects.flax("lstm", {}), _of_recurrent(module)
+            return "lstm", dialects.flax("lstm", {}), _recurrent_settings(module)
         case library.RNN if isinstance(module.cell, library.GRUCell):
-            return "gru", dialects.flax("gru", {}), _of_recurrent(module)
+            return "gru", dialects.flax("gru", {}), _recurrent_settings(module)
         case _:
             return None
     return kind, dialects.flax(kind, settings), settings
 
 
-def _of_transposed(module: Any) -> dict[str, object]:
+def _transposed_settings(module: Any) -> dict[str, object]:
     """Returns the settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of
     the input, which the stride has spread. PyTorch adds dilation * (kernel - 1) - padding zeros."""
-    stride, dilation = _steps(module)
+    stride, dilation = _stride_and_dilation(module)
     settings: dict[str, object] = {
         "stride": stride,
         "dilation": dilation,
         "groups": 1,
         "padding_mode": "zeros",
     }
-    settings |= _masked(module)
+    settings |= _mask_setting(module)
     # with padding=0, PyTorch adds this many zeros to each end
     sizes = [step * (size - 1) for size, step in zip(module.kernel_size, dilation, strict=True)]
-    added = _zeros(module.padding, sizes, stride)
+    added = _added_zeros(module.padding, sizes, stride)
     if added is None:
         return settings | {"padding": str(module.padding).lower()}
     pads = tuple(size - first for size, (first, _) in zip(sizes, added, strict=True))
@@ -105,22 +105,22 @@ def _of_transposed(module: Any) -> dict[str, object]:
     }
 
 
-def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the stride and the dilation of a convolution of nnx, each with one number for each axis."""
+def _stride_and_dilation(module: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the stride and the dilation of a convolution of nnx, both with a number for each axis."""
     axes = len(module.kernel_size)
     return layouts.per_axis(module.strides or 1, axes), layouts.per_axis(
         module.kernel_dilation or 1, axes
     )
 
 
-def _zeros(
+def _added_zeros(
     padding: Any, sizes: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]] | None:
     """Returns how many zeros `jax.lax.conv_transpose` adds before and behind the input, a pair for each axis; None if
     `padding` is an unknown word. `sizes` is dilation * (kernel - 1) for each axis."""
     if not isinstance(padding, str):
-        each = layouts.per_axis(padding, len(sizes))
-        return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]
+        per_axis = layouts.per_axis(padding, len(sizes))
+        return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in per_axis]
     # the padding that jax.lax.conv_transpose computes for these two words
     if padding == "VALID":
         return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
@@ -135,10 +135,10 @@ def _zeros(
     return [(first, total - first) for first, total in zip(firsts, totals, strict=True)]
 
 
-def _of_conv(module: Any) -> dict[str, object]:
+def _conv_settings(module: Any) -> dict[str, object]:
     """Returns the settings of a Conv of nnx in PyTorch's terms."""
     axes = len(module.kernel_size)
-    stride, dilation = _steps(module)
+    stride, dilation = _stride_and_dilation(module)
     padding = module.padding
     # another text, such as "CIRCULAR", stays as it is and then differs from any setting of PyTorch
     if padding == "SAME":
@@ -151,27 +151,28 @@ def _of_conv(module: Any) -> dict[str, object]:
         "dilation": dilation,
         "groups": module.feature_group_count,
         "padding_mode": "zeros",
-        **_masked(module),
+        **_mask_setting(module),
     }
 
 
-def _masked(module: Any) -> dict[str, object]:
-    """The setting of a convolution whose kernel has a mask; empty without a mask."""
+def _mask_setting(module: Any) -> dict[str, object]:
+    """The setting that says that the kernel of a convolution has a mask; an empty dict without a mask."""
     return {} if getattr(module, "mask", None) is None else {"mask": "of the kernel"}
 
 
 def _padding(padding: Any, axes: int) -> object:
-    """Returns a padding in PyTorch's terms. `padding` is a text, a number, or for each axis a number or a pair of
-    numbers for its two sides."""
-    each = layouts.per_axis(padding, axes)
-    if isinstance(each, str):
-        return each
+    """Returns a padding in PyTorch's terms. `padding` is a text, which is returned as it is, a number, or a sequence
+    that has for each axis a number or a pair of numbers for its two sides."""
+    per_axis = layouts.per_axis(padding, axes)
+    if isinstance(per_axis, str):
+        return per_axis
     return layouts.sides(
-        [side for one in each for side in (one if isinstance(one, tuple) else (one, one))], axes
+        [side for pad in per_axis for side in (pad if isinstance(pad, tuple) else (pad, pad))],
+        axes,
     )
 
 
-def _of_attention(module: Any) -> dict[str, object]:
+def _attention_settings(module: Any) -> dict[str, object]:
     """The settings of a MultiHeadAttention of nnx."""
     return {
         "num_heads": module.num_heads,
@@ -180,7 +181,7 @@ def _of_attention(module: Any) -> dict[str, object]:
     }
 
 
-def _of_recurrent(module: Any) -> dict[str, object]:
+def _recurrent_settings(module: Any) -> dict[str, object]:
     """The settings of an RNN of nnx around one cell. The cell's functions are stated only if they differ from
     PyTorch's."""
     cell = module.cell
@@ -189,14 +190,15 @@ def _of_recurrent(module: Any) -> dict[str, object]:
         "recurrent_activation": (cell.gate_fn, "sigmoid"),
     }
     names = {
-        key: (getattr(f, "__name__", str(f)), usual) for key, (f, usual) in functions.items()
+        key: (getattr(f, "__name__", str(f)), default)
+        for key, (f, default) in functions.items()
     }
     # the functions of PyTorch's cells need no setting
-    changed = {key: name for key, (name, usual) in names.items() if name != usual}
+    changed = {key: name for key, (name, default) in names.items() if name != default}
     return {**layouts.ONE_CELL, "batch_first": not module.time_major, **changed}
 
 
-def _of_equinox(module: Any) -> _Kind | None:
+def _describe_equinox(module: Any) -> _Description | None:
     """Returns kind, parts and settings of a layer of Equinox; None for a module that is no layer with parameters, or
     whose class is not known. A subclass counts as its base, because Conv1d to Conv3d are subclasses of Conv."""
     library: Any = equinox()
@@ -225,13 +227,13 @@ def _of_equinox(module: Any) -> _Kind | None:
         # an LSTM cell has one bias, a GRU cell has four, see `modules._with_one_bias`
         is_gru = isinstance(module, library.GRUCell)
         bias = layouts.BIASES_OF_GRU if is_gru else layouts.SUMMED
-        return "gru" if is_gru else "lstm", _of_cell(bias), layouts.ONE_CELL
+        return "gru" if is_gru else "lstm", _cell_parts(bias), layouts.ONE_CELL
     else:
         return None
     return kind, layouts.parts(kind, settings), settings
 
 
-def _of_cell(bias: Rule) -> tuple[Part, ...]:
+def _cell_parts(bias: Rule) -> tuple[Part, ...]:
     """The parts of a cell of Equinox, given the rule for its biases."""
     return (
         Part("weight_ih", ("weight_ih_l0",), layouts.SAME),
@@ -240,25 +242,26 @@ def _of_cell(bias: Rule) -> tuple[Part, ...]:
     )
 
 
-def _described(model: Any) -> Iterator[Layer]:
+def _layers(model: Any) -> Iterator[Layer]:
     """Yields the layers of a module of nnx or Equinox that have parameters, with all parts that their kinds may
     have."""
-    # the beginning of the names inside the last recurrent layer
-    cell = None
+    # the beginning of the paths inside the cell of the last recurrent layer; None before the
+    # first one
+    cell_prefix = None
     for path, module in walk(model):
-        description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
-        if description is None or (cell is not None and path.startswith(cell)):
+        description = (_describe_nnx if is_nnx(module) else _describe_equinox)(module)
+        if description is None or (cell_prefix is not None and path.startswith(cell_prefix)):
             continue  # the linear layers of a cell belong to the recurrent layer
         # `walk` yields a module's contents directly after it, so the modules of the cell come next
-        cell = f"{path}.cell." if description[0] in layouts.RECURRENT else cell
-        kind, own, settings = description
+        cell_prefix = f"{path}.cell." if description[0] in layouts.RECURRENT else cell_prefix
+        kind, parts, settings = description
         # nnx casts the parameters to `dtype` before it computes; modules of Equinox have neither attribute
-        dtype, own_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
-        if None not in (dtype, own_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(
-            own_dtype
+        dtype, stored_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
+        if None not in (dtype, stored_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(
+            stored_dtype
         ):
             settings = {**settings, layouts.COMPUTES_IN: jax.numpy.dtype(dtype).name}
-        yield Layer(path, kind, own, settings)
+        yield Layer(path, kind, parts, settings)
 
 
 class JaxLayers(Layers):
@@ -277,10 +280,10 @@ class JaxLayers(Layers):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind the module to flax.core.unfreeze(variables)"
             )
-        # a list, because writing replaces the values that are being walked
-        for one in list(variables(model)):
-            if one.name in values:
-                one.write(values[one.name])
+        # a list, because writing replaces the values over which the loop iterates
+        for variable in list(variables(model)):
+            if variable.name in values:
+                variable.write(values[variable.name])
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """Returns the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
@@ -290,6 +293,6 @@ class JaxLayers(Layers):
                 "pass a module of nnx or Equinox, a linen module that is bound to its variables, or a dict",
             )
         # a layer without bias has None there, which is no variable
-        names = {one.name for one in variables(model)}
-        layers = linen.layers(model) if linen.is_linen(model) else _described(model)
+        names = {variable.name for variable in variables(model)}
+        layers = linen.layers(model) if linen.is_linen(model) else _layers(model)
         return layouts.stated_once(layouts.all_bound(layers, names), layouts.COMPUTES_IN)

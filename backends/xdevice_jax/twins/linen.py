@@ -3,7 +3,7 @@
 Facts that the code depends on:
 - A module of linen holds no values. `module.bind(variables)` gives one that does; it keeps the dicts that it is given,
   except those of collections that are declared mutable, which it copies.
-- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is recognized by the
+- Most modules create their layers again in each call, which needs inputs. So the kind of a layer is recognized by the
   names and shapes of its parameters, and its settings are unknown.
 - The cell of an LSTM or GRU has a kernel for each gate, of the inputs and of the state: `ii`, `if`, `ig`, `io` for the
   inputs of an LSTM. Here the kernels of the inputs are one variable, with nnx's name, and so are the kernels of the
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # the collections of Flax's own layers
 _COLLECTIONS: Final = ("params", "batch_stats")
-_PASSING: Final = ("intermediates", "perturbations", "cache")
+_TEMPORARY: Final = ("intermediates", "perturbations", "cache")
 """The collections of values that each run creates again."""
 # the linear layers inside an attention
 _PROJECTIONS: Final = ("query", "key", "value", "out")
@@ -60,7 +60,7 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
             joined.add(owner)
             continue
         for name, holder in leaves.items():
-            yield layouts.join(path, name), holder[name], _into([holder], name)
+            yield layouts.join(path, name), holder[name], _writer_into([holder], name)
 
 
 def _joined(
@@ -69,11 +69,14 @@ def _joined(
     """Yields the joined arrays of a cell's gates, as `arrays` does. `cell` is the cell's path, `kind` "lstm" or
     "gru", and `groups` the result of `_groups`."""
     for name, gates in dialects.LINEN_CELLS[kind].items():
-        own = name.rpartition(".")[2]
-        holders = [groups[layouts.join(cell, gate.partition(".")[0])][own] for gate in gates]
-        # a new array: writing goes through the function that comes with it
-        whole = jax.numpy.concatenate([one[own] for one in holders], axis=-1)
-        yield layouts.join(cell, name), whole, _into(holders, own)
+        # such as "dense_i.kernel", which joins "ii.kernel", "if.kernel" and so on
+        array_name = name.rpartition(".")[2]
+        holders = [
+            groups[layouts.join(cell, gate.partition(".")[0])][array_name] for gate in gates
+        ]
+        # a new array: the function after it writes into the arrays of the gates
+        whole = jax.numpy.concatenate([holder[array_name] for holder in holders], axis=-1)
+        yield layouts.join(cell, name), whole, _writer_into(holders, array_name)
 
 
 def layers(module: Any) -> Iterator[Layer]:
@@ -82,11 +85,12 @@ def layers(module: Any) -> Iterator[Layer]:
     groups = _groups(module)
     cells = _cells(groups)
     listed: set[str] = set()
-    # collections of the user's own: the names in them tell no kind
-    own = module.variables.keys() - {*_COLLECTIONS, *_PASSING}
+    # the collections that the user has defined: the names in them do not show the kind of a
+    # layer
+    own_collections = module.variables.keys() - {*_COLLECTIONS, *_TEMPORARY}
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
-        if path.partition(".")[0] in own:
+        if path.partition(".")[0] in own_collections:
             continue
         if _is_gate(last, cells.get(owner)):
             # all gates of a cell are one layer
@@ -97,8 +101,8 @@ def layers(module: Any) -> Iterator[Layer]:
                     part._replace(name=cell + part.name.removeprefix("cell."))
                     for part in dialects.FLAX_CELLS[cells[owner]]
                 )
-                one = {"layers": 1, "bidirectional": False, "projection": 0}
-                yield Layer(path, cells[owner], parts, one)
+                settings = {"layers": 1, "bidirectional": False, "projection": 0}
+                yield Layer(path, cells[owner], parts, settings)
             listed.add(owner)
         elif last in _PROJECTIONS and _is_attention(owner, groups):
             # one layer for all four projections, at the place of the query
@@ -144,16 +148,19 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     if names == {"embedding"}:
         return "embedding"
     if "kernel" in names and names <= {"kernel", "bias"}:
-        # both have kernels of the same form, so only Flax's usual names distinguish them
-        spread = "conv_transpose" if name.startswith("ConvTranspose") else "conv"
-        return "linear" if leaves["kernel"]["kernel"].ndim == 2 else spread
+        # a transposed convolution has a kernel of the same form, so only Flax's usual names
+        # distinguish the two
+        convolution = "conv_transpose" if name.startswith("ConvTranspose") else "conv"
+        return "linear" if leaves["kernel"]["kernel"].ndim == 2 else convolution
     # statistics are in a collection of their own, but under the same path
     if {"mean", "var"} <= names <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
     if "scale" in names and names <= {"scale", "bias"}:
         # a group norm and a layer norm have the same parameters
-        is_of_groups = name.lower().startswith(("group", "gn"))
-        return "group_norm" if is_of_groups else "layer_norm" if "bias" in names else "rms_norm"
+        is_group_norm = name.lower().startswith(("group", "gn"))
+        return (
+            "group_norm" if is_group_norm else "layer_norm" if "bias" in names else "rms_norm"
+        )
     return ""
 
 
@@ -176,8 +183,10 @@ def _is_gate(name: str, kind: str | None) -> bool:
 def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:
     """Whether the module at the path `owner` is an attention: it has all four projections, whose kernels have an axis
     for the heads."""
-    four = [groups.get(layouts.join(owner, name), {}) for name in _PROJECTIONS]
-    return all("kernel" in leaves and leaves["kernel"]["kernel"].ndim == 3 for leaves in four)
+    projections = [groups.get(layouts.join(owner, name), {}) for name in _PROJECTIONS]
+    return all(
+        "kernel" in leaves and leaves["kernel"]["kernel"].ndim == 3 for leaves in projections
+    )
 
 
 def _groups(module: Any) -> dict[str, dict[str, Any]]:
@@ -189,8 +198,9 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
         )
     groups: dict[str, dict[str, Any]] = {}
     for collection, values in module.variables.items():
-        if collection not in _PASSING:
-            # with its name in the paths, because a collection of the user's own may have the same paths as these two
+        if collection not in _TEMPORARY:
+            # paths in another collection begin with its name, because they may be the same as
+            # in these two
             _gather("" if collection in _COLLECTIONS else collection, values, groups)
     return groups
 
@@ -206,7 +216,7 @@ def _gather(path: str, nested: Mapping[str, Any], groups: dict[str, dict[str, An
             groups.setdefault(path, {})[name] = nested
 
 
-def _into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
+def _writer_into(holders: list[Any], name: str) -> Callable[[jax.Array], None]:
     """Returns a function that divides a value along its last axis into equal parts, and writes one part under `name`
     into each of the dicts `holders`."""
 

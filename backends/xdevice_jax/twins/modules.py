@@ -78,69 +78,70 @@ def walk(model: Any) -> Iterator[tuple[str, Any]]:
     # a list as the stack, because models may be nested more deeply than Python functions may recurse
     stack = [("", model)]
     while stack:
-        path, thing = stack.pop()
-        # a module that two others share is walked once, under its first path
-        if id(thing) in visited:
+        path, x = stack.pop()
+        # a module that two others share is yielded once, under its first path
+        if id(x) in visited:
             continue
-        visited.add(id(thing))
-        if _is_module(thing):
-            yield path, thing
+        visited.add(id(x))
+        if _is_module(x):
+            yield path, x
         # reversed, because the last item of the stack is taken first
         stack += [
-            (layouts.join(path, name), child)
-            for name, _, child in reversed(list(_children(thing)))
+            (layouts.join(path, name), child) for name, _, child in reversed(list(_children(x)))
         ]
 
 
-def _is_module(thing: Any) -> bool:
+def _is_module(x: Any) -> bool:
     """Whether an object is a module of nnx or Equinox."""
-    return is_nnx(thing) or is_equinox(thing)
+    return is_nnx(x) or is_equinox(x)
 
 
-def _children(thing: Any) -> Iterable[tuple[str, Any, Any]]:
+def _children(x: Any) -> Iterable[tuple[str, Any, Any]]:
     """Returns name, key and value of each object directly in a module or a container; nothing for any other object. The
     name is the key as a text."""
-    if isinstance(thing, list | tuple):
-        return ((str(number), number, child) for number, child in enumerate(thing))
-    if isinstance(thing, Mapping):
-        return ((str(key), key, child) for key, child in thing.items())
-    if _is_module(thing):  # the items of an nnx.List are attributes whose names are numbers
-        return ((str(name), name, child) for name, child in vars(thing).items())
+    if isinstance(x, list | tuple):
+        return ((str(number), number, child) for number, child in enumerate(x))
+    if isinstance(x, Mapping):
+        return ((str(key), key, child) for key, child in x.items())
+    if _is_module(x):  # the items of an nnx.List are attributes whose names are numbers
+        return ((str(name), name, child) for name, child in vars(x).items())
     return ()
 
 
 def variables(model: Any) -> Iterator[Variable]:
     """Yields the variables of a module of nnx, Equinox or linen, in the order of the attributes or collections. Raises
-    `NotBuiltError` for a module of linen that is not bound, and `UnsupportedError` as `_of_variable` does."""
+    `NotBuiltError` for a module of linen that is not bound, and `UnsupportedError` for a variable of nnx that does not
+    hold one array or number."""
     if linen.is_linen(model):
-        yield from (Variable(*one) for one in linen.arrays(model))
+        yield from (Variable(*row) for row in linen.arrays(model))
         return
     for path, module in walk(model):
-        # the initial values of an Equinox state are no parameters: a run takes its state as an argument
+        # the initial values of a state of Equinox are not parameters: a run takes its state as
+        # an argument
         if not _is_initial(module):
-            every = _inside(path, module, lambda value: None)
-            yield from _with_one_bias(every) if _is_gru(module) else every
+            own_variables = _variables_inside(path, module, lambda value: None)
+            yield from _with_one_bias(own_variables) if _is_gru(module) else own_variables
 
 
-def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Variable]:
-    """Yields the arrays in `thing`, a module or a container in one, including those in its containers, but not those of
-    the modules inside it. `put` writes a new object in place of `thing`: an array in a tuple is written by replacing
+def _variables_inside(path: str, x: Any, put: Callable[[Any], None]) -> Iterator[Variable]:
+    """Yields the arrays in `x`, a module or a container in a module, including those in its containers, but not those
+    of the modules inside it. `put(value)` writes `value` in place of `x`: an array in a tuple is written by replacing
     the tuple."""
     # a tuple cannot be written into: its items are changed in a list, which becomes a new tuple
-    items = list(thing) if isinstance(thing, tuple) else thing
-    for name, key, value in _children(thing):
-        way, write = layouts.join(path, name), partial(_write, items, key)
-        if items is not thing:
-            write = partial(_write_in_tuple, items, key, type(thing), put)
+    items = list(x) if isinstance(x, tuple) else x
+    for name, key, value in _children(x):
+        child_path, write = layouts.join(path, name), partial(_write, items, key)
+        if items is not x:
+            write = partial(_write_in_tuple, items, key, type(x), put)
         if _is_variable(value):
-            yield from _of_variable(way, value)
+            yield from _nnx_variable(child_path, value)
         # a key of random numbers is no parameter
         elif isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
-            yield Variable(way, value, write)
+            yield Variable(child_path, value, write)
         elif not _is_module(value):
-            yield from _inside(way, value, write)
+            yield from _variables_inside(child_path, value, write)
 
 
 def _write(holder: Any, key: Any, value: Any) -> None:
@@ -170,21 +171,21 @@ def _is_variable(value: Any) -> bool:
     return library is not None and isinstance(value, library.Variable)
 
 
-def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
+def _nnx_variable(path: str, variable: Any) -> Iterator[Variable]:
     """Yields a variable of nnx, whatever its class, unless each run creates its value again. Raises `UnsupportedError`
     if it does not hold one array or number."""
     library: Any = nnx()
     value = variable.value
     # created again in each run, see the top of this file
-    passing = (library.RngState, library.Intermediate, library.Cache, library.Perturbation)
-    if isinstance(variable, passing) or value is None:
+    temporary = (library.RngState, library.Intermediate, library.Cache, library.Perturbation)
+    if isinstance(variable, temporary) or value is None:
         return
     if not hasattr(value, "dtype") and not isinstance(value, int | float):
         raise UnsupportedError(
             f"{path} is an nnx variable ({type(variable).__qualname__}) that holds an object of type "
             f"{type(value).__qualname__} instead of one array; make a variable for each array"
         )
-    # a number is an array from here on
+    # a Python number becomes an array
     array = value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
     yield Variable(path, array, partial(setattr, variable, "value"))
 
@@ -201,10 +202,10 @@ def _is_gru(module: Any) -> bool:
     return library is not None and isinstance(module, library.nn.GRUCell) and module.use_bias
 
 
-def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
+def _with_one_bias(own_variables: Iterable[Variable]) -> Iterator[Variable]:
     """Yields the variables of a GRUCell of Equinox with its two arrays of biases, the last ones, joined into one. The
     joined array is new, so it is written through the function that comes with it."""
-    *weights, first, second = every
+    *weights, first, second = own_variables
     size = len(first.value)
 
     def write(value: jax.Array) -> None:
@@ -247,17 +248,19 @@ class JaxModels(Models):
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         """Returns the name and the device of each variable of a module."""
-        return ((one.name, self.device_of(one.value)) for one in variables(model))
+        return (
+            (variable.name, self.device_of(variable.value)) for variable in variables(model)
+        )
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         """Returns the name and the array of each variable of a module."""
-        return ((one.name, one.value) for one in variables(model))
+        return ((variable.name, variable.value) for variable in variables(model))
 
     def move_model(self, model: Any, device: Device) -> None:
         """Replaces each array of a module by the array moved to the device."""
-        # a list, because writing replaces the values that are being walked
-        for one in list(variables(model)):
-            one.write(self.move(one.value, device))
+        # a list, because writing replaces the values over which the loop iterates
+        for variable in list(variables(model)):
+            variable.write(self.move(variable.value, device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
         """Returns a copy of a module with its arrays copied to the device."""

@@ -31,29 +31,29 @@ _ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds eps to the root"}
 
 
 def _adam(values: _Values) -> dict[str, object]:
-    """The settings of scale_by_adam. Raises `_UnknownError` for a formula that no other framework has."""
+    """The settings of the step scale_by_adam. Raises `_UnknownError` for a formula that no other framework has."""
     # other values make other formulas: with a second eps under the root, and NAdam
     _require(values, eps_root=0.0, nesterov=False)
     return {"kind": "adam", "beta1": values["b1"], "beta2": values["b2"], "eps": values["eps"]}
 
 
 def _rms(values: _Values) -> dict[str, object]:
-    """The settings of scale_by_rms and scale_by_stddev. Raises `_UnknownError` for a formula that no other framework
-    has."""
+    """The settings of the steps scale_by_rms and scale_by_stddev, those of RMSprop. Raises `_UnknownError` for a
+    formula that no other framework has."""
     # other values correct the average, or begin it at another value, which no other framework does
     _require(values, bias_correction=False, initial_scale=0.0)
     inside = values.get("eps_in_sqrt", True)
-    where = terms.INSIDE if inside else terms.ADDED
+    eps_enters = terms.INSIDE if inside else terms.ADDED
     return {
         "kind": "rmsprop",
         "alpha": values["decay"],
         "eps": values["eps"],
-        "eps_enters": where,
+        "eps_enters": eps_enters,
     }
 
 
 def _rss(values: _Values) -> dict[str, object]:
-    """The settings of scale_by_rss."""
+    """The settings of scale_by_rss, the step of Adagrad."""
     return {
         "kind": "adagrad", "eps": values["eps"], "eps_enters": terms.INSIDE,
         "initial_accumulator_value": values["initial_accumulator_value"],

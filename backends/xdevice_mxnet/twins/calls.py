@@ -111,9 +111,9 @@ class MxnetCalls(Calls):
         # the first array of any parameter; None for a block without parameters
         first = next(
             (
-                each
+                array
                 for parameter in model.collect_params().values()
-                for each in parameter.list_data()
+                for array in parameter.list_data()
             ),
             None,
         )

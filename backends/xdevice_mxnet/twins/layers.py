@@ -39,9 +39,9 @@ POOLS: Final = (
 )  # fmt: skip
 
 children: Final = private.field("mxnet.gluon.Block._children")
-_function: Final = private.field("mxnet.gluon.nn.Activation._act_type")
+_act_type: Final = private.field("mxnet.gluon.nn.Activation._act_type")
 options: Final = private.field("mxnet.gluon.nn.Conv2D._kwargs")
-_between = private.field("mxnet.gluon.rnn.LSTM._dropout")
+_dropout_between = private.field("mxnet.gluon.rnn.LSTM._dropout")
 _layout = private.field("mxnet.gluon.rnn.LSTM._layout")
 _mode = private.field("mxnet.gluon.rnn.LSTM._mode")
 _rate = private.field("mxnet.gluon.nn.Dropout._rate")
@@ -94,15 +94,15 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
     # the parameters of the reverse direction have names that begin with r; a layer in one direction has none
-    is_twofold = hasattr(block, "r0_i2h_weight")
+    is_bidirectional = hasattr(block, "r0_i2h_weight")
     # the first axis of the state is the number of layers times the number of directions
-    layers = block.state_info()[0]["shape"][0] // (2 if is_twofold else 1)
+    layers = block.state_info()[0]["shape"][0] // (2 if is_bidirectional else 1)
     settings: dict[str, object] = {
         "layers": layers,
-        "bidirectional": is_twofold,
+        "bidirectional": is_bidirectional,
         "projection": 0,
         "batch_first": _layout(block) == "NTC",
-        "dropout": layouts.between(layers, _between(block)),
+        "dropout": layouts.between(layers, _dropout_between(block)),
     }
     if kind == "rnn":
         settings["nonlinearity"] = _mode(block).removeprefix("rnn_")  # rnn_relu or rnn_tanh
@@ -128,7 +128,7 @@ def _conv(path: str, block: Any) -> Layer:
 
 def _activation(block: Any) -> str | None:
     """The name of the activation inside a Dense or a convolution; None if it has none."""
-    return _function(block.act) if block.act is not None else None
+    return _act_type(block.act) if block.act is not None else None
 
 
 _ROWS: Final[Mapping[type | str, ops.Row]] = {
@@ -193,7 +193,7 @@ _TABLE: Final = ops.Table(
     "mxnet",
     {
         **dict.fromkeys((nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identity)),
-        nn.Activation: lambda path, block: ops.activation(path, _function(block)),
+        nn.Activation: lambda path, block: ops.activation(path, _act_type(block)),
         **ops.activations({
             nn.LeakyReLU: {"slope": _alpha}, nn.ELU: {"alpha": _alpha}, nn.SELU: {}, nn.GELU: {},
             nn.Swish: {"beta": _beta},
@@ -231,14 +231,14 @@ class MxnetLayers(Operations):
     def _layers(self, model: Any) -> Iterator[Layer]:
         """Yields the layers of a model with their parts, whose names in Gluon are not PyTorch's."""
         for block, layer in ops.read_each(_ROWS, blocks(model)):
-            own = self.parts(layer.kind, layer.settings)
+            parts = self.parts(layer.kind, layer.settings)
             # only a convolution has a layout on which its weight depends
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
             # the axes of the weight follow the layout of the images; here the values are refused
             if not layout.startswith("NC"):
                 why = f"the weight of a Gluon convolution in {layout} has a different layout; build the layer in NCHW"
-                own = dialects.refused(own, why)
-            yield layer._replace(parts=tuple(own))
+                parts = dialects.refused(parts, why)
+            yield layer._replace(parts=tuple(parts))
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         """Returns all layers, with the settings of those without parameters."""

@@ -75,11 +75,11 @@ def _parameter(
         "weight_decay": shared["weight_decay"] * parameter.wd_mult,
     }
     variable = models.array_of(parameter)
-    half = optimizer.multi_precision and str(parameter.dtype) == "float16"
+    is_half = optimizer.multi_precision and str(parameter.dtype) == "float16"
     # the state of a 16-bit parameter belongs to its 32-bit copy, and is not converted
-    slots = {} if half else _slots(optimizer, kind)
+    slots = {} if is_half else _slots(optimizer, kind)
     return terms.Parameter(
-        variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()}
+        variable, settings, {slot: f"{index}.{place}" for slot, place in slots.items()}
     )
 
 
@@ -94,10 +94,12 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     }
     if optimizer.lr_scheduler is not None:
         stated["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
-    for name, own in _NAMES[kind].items():
+    for name, argument in _NAMES[kind].items():
         # only AdaGrad has an argument eps, and stores it as float_stable_eps; the others have an epsilon
-        stated[name] = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
-    return terms.settings(kind, **stated, **_OWN[type(optimizer)], **_chosen(optimizer))
+        stated[name] = getattr(optimizer, "float_stable_eps" if argument == "eps" else argument)
+    return terms.settings(
+        kind, **stated, **_FIXED[type(optimizer)], **_argument_settings(optimizer)
+    )
 
 
 def _clip(optimizer: Any) -> str | None:
@@ -113,7 +115,7 @@ def _clip(optimizer: Any) -> str | None:
 
 
 # the settings that follow from the class of an optimizer alone
-_OWN: Final[Mapping[type, Mapping[str, object]]] = {
+_FIXED: Final[Mapping[type, Mapping[str, object]]] = {
     mx.optimizer.SGD: {"momentum_holds": terms.STEPS},
     mx.optimizer.NAG: {"momentum_holds": terms.STEPS, "nesterov": True},
     mx.optimizer.Adam: {"eps_enters": terms.UNCORRECTED},
@@ -122,9 +124,9 @@ _OWN: Final[Mapping[type, Mapping[str, object]]] = {
 }
 
 
-def _chosen(optimizer: Any) -> dict[str, object]:
+def _argument_settings(optimizer: Any) -> dict[str, object]:
     """Returns the settings that follow from an optimizer's arguments, and not only from its class as those in
-    `_OWN`; {} for a class without any. Raises `UnsupportedError` for an RMSProp with clip_weights."""
+    `_FIXED`; {} for a class without any. Raises `UnsupportedError` for an RMSProp with clip_weights."""
     if isinstance(optimizer, mx.optimizer.NAG):
         # without momentum, there is no state that the decay could enter
         return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
@@ -182,11 +184,12 @@ class MxnetOptimizers(Optimizers):
         # the store is None before the first step, and for good if the Trainer needs none: starting it then does nothing
         if trainers.store(optimizer) is None:
             _start_store(optimizer)()
-        updater, rule = trainers.updater(optimizer), optimizer.optimizer
-        own = trainers.parameters(optimizer)
+        updater, mx_optimizer = trainers.updater(optimizer), optimizer.optimizer
+        parameters = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
-            # `load` has already written into the state that existed; only a fresh state is missing here
-            # the second value, True, says that the new state is on the device of its parameter
+            # `load` has already written into the state that existed, so only new state is added
+            # here. The second value, True, says that the new state is on the device of its
+            # parameter
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = (
                     _new_state(optimizer, index),
@@ -195,25 +198,29 @@ class MxnetOptimizers(Optimizers):
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
             # MXNet counts the steps of a parameter on each of its devices
-            for native in own[index].list_ctx():
-                counts = trainers.counts(rule).setdefault(native.device_id, {})
+            for native in parameters[index].list_ctx():
+                counts = trainers.counts(mx_optimizer).setdefault(native.device_id, {})
                 counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
         # a scheduler computes the rate from num_update, the highest count of any parameter
-        rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
+        mx_optimizer.num_update = max(
+            [mx_optimizer.begin_num_update, *trainers.steps(mx_optimizer).values()]
+        )
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Reads a Trainer; or an optimizer without one, whose parameters are not known. Raises `UnsupportedError` for a
         class that is not in `_KINDS`, for a Trainer that compresses gradients, and for an RMSProp with
         clip_weights."""
-        rule = optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
-        kind = terms.kind_of(rule, _KINDS, self.unsupported)
-        settings = _settings(rule, kind)
+        mx_optimizer = (
+            optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
+        )
+        kind = terms.kind_of(mx_optimizer, _KINDS, self.unsupported)
+        settings = _settings(mx_optimizer, kind)
         parameters: list[terms.Parameter] = []
         # only a Trainer has parameters; it does not update those whose grad_req is null
-        if rule is not optimizer:
+        if mx_optimizer is not optimizer:
             _require_plain(optimizer, self)
             parameters += (
-                _parameter(rule, kind, settings, index, parameter)
+                _parameter(mx_optimizer, kind, settings, index, parameter)
                 for index, parameter in enumerate(trainers.parameters(optimizer))
                 if parameter.grad_req != "null"
             )
@@ -223,5 +230,5 @@ class MxnetOptimizers(Optimizers):
             | {"clip": "clip_gradient sets the value to which gradients are clipped"}
         )
         return terms.Optimizer(
-            kind, type(rule).__name__, settings, tuple(parameters), arguments
+            kind, type(mx_optimizer).__name__, settings, tuple(parameters), arguments
         )

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _operators: Any = private["paddle._C_ops"]
 
 
-def _asks(x: Any) -> bool:
+def _requires_gradient(x: Any) -> bool:
     """Whether an object is a tensor that requires a gradient."""
-    # Paddle states the opposite of `requires_grad`
+    # an attribute of Paddle's tensors, the opposite of `requires_grad`
     return not getattr(x, "stop_gradient", True)
 
 
@@ -60,7 +60,7 @@ class PaddleCalls(Calls):
                 paths[id(layer)] = path
         with ExitStack() as stack:
             watch = common.Watch(
-                self, paths, follow=common.GradientHooks(self, stack, _asks).follow
+                self, paths, follow=common.GradientHooks(self, stack, _requires_gradient).follow
             )
             stack.enter_context(common.recording(watch, Layer))
             yield watch.calls
@@ -73,7 +73,7 @@ class PaddleCalls(Calls):
         # methods of tensors that do not call these functions
         methods = [(paddle.Tensor, name) for name in CHECKED]
         with ExitStack() as stack:
-            hooks = common.GradientHooks(self, stack, _asks)
+            hooks = common.GradientHooks(self, stack, _requires_gradient)
 
             def replaced(name: str, original: Any) -> Any:
                 """Returns the function that replaces an operator of Paddle: it passes each call to `run`, and the
@@ -128,8 +128,8 @@ class PaddleCalls(Calls):
             for layer in training:
                 layer.training = True
             with paddle.no_grad():
-                for x, own in averages:
-                    x.copy_(own, True)
+                for x, saved in averages:
+                    x.copy_(saved, True)
 
     def is_training(self, model: Any) -> bool | None:
         """Whether the layer itself is in training mode; layers inside it may differ."""

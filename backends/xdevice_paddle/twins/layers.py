@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 data_format = private.field("paddle.nn.Conv2D._data_format")
 _dilation = private.field("paddle.nn.Conv2D._dilation")
 _groups = private.field("paddle.nn.Conv2D._groups")
-_pad_of = private.field("paddle.nn.Conv2D._padding")
+_raw_padding = private.field("paddle.nn.Conv2D._padding")
 _padding_mode = private.field("paddle.nn.Conv2D._padding_mode")
 _stride = private.field("paddle.nn.Conv2D._stride")
 _epsilon = private.field("paddle.nn.BatchNorm2D._epsilon")
 _momentum = private.field("paddle.nn.BatchNorm2D._momentum")
 use_global_stats = private.field("paddle.nn.BatchNorm2D._use_global_stats")
 _act = private.field("paddle.nn.BatchNorm._act")
-_index = private.field("paddle.nn.Embedding._padding_idx")
+_raw_padding_idx = private.field("paddle.nn.Embedding._padding_idx")
 _max_norm = private.field("paddle.nn.Embedding._max_norm")
 _HAS_MAX_NORM: Final = "max_norm" in signature(nn.Embedding).parameters  # from 3.3 on
 _pre_hooks = private.field("paddle.nn.Layer._forward_pre_hooks")
@@ -98,8 +98,8 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     settings_by_id = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
-            settings_by_id |= _of_block(layer)
-            blocks[path] = _order(layer)
+            settings_by_id |= _block_settings(layer)
+            blocks[path] = _call_order(layer)
     for layer, read in ops.read_each(_ROWS, model.named_sublayers(include_self=True)):
         if id(layer) in owned:
             continue
@@ -107,43 +107,47 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         # layers inside these, Linears or cells, have the same parameters
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
-        own = read.parts or dialects.paddle(kind, settings)
+        parts = read.parts or dialects.paddle(kind, settings)
         # Paddle stores both parameters flat, whatever the number of axes
         if kind == "layer_norm":
-            own = tuple(
+            parts = tuple(
                 part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
-                for part in own
+                for part in parts
             )
-        norm = next((hook for hook in _pre_hooks(layer).values() if _is_norm(hook)), None)
-        if norm is not None:
+        weight_norm = next(
+            (hook for hook in _pre_hooks(layer).values() if _is_weight_norm(hook)), None
+        )
+        if weight_norm is not None:
             # g has one number along each axis that |v| sums over: all but `dim`
             axes = range(layer.weight_v.ndim)
-            shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
-            own = layouts.normed(own, layouts.NORM_NAMES[0], shape, layer.weight_g.shape)
-        spectral = next(
-            (hook for hook in _pre_hooks(layer).values() if _is_spectral(hook)), None
+            shape = [
+                layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes
+            ]
+            parts = layouts.normed(parts, layouts.NORM_NAMES[0], shape, layer.weight_g.shape)
+        spectral_norm = next(
+            (hook for hook in _pre_hooks(layer).values() if _is_spectral_norm(hook)), None
         )
-        if spectral is not None:
-            own = layouts.spectral(own, layouts.SPECTRAL_NAMES[0])
-            # the weight of a Linear is transposed
-            axis = 1 - spectral.dim if kind == "linear" else spectral.dim
+        if spectral_norm is not None:
+            parts = layouts.spectral(parts, layouts.SPECTRAL_NAMES[0])
+            # the weight of a Linear is the transpose of PyTorch's, and so are its axes
+            axis = 1 - spectral_norm.dim if kind == "linear" else spectral_norm.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
-        yield Layer(read.path, kind, own, {**settings, **settings_by_id.get(id(layer), {})})
+        yield Layer(read.path, kind, parts, {**settings, **settings_by_id.get(id(layer), {})})
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
     """Returns the setting `layouts.AXIS` of each norm layer that may work over an axis other than that of the channels,
     by the `id` of the layer. A norm is left out if its axis is the one on which all convolutions of the model have
     their channels, or, in a model without convolutions, if it is the second axis."""
-    every = model.sublayers(include_self=True)
+    layers = model.sublayers(include_self=True)
     # False without convolutions: the channels then count as the second axis
-    convs = {_has_channels_last(layer) for layer in every if isinstance(layer, CONVS)} or {
-        False
-    }
+    formats_of_convs = {
+        _has_channels_last(layer) for layer in layers if isinstance(layer, CONVS)
+    } or {False}
     return {
         id(layer): {layouts.AXIS: "the last" if _has_channels_last(layer) else "the second"}
-        for layer in every
-        if isinstance(layer, _NORMS) and convs != {_has_channels_last(layer)}
+        for layer in layers
+        if isinstance(layer, _NORMS) and formats_of_convs != {_has_channels_last(layer)}
     }
 
 
@@ -152,12 +156,12 @@ def _has_channels_last(layer: Any) -> bool:
     return not (data_format.get(layer) or "NC").startswith("NC")
 
 
-def _is_norm(hook: Any) -> bool:
+def _is_weight_norm(hook: Any) -> bool:
     """Whether a hook of a layer is the one with which Paddle applies a weight norm to the parameter `weight`."""
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
-def _is_spectral(hook: Any) -> bool:
+def _is_spectral_norm(hook: Any) -> bool:
     """Whether a hook of a layer is the one with which Paddle applies a spectral norm to the parameter `weight`."""
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
@@ -187,13 +191,13 @@ def _embedding(path: str, layer: Any) -> Layer:
     return Layer(path, "embedding", (), settings)
 
 
-def _order(layer: Any) -> tuple[str, ...]:
-    """The names of the layers inside a Transformer layer, in the order in which they are called."""
+def _call_order(layer: Any) -> tuple[str, ...]:
+    """The names of the layers inside a Transformer layer, in the order in which it calls them."""
     between = ("cross_attn",) if isinstance(layer, nn.TransformerDecoderLayer) else ()
     return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
 
 
-def _of_block(layer: Any) -> dict[int, Settings]:
+def _block_settings(layer: Any) -> dict[int, Settings]:
     """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
     return {
         id(layer.norm1): {
@@ -207,7 +211,7 @@ def _of_block(layer: Any) -> dict[int, Settings]:
 def _padding_idx(layer: Any) -> int | None:
     """The padding_idx of an embedding, counted from the front; None if it has none."""
     # before Paddle 3.3, which added max_norm, -1 meant no padding
-    index = _index(layer)
+    index = _raw_padding_idx(layer)
     is_none = index is None or (index == -1 and not _HAS_MAX_NORM)
     return None if is_none else index % layer.weight.shape[0]
 
@@ -234,7 +238,7 @@ def _conv(path: str, layer: Any) -> Layer:
 def _padding(layer: Any, axes: int) -> object:
     """Returns the padding of a convolution over this number of axes in PyTorch's terms, as `layouts.sides` returns it;
     the text "same" in the cases in which `layouts.same_padding` returns it."""
-    padding = _pad_of(layer)
+    padding = _raw_padding(layer)
     # Paddle takes "same" and "valid" in upper and lower case
     if isinstance(padding, str):
         padding = padding.lower()
@@ -253,19 +257,20 @@ def _padding(layer: Any, axes: int) -> object:
 
 def _is_same(layer: Any) -> bool:
     """Whether a convolution has the padding "SAME", in upper or lower case."""
-    return str(_pad_of(layer)).lower() == "same"
+    return str(_raw_padding(layer)).lower() == "same"
 
 
-def _stated(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns functions that read the settings that `extra_repr` states (`_setting`), by PyTorch's names. `names` are
-    those that both frameworks share; `renamed` gives Paddle's name for each of the others."""
+def _readers(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
+    """Returns, for each setting by PyTorch's name, a function that reads it from the text of `extra_repr`
+    (`_setting`). `names` are those that both frameworks share; `renamed` gives Paddle's name for each of the
+    others."""
     return {
-        name: partial(_setting, name=own)
-        for name, own in (*zip(names, names, strict=True), *renamed.items())
+        name: partial(_setting, name=paddle_name)
+        for name, paddle_name in (*zip(names, names, strict=True), *renamed.items())
     }
 
 
-_OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
+_SEQUENCE_SETTINGS: Final[Mapping[str, ops.Attribute]] = {
     "layers": "num_layers",
     "bidirectional": lambda layer: layer.num_directions == 2,
     "projection": lambda layer: getattr(layer, "proj_size", 0),
@@ -281,18 +286,18 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     **dict.fromkeys(CONVS, _conv),
     **dict.fromkeys(BATCH_NORMS, _batch_norm),
     nn.Embedding: _embedding,
-    nn.LayerNorm: ops.row("layer_norm", **_stated(eps="epsilon")),
-    nn.GroupNorm: ops.row("group_norm", **_stated("num_groups", eps="epsilon")),
+    nn.LayerNorm: ops.row("layer_norm", **_readers(eps="epsilon")),
+    nn.GroupNorm: ops.row("group_norm", **_readers("num_groups", eps="epsilon")),
     # Paddle's instance norms keep no running statistics
-    **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", {"running_stats": False}, **_stated(eps="epsilon"))),
+    **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", {"running_stats": False}, **_readers(eps="epsilon"))),
     nn.PReLU: ops.row("prelu", {"axis": "channels"}),
     nn.MultiHeadAttention: ops.row(
         layouts.ATTENTION, {"batch_first": True}, num_heads="num_heads",
         packed=lambda layer: layer.embed_dim == layer.kdim == layer.vdim, dropout=lambda layer: float(layer.dropout),
     ),
-    nn.SimpleRNN: ops.row("rnn", **_OF_SEQUENCES, nonlinearity="activation"),
-    nn.LSTM: ops.row("lstm", **_OF_SEQUENCES),
-    nn.GRU: ops.row("gru", **_OF_SEQUENCES),
+    nn.SimpleRNN: ops.row("rnn", **_SEQUENCE_SETTINGS, nonlinearity="activation"),
+    nn.LSTM: ops.row("lstm", **_SEQUENCE_SETTINGS),
+    nn.GRU: ops.row("gru", **_SEQUENCE_SETTINGS),
     nn.SimpleRNNCell: ops.cell("rnn", nonlinearity="activation"),
     nn.LSTMCell: ops.cell("lstm"),
     nn.GRUCell: ops.cell("gru"),
@@ -392,7 +397,7 @@ def _layer_norm(path: str, layer: Any) -> Layer:
     )
 
 
-def _activation_behind(layer: Layer) -> Iterator[Layer]:
+def _inner_activation(layer: Layer) -> Iterator[Layer]:
     """Yields the activation that a layer contains, as an entry of its own; nothing if it contains none."""
     function = layer.settings.get("activation")
     if function is not None:
@@ -406,11 +411,11 @@ _TABLE: Final = ops.Table(
         **ops.activations({
             nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.Silu: {}, nn.Swish: {}, nn.Mish: {},
             nn.Hardswish: {}, nn.Hardsigmoid: {}, nn.Softsign: {}, nn.Tanhshrink: {}, nn.LogSigmoid: {},
-            nn.LeakyReLU: _stated(slope="negative_slope"), nn.ELU: _stated("alpha"), nn.CELU: _stated("alpha"),
-            nn.Softplus: _stated("beta", "threshold"),
-            nn.SELU: _stated("alpha", "scale"), nn.Hardtanh: _stated("min", "max"),
-            nn.Hardshrink: _stated("threshold"), nn.Softshrink: _stated("threshold"),
-            nn.Softmax: _stated("axis"), nn.LogSoftmax: _stated("axis"), nn.GLU: _stated("axis"),
+            nn.LeakyReLU: _readers(slope="negative_slope"), nn.ELU: _readers("alpha"), nn.CELU: _readers("alpha"),
+            nn.Softplus: _readers("beta", "threshold"),
+            nn.SELU: _readers("alpha", "scale"), nn.Hardtanh: _readers("min", "max"),
+            nn.Hardshrink: _readers("threshold"), nn.Softshrink: _readers("threshold"),
+            nn.Softmax: _readers("axis"), nn.LogSoftmax: _readers("axis"), nn.GLU: _readers("axis"),
         }),
         nn.GELU: _gelu,
         nn.Softmax2D: lambda path, _: ops.activation(path, "softmax", axis=-3),
@@ -422,13 +427,13 @@ _TABLE: Final = ops.Table(
         nn.UpsamplingNearest2D: partial(_upsample_image, "nearest"),
         nn.UpsamplingBilinear2D: partial(_upsample_image, "bilinear"),
         **dict.fromkeys((nn.Pad1D, nn.Pad2D, nn.Pad3D), _pad),
-        nn.PixelShuffle: ops.row("pixel_shuffle", **_stated(factor="upscale_factor")),
-        nn.PixelUnshuffle: ops.row("pixel_unshuffle", **_stated(factor="downscale_factor")),
-        nn.ChannelShuffle: ops.row("channel_shuffle", **_stated("groups")),
+        nn.PixelShuffle: ops.row("pixel_shuffle", **_readers(factor="upscale_factor")),
+        nn.PixelUnshuffle: ops.row("pixel_unshuffle", **_readers(factor="downscale_factor")),
+        nn.ChannelShuffle: ops.row("channel_shuffle", **_readers("groups")),
         nn.LocalResponseNorm: ops.row("local_response_norm", size="size", alpha="alpha", beta="beta", k="k"),
-        **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", **_stated(eps="epsilon"))),
+        **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", **_readers(eps="epsilon"))),
         nn.LayerNorm: _layer_norm,
-        nn.GroupNorm: ops.row("group_norm", **_stated("num_groups", eps="epsilon")),
+        nn.GroupNorm: ops.row("group_norm", **_readers("num_groups", eps="epsilon")),
         nn.Dropout: _dropout,
         **dict.fromkeys(
             (nn.Dropout2D, nn.Dropout3D), lambda path, layer: ops.dropout(path, layer.p, axes="whole channels")
@@ -441,7 +446,7 @@ _TABLE: Final = ops.Table(
     lambda layer: layer.extra_repr(),
     lines=(nn.Sequential,),
     blocks=_BLOCKS,
-    follow=_activation_behind,
+    follow=_inner_activation,
     observers=("paddle", "xdevice_paddle"),
 )  # fmt: skip
 

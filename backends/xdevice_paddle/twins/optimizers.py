@@ -77,7 +77,7 @@ def _settings(
 ) -> dict[str, object]:
     """Returns the settings with which an optimizer updates the parameter `p`, which is in `group`; for an optimizer
     without groups, `group` is {}. Raises `UnsupportedError` for settings that no other framework has."""
-    stated = _stated(optimizer) | group
+    stated = _default_settings(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
             "rescale_grad, which does nothing on the CPU", "multiply the loss instead"
@@ -85,7 +85,9 @@ def _settings(
     names = terms.settings_of(kind)
     # only settings that this kind and this version of Paddle have
     settings = {
-        name: stated[own] for name, own in _NAMES.items() if name in names and own in stated
+        name: stated[argument]
+        for name, argument in _NAMES.items()
+        if name in names and argument in stated
     }
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
@@ -97,13 +99,15 @@ def _settings(
     # Paddle's clips leave out parameters whose ParamAttr has need_clip=False
     if clip is not None and getattr(p, "need_clip", True):
         settings["clip"] = _clip(clip, backend)
-    decayed = _decoupled if type(optimizer) is paddle.optimizer.AdamW else _coupled
-    # first, because it also changes the rate in `settings`
-    decay = decayed(optimizer, p, group, settings, backend)
+    decay_settings = (
+        _decoupled_decay if type(optimizer) is paddle.optimizer.AdamW else _coupled_decay
+    )
+    # before `settings` is used, because it may also change the learning rate there
+    decay = decay_settings(optimizer, p, group, settings, backend)
     return terms.settings(kind, **settings, **decay)
 
 
-def _stated(optimizer: Any) -> dict[str, Any]:
+def _default_settings(optimizer: Any) -> dict[str, Any]:
     """Returns the settings of an optimizer that apply to groups of parameters without settings of their own, by the
     names of Paddle's arguments."""
     stated = dict(states.default_dict(optimizer))
@@ -112,12 +116,12 @@ def _stated(optimizer: Any) -> dict[str, Any]:
     return stated
 
 
-def _coupled(
-    optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers
+def _coupled_decay(
+    optimizer: Any, p: Any, group: Any, settings: Any, backend: Optimizers
 ) -> dict[str, object]:
     """Returns the settings of the weight decay of an optimizer that adds it to the gradient, as all except AdamW do.
-    Raises `UnsupportedError` for a regularizer other than L1Decay and L2Decay. `stated` is unused, because the function
-    is called as `_decoupled` is."""
+    Raises `UnsupportedError` for a regularizer other than L1Decay and L2Decay. `settings` is not used: the parameter
+    exists because this function and `_decoupled_decay` are called in the same way."""
     # Paddle ignores the optimizer's decay for a parameter that has a regularizer of its own
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
@@ -134,22 +138,23 @@ def _coupled(
     }
 
 
-def _decoupled(
-    optimizer: Any, p: Any, group: Any, stated: dict[str, Any], backend: Optimizers
+def _decoupled_decay(
+    optimizer: Any, p: Any, group: Any, settings: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
     """Returns the settings of the weight decay that an AdamW applies to the parameter `p`: 0 if the optimizer's
     `apply_decay_param_fun` leaves `p` out. `group` has the settings of the group of `p`. Multiplies the rate in
-    `stated` by the optimizer's `lr_ratio` for `p`, if it has one. Raises `UnsupportedError` if `p` has a
+    `settings` by the optimizer's `lr_ratio` for `p`, if it has one. Raises `UnsupportedError` if `p` has a
     regularizer."""
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW optimizer whose parameter {p.name} also has a regularizer",
             "set the regularizer to None",
         )
-    # both are functions that the user may give: of a parameter, and of its name
+    # both are functions that the user may pass, or None: the first takes a parameter, the
+    # second the name of one
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if ratio is not None:
-        stated["lr"] *= ratio(p)
+        settings["lr"] *= ratio(p)
     without = is_decayed is not None and not is_decayed(p.name)
     decay = 0.0 if without else (states.default_dict(optimizer) | group)["weight_decay"]
     return {"weight_decay": decay, "decay": terms.DECOUPLED}
@@ -171,14 +176,16 @@ def _clip(clip: Any, backend: Optimizers) -> str:
     )
 
 
-def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
+def _state_names(
+    kind: str, p: Any, number: int, settings: Mapping[str, object]
+) -> dict[str, str]:
     """Returns the names of a parameter's state by PyTorch's names: "0.moment1" for `exp_avg` of the first parameter.
     Empty for a 16-bit parameter."""
     if p.dtype in (paddle.float16, paddle.bfloat16):
         return {}  # the state may be that of its copy in 32 bits, and have another dtype
     return {
-        slot: f"{number}.{own}"
-        for slot, own in _SLOTS[kind].items()
+        slot: f"{number}.{paddle_name}"
+        for slot, paddle_name in _SLOTS[kind].items()
         if terms.keeps(slot, settings)
     }
 
@@ -195,7 +202,8 @@ class PaddleOptimizers(Optimizers):
             return {}
         numbers = {name.partition(".")[0] for name in names}
         existing = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
-        # see the top of this file for the reason
+        # a copy, because a failure would leave outdated 16-bit copies in the optimizer (see the
+        # top of this file)
         twin = copy.copy(optimizer)
         # a shallow copy shares these stores with the optimizer, which would get the new state too
         states.accumulators.set(twin, defaultdict(dict))
@@ -221,20 +229,20 @@ class PaddleOptimizers(Optimizers):
         parameters, weights = states.parameters_of(optimizer), states.master_weights(optimizer)
         accumulators = states.accumulators(optimizer)
         for name, value in state.items():
-            number, _, kind = name.partition(".")
+            number, _, key = name.partition(".")
             parameter = parameters[int(number)]
             # the 32-bit copy of a 16-bit parameter, which Paddle keeps apart from the moments
-            if kind == states.MASTER:
+            if key == states.MASTER:
                 weights[parameter.name] = value
             else:
                 # Paddle names the state of a 16-bit parameter after its 32-bit copy
                 owner = state.get(f"{number}.{states.MASTER}", parameter)
-                accumulators[kind][owner.name] = value
+                accumulators[key][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Reads the formula and the settings of an optimizer. Each tensor of its state is named by the index of its
-        parameter, see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`, and as
-        `_settings` does."""
+        parameter, see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`, and for
+        settings that no other framework has."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         groups = [
             group for group in states.parameter_list(optimizer) if isinstance(group, dict)
@@ -246,9 +254,13 @@ class PaddleOptimizers(Optimizers):
             grouped or [(p, {}) for p in states.parameter_list(optimizer)]
         ):
             settings = _settings(optimizer, kind, p, group, self)
-            parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
-        stated = _stated(optimizer)
-        arguments = {name: own for name, own in _NAMES.items() if own in stated}
+            parameters.append(
+                terms.Parameter(p, settings, _state_names(kind, p, number, settings))
+            )
+        defaults = _default_settings(optimizer)
+        arguments = {
+            name: argument for name, argument in _NAMES.items() if argument in defaults
+        }
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
         # the settings of the first parameter stand for those of the optimizer
         first = parameters[0].settings

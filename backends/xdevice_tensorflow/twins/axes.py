@@ -1,11 +1,11 @@
-"""Finds the axis that a norm layer of Keras works over. In other frameworks that is always the second axis, which holds
-the channels.
+"""Finds the axis that a norm layer of Keras works over. In other frameworks that is always the second axis, which
+holds the channels.
 
 How the axis of the channels is found:
 - Next to a convolution, it is the axis on which the convolution has its channels.
-- Elsewhere the model does not tell, because the same model in another framework may permute the axes before the norm.
-  The norm is taken to work over the channels if its axis is the second or the last, and these two differ in size: then
-  the number of its parameters shows whether it fits the other framework's norm.
+- Elsewhere the model does not show it, because the same model in another framework may permute the axes before the
+  norm. The norm is taken to work over the channels if its axis is the second or the last, and these two differ in
+  size: then the number of its parameters shows whether it fits the other framework's norm.
 - A Flatten, Reshape or Permute makes new axes, so a convolution before it says nothing about a norm after it.
 """
 
@@ -29,20 +29,20 @@ _NORMS: Final = (kl.BatchNormalization, kl.GroupNormalization, kl.PReLU)
 _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
-def of_norms(model: Any) -> Mapping[int, Settings]:
-    """Returns the axis of each norm layer that works, or may work, over an axis other than that of the channels: a dict
-    with one setting, `axis` or `layouts.AXIS`, by the `id` of the layer. Layers that have not been built are left
+def axis_settings(model: Any) -> Mapping[int, Settings]:
+    """Returns the axis of each norm layer that works, or may work, over an axis other than that of the channels: a
+    dict with one setting, `axis` or `layouts.AXIS`, by the `id` of the layer. Layers that have not been built are left
     out."""
-    every = list(pixels.in_order(model))
+    layers = list(pixels.all_layers(model))
     # with two axes, batch and features, there is no question; a layer that is not built has the shape ()
-    norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
+    norms = [layer for layer in layers if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
     if not norms:
         return {}
-    graph = pixels.graph_of(every)
+    graph = pixels.graph_of(layers)
     return {
         id(layer): setting
         for layer in norms
-        if (setting := _axis_setting(layer, _neighbours(layer, every, graph)))
+        if (setting := _axis_setting(layer, _neighbours(layer, layers, graph)))
     }
 
 
@@ -58,7 +58,7 @@ def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     are_convs = bool(neighbours) and all(isinstance(op, pixels.CONVS) for op in neighbours)
     # next to convolutions, the channels are on the axis where the first of these has them: ends[0] or ends[1]
     is_other = axis not in ends or (
-        are_convs and axis != ends[not pixels.is_first(neighbours[0])]
+        are_convs and axis != ends[not pixels.has_channels_first(neighbours[0])]
     )
     # not for a PReLU, whose setting `axis` already describes its slopes (`_kind` in `layers`)
     if is_other and not isinstance(layer, kl.PReLU):
@@ -82,28 +82,28 @@ def _axis(layer: Any) -> int | None:
     rank = len(_shape(layer))
     if isinstance(layer, kl.PReLU):
         # its slopes differ along the axes that are not shared
-        own = [axis for axis in range(1, rank) if axis not in (layer.shared_axes or ())]
-        return own[0] if len(own) == 1 else None
+        unshared = [axis for axis in range(1, rank) if axis not in (layer.shared_axes or ())]
+        return unshared[0] if len(unshared) == 1 else None
     axis = layer.axis[0] if isinstance(layer.axis, list | tuple) else layer.axis
     return int(axis) % rank
 
 
-def _neighbours(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
-    """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if there
-    are none, the nearest ones after it."""
+def _neighbours(layer: Any, layers: Sequence[Any], graph: pixels.Graph) -> list[Any]:
+    """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if
+    there are none, the nearest ones after it."""
     if any(op is layer for op in graph.ops):
-        # the axes on the other side of these do not correspond to those of `layer`, so the search ends there
+        # the axes beyond these do not correspond to those of `layer`, so the search ends there
         stops = {
             id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES
         }
-        ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))
+        sides = (pixels.reached(layer, side, stops) for side in (graph.before, graph.after))
     # a layer of a subclassed model is in no graph, so the order of definition counts
     else:
-        index = next(number for number, other in enumerate(every) if other is layer)
-        ways = (_nearest(part) for part in (every[:index][::-1], every[index + 1 :]))
+        index = next(number for number, other in enumerate(layers) if other is layer)
+        sides = (_nearest(part) for part in (layers[:index][::-1], layers[index + 1 :]))
     makers = (
-        [own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)]
-        for way in ways
+        [maker for maker in map(pixels.unwrapped, side) if isinstance(maker, pixels.MAKERS)]
+        for side in sides
     )
     # `makers` has two lists, that of the layers before and that of the layers after: the first that is not empty
     return next(filter(None, makers), [])

@@ -5,7 +5,7 @@ How the calls are noticed:
 - Keras has no hooks on layers, but functional and subclassed models both call their layers by `Layer.__call__`, which
   is replaced while calls are recorded.
 - A layer calls its activation as `self.activation`. That attribute is replaced to record the activation's output.
-- The user asks a `tf.GradientTape` for gradients. `GradientTape.gradient` is replaced, so that it also computes the
+- The user gets gradients from a `tf.GradientTape`. `GradientTape.gradient` is replaced, so that it also computes the
   gradients of the outputs of the layers.
 """
 
@@ -43,14 +43,14 @@ _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
 that is called with the gradient of the output."""
 
 
-_leaves: Final[list[Any]] = []
-"""The functions that the open blocks of `operation_calls` call with gradients of variables."""
+_gradient_listeners: Final[list[Any]] = []
+"""The functions `leaf` of the open blocks of `operation_calls`, which are called with the gradients of variables."""
 
 
-def _with_gradients_of_layers(original: Any) -> Any:
+def _gradient_replacement(original: Any) -> Any:
     """Returns the function that replaces `GradientTape.gradient` (`original`). It does two more things: it computes the
     gradients of the outputs in `_followed` and calls the functions there, and it passes the gradients of the program's
-    sources to the functions in `_leaves`."""
+    sources to the functions in `_gradient_listeners`."""
 
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,21 +60,21 @@ def _with_gradients_of_layers(original: Any) -> Any:
             return original(self, target, sources, *args, **kwargs)
         outputs = [pair for followed in _followed for pair in followed]
         # in one call, because a tape that is not persistent allows only one
-        gradients, more = original(
+        gradients, output_gradients = original(
             self, target, [sources, [x for x, _ in outputs]], *args, **kwargs
         )
-        # the last operation first, as in a backward pass: `put` looks for the gradients of the operations that took an
-        # output
-        for (_, put), dy in reversed([*zip(outputs, more, strict=True)]):
+        # the last operation first, as in a backward pass, because `put` needs the gradients of
+        # the operations that took an output
+        for (_, put), dy in reversed([*zip(outputs, output_gradients, strict=True)]):
             # None if the target does not depend on that output
             if dy is not None:
                 put(dy)
-        for leaf in _leaves:
+        for listener in _gradient_listeners:
             # reversed, because a backward pass computes the gradient of the last parameter first
             pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
             for x, dy in reversed(pairs):
                 if dy is not None:
-                    leaf(
+                    listener(
                         tf.convert_to_tensor(x),
                         tf.convert_to_tensor(dy),
                         getattr(x, "path", getattr(x, "name", "")),
@@ -117,8 +117,9 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def _following(self) -> Iterator[Any]:
-        """Yields a function `follow(result, put)` that returns the result. While the block is open, a tape's gradients
-        with respect to the tensors in the result are passed to `put(number, gradient)`."""
+        """Yields a function `follow(result, put)` that returns `result`. While the block is open, a tape's gradients
+        with respect to the tensors in `result` are passed to `put(number, gradient)`; `number` is the index of the
+        tensor in `result`."""
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
@@ -130,7 +131,7 @@ class TensorflowCalls(Calls):
             return result
 
         with Patches() as patches:
-            patches.replace(tf.GradientTape, "gradient", _with_gradients_of_layers)
+            patches.replace(tf.GradientTape, "gradient", _gradient_replacement)
             _followed.append(followed)
             try:
                 yield follow
@@ -142,7 +143,7 @@ class TensorflowCalls(Calls):
         """Records TensorFlow's operations outside the backward pass, and the gradients that the program computes with a
         tape."""
         private.require("operations")
-        before = tf.config.functions_run_eagerly()
+        ran_eagerly = tf.config.functions_run_eagerly()
         with self._following() as follow:
 
             def note(
@@ -156,13 +157,13 @@ class TensorflowCalls(Calls):
             # eagerly, because the operations of a compiled function have no values
             tf.config.run_functions_eagerly(True)
             _add_callback(note)
-            _leaves.append(leaf)
+            _gradient_listeners.append(leaf)
             try:
                 yield
             finally:
-                _leaves.remove(leaf)
+                _gradient_listeners.remove(leaf)
                 _remove_callback(note)
-                tf.config.run_functions_eagerly(before)
+                tf.config.run_functions_eagerly(ran_eagerly)
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         """Passes each call of a Keras layer or model that no other layer makes to `around`."""

@@ -41,14 +41,14 @@ from xdevice_tensorflow import names as _names
 from xdevice_tensorflow.parts import layers_in, nodes_of, tf_variable
 
 from . import pixels
-from .axes import of_norms
+from .axes import axis_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.twins.contract.layouts import Settings
 
-    _Kind = tuple[str, tuple[Part, ...], Settings]
+    _Description = tuple[str, tuple[Part, ...], Settings]
     """The kind, the parts and the settings of a layer with parameters."""
 
 _CONVS: Final = (kl.Conv1D, kl.Conv2D, kl.Conv3D)
@@ -61,13 +61,14 @@ _RMS: Final = getattr(kl, "RMSNormalization", None)
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 
 
-def _bound(
-    layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings
+def _with_variable_names(
+    layer: Any, kind: str, parts: Sequence[Part], names: Mapping[int, str], settings: Settings
 ) -> Layer | None:
-    """Returns the description of a layer with the parts `own`, named as its variables are; `names` maps the `id` of a
-    variable to its name. Returns None if the layer has no parameters, or a weight that is computed from others."""
+    """Returns the description of a layer with those of `parts` that it has, under the names of its variables. `names`
+    maps the `id` of a variable to its name. Returns None if the layer has no parameters, or a weight that is computed
+    from others."""
     present = []
-    for part in own:
+    for part in parts:
         variable = _variable(layer, part.name)
         if variable is None:
             continue
@@ -78,15 +79,16 @@ def _bound(
         present.append(part._replace(name=name))
     if not present:
         return None
-    # a variable's name is the path of its layer and `inside` more names: the variable's own (1), a recurrent layer's
-    # cell or an attention's projection, and the direction in a Bidirectional. A bool counts as 0 or 1
-    way = present[0].name.split("/")
-    inside = (
+    # a variable's name is the path of its layer, followed by `own_names` names: the variable's
+    # own (1), a recurrent layer's cell or an attention's projection, and the direction in a
+    # Bidirectional. A bool counts as 0 or 1
+    segments = present[0].name.split("/")
+    own_names = (
         1
         + (kind in (*layouts.RECURRENT, layouts.ATTENTION))
         + isinstance(layer, kl.Bidirectional)
     )
-    return Layer(".".join(way[:-inside]), kind, tuple(present), settings)
+    return Layer(".".join(segments[:-own_names]), kind, tuple(present), settings)
 
 
 def _variable(layer: Any, name: str) -> Any:
@@ -97,63 +99,67 @@ def _variable(layer: Any, name: str) -> Any:
     return layer
 
 
-def _usual(kind: str, **settings: object) -> _Kind:
-    """Returns a layer of this kind with these settings whose parts are the usual ones in Keras."""
+def _with_usual_parts(kind: str, **settings: object) -> _Description:
+    """Returns the description of a layer of this kind with these settings, whose parts (parameters) are those that
+    Keras's own layer has."""
     return kind, dialects.tensorflow(kind, settings), settings
 
 
-def _kind(layer: Any) -> _Kind | None:
+def _describe(layer: Any) -> _Description | None:
     """Returns kind, parts and settings of a layer of a kind that may have parameters; None for any other layer."""
     # a user's subclass counts as its base; `operations` lists that it has code of its own
     if isinstance(layer, kl.Dense):
-        return _usual("linear", activation=_activation(layer))
+        return _with_usual_parts("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
         return (
             "conv",
-            _of_depthwise(layer),
+            _depthwise_parts(layer),
             # one group for each channel of the input
-            _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])},
+            _conv_settings(layer) | {"groups": int(layer.kernel.shape[-2])},
         )
     if isinstance(layer, _CONVS):
-        return _usual("conv", **_of_conv(layer), groups=layer.groups)
+        return _with_usual_parts("conv", **_conv_settings(layer), groups=layer.groups)
     if isinstance(layer, _TRANSPOSED):
-        # its padding is that of `_of_transposed`, which replaces the one of `_of_conv`
-        return _usual(
-            "conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)}
+        # its padding is that of `_transposed_padding`, which replaces the one of `_conv_settings`
+        return _with_usual_parts(
+            "conv_transpose",
+            **{**_conv_settings(layer), "groups": 1, **_transposed_padding(layer)},
         )
     if isinstance(layer, kl.BatchNormalization):
         # PyTorch's momentum is the weight of the new value, Keras's that of the old one
-        return _usual("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
+        return _with_usual_parts("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
         # later layers of Keras skip the masked steps; no other framework has that
         masks = {"mask_zero": True} if layer.mask_zero else {}
-        return _usual("embedding", padding_idx=None, max_norm=None, **masks)
+        return _with_usual_parts("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
         # with rms_scaling, which Keras has deprecated, the layer scales by another formula
         scales = {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
-        return _usual("layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales)
+        return _with_usual_parts(
+            "layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales
+        )
     if _RMS is not None and isinstance(layer, _RMS):
-        return _usual("rms_norm", eps=layer.epsilon, **_axes_of_norm(layer))
+        return _with_usual_parts("rms_norm", eps=layer.epsilon, **_axes_of_norm(layer))
     if isinstance(layer, kl.GroupNormalization):
-        return _of_groups(layer)
+        return _describe_group_norm(layer)
     if isinstance(layer, kl.PReLU):
         shape = tuple(layer.alpha.shape)
         # PyTorch's PReLU has one slope for each channel, or one in all; Keras's may have one for each pixel too
         axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
         return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
     if isinstance(layer, kl.EinsumDense):
-        return _of_einsum(layer)
+        return _describe_einsum(layer)
     if isinstance(layer, kl.MultiHeadAttention):
-        return _attention(layer)
-    return _recurrent(layer)
+        return _describe_attention(layer)
+    return _describe_recurrent(layer)
 
 
-def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
-    """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
-    that order, all parts are marked as refused, because `pixels.orders` is never certain of outputs. If the inputs are,
-    only the weights that multiply them are affected, or all parts of a batch norm, layer norm or PReLU, and no part of
-    an embedding. The affected parts get a rule that reorders their numbers if it is certain which number is which
-    pixel, and are refused otherwise."""
+def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
+    """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are
+    in that order, all parts are marked as refused, because `pixels.orders` is never certain of outputs. If the inputs
+    are, only the weights that multiply them are affected, or all parts of a batch norm, layer norm or PReLU, and no
+    part of an embedding. The affected parts get a rule that reorders their numbers if it is certain which number is
+    which pixel, and are refused otherwise."""
     # the parameters of PyTorch to reorder; None for all
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
     # every parameter has one number for each feature
@@ -164,19 +170,19 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
         only = ()
     # unknown for all outputs, and for inputs whose pixels are not certain (see `pixels.orders`)
     if not order.image:
-        return dialects.refused(own, f"{order.why}; {layouts.BY_HAND}", only)
+        return dialects.refused(parts, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
         part._replace(rule=layouts.by_pixels(part.rule, order.image, order.why))
         if only is None or part.of[0] in only
         else part
-        for part in own
+        for part in parts
     )
 
 
 # the settings and parts of layers with parameters
 
 
-def _of_conv(layer: Any) -> dict[str, object]:
+def _conv_settings(layer: Any) -> dict[str, object]:
     """Returns the settings that all kinds of convolutions have, in PyTorch's terms. The padding is the text "same" in
     the cases in which `layouts.same_padding` returns it."""
     axes = layer.rank
@@ -201,21 +207,21 @@ def _of_conv(layer: Any) -> dict[str, object]:
     }
 
 
-def _of_transposed(layer: Any) -> dict[str, object]:
+def _transposed_padding(layer: Any) -> dict[str, object]:
     """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
-    of the output, and TensorFlow cuts surplus elements off both ends of each axis; if their number is odd, one more off
-    the far end."""
+    of the output, and TensorFlow cuts surplus elements off both ends of each axis; if their number is odd, one more
+    off the far end."""
     axes = layer.rank
     sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (
         layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate)
     )
     cuts = [
-        _cut(layer.padding, *each)
+        _padding_of_axis(layer.padding, *each)
         for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
     ]
-    # None comes only from "same", for a cut that is uneven or depends on the size of the input: no numbers in PyTorch's
-    # terms, so the text itself is the setting
+    # None comes only from "same", for a cut that is uneven or depends on the size of the input:
+    # no numbers in PyTorch's terms, so the text itself is the setting
     if None in cuts:
         return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
     # pairs of each axis become two tuples; `filter` removes nothing, and is for type checkers
@@ -224,7 +230,7 @@ def _of_transposed(layer: Any) -> dict[str, object]:
     )
 
 
-def _cut(
+def _padding_of_axis(
     padding: str, kernel: int, stride: int, dilation: int, output_padding: int | None
 ) -> tuple[int, int] | None:
     """Returns PyTorch's padding and output_padding along one axis, from Keras's arguments. None if no such numbers
@@ -233,15 +239,15 @@ def _cut(
     if padding == "valid":
         # by default, Keras makes the output as long as input * stride if it would be shorter
         return 0, max(stride - reach, 0) if output_padding is None else output_padding
-    # Keras makes the output as long as input * stride + more: by default, more is 0; with output_padding, the length is
-    # (input - 1) * stride + reach % 2 + output_padding
-    more = 0 if output_padding is None else reach % 2 + output_padding - stride
+    # Keras makes the output as long as input * stride + more: by default, more is 0; with
+    # output_padding, the length is (input - 1) * stride + reach % 2 + output_padding
+    extra = 0 if output_padding is None else reach % 2 + output_padding - stride
     # uncut, the output is as long as (input - 1) * stride + reach
-    cut = max(reach - stride - more, 0)
+    cut = max(reach - stride - extra, 0)
     # an odd cut takes more from one end, and PyTorch's output_padding must be less than the stride
-    if cut % 2 or not -stride < more <= 0:
+    if cut % 2 or not -stride < extra <= 0:
         return None
-    return cut // 2, stride - reach + more + cut
+    return cut // 2, stride - reach + extra + cut
 
 
 def _activation(layer: Any) -> str | None:
@@ -251,7 +257,7 @@ def _activation(layer: Any) -> str | None:
     return None if name == "linear" else name
 
 
-def _of_depthwise(layer: Any) -> tuple[Part, ...]:
+def _depthwise_parts(layer: Any) -> tuple[Part, ...]:
     """The parts of a depthwise convolution."""
     # the last axis of the kernel is the number of outputs for each input channel
     rule = layouts.depthwise(int(layer.kernel.shape[-1]))
@@ -270,18 +276,18 @@ def _axes_of_norm(layer: Any) -> dict[str, object]:
     return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
 
 
-def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts (parameters) of a LayerNormalization. If it works over rows, columns and channels of an image,
-    they get the conversion rule that puts the channels first, as in other frameworks."""
+def _image_norm_parts(layer: Any, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Returns the parts (parameters) of a LayerNormalization. If the layer works over the rows, columns and channels
+    of an image, the parts get the conversion rule that puts the channels first, as in other frameworks."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
     # only a norm over all axes but the batch has a number for each pixel
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
-        return own
-    return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
+        return parts
+    return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in parts)
 
 
-def _of_groups(layer: Any) -> _Kind:
+def _describe_group_norm(layer: Any) -> _Description:
     """Returns kind, parts and settings of a GroupNormalization. With a group for each channel, it is an instance norm
     in other frameworks."""
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
@@ -291,44 +297,46 @@ def _of_groups(layer: Any) -> _Kind:
         else None
     )
     if layer.groups in (-1, channels):
-        return _usual("instance_norm", eps=layer.epsilon, running_stats=False)
-    return _usual("group_norm", eps=layer.epsilon, num_groups=layer.groups)
+        return _with_usual_parts("instance_norm", eps=layer.epsilon, running_stats=False)
+    return _with_usual_parts("group_norm", eps=layer.epsilon, num_groups=layer.groups)
 
 
 # dense layers of several axes
 
 
-def _of_einsum(layer: Any) -> _Kind | None:
+def _describe_einsum(layer: Any) -> _Description | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
     inputs by outputs, its bias does not have one number for each output, or it has not been built."""
     # the axes of the input, of the kernel and of the output, one letter each
-    taken, _, output = layer.equation.replace("...", "").partition("->")
-    taken, _, weights = taken.partition(",")
+    inputs, _, output = layer.equation.replace("...", "").partition("->")
+    inputs, _, weights = inputs.partition(",")
     # in "abc,cd->abd", c is summed over, and d is the rest
-    summed = "".join(axis for axis in weights if axis not in output)
-    rest = weights[len(summed) :]
+    summed_axes = "".join(axis for axis in weights if axis not in output)
+    output_axes = weights[len(summed_axes) :]
     # the kernel has axes of inputs first, then axes of outputs, and none that the input and the output share
     is_matrix = (
-        bool(summed and rest) and weights.startswith(summed) and not set(rest) & set(taken)
+        bool(summed_axes and output_axes)
+        and weights.startswith(summed_axes)
+        and not set(output_axes) & set(inputs)
     )
     # as in a Linear, the features are the last axes of the input and of the output
-    is_last = taken.endswith(summed) and output.endswith(rest)
+    is_last = inputs.endswith(summed_axes) and output.endswith(output_axes)
     if not (is_matrix and is_last and layer.built) or (
-        layer.bias is not None and layer.bias_axes != rest
+        layer.bias is not None and layer.bias_axes != output_axes
     ):
         return None
     shape = tuple(layer.kernel.shape)
-    inputs = len(summed)
-    own = (
-        Part("kernel", ("weight",), layouts.kernel(shape[:inputs], shape[inputs:])),
-        Part("bias", ("bias",), layouts.shaped(shape[inputs:])),
+    count = len(summed_axes)
+    parts = (
+        Part("kernel", ("weight",), layouts.kernel(shape[:count], shape[count:])),
+        Part("bias", ("bias",), layouts.shaped(shape[count:])),
     )
-    return "linear", own, {"activation": _activation(layer)}
+    return "linear", parts, {"activation": _activation(layer)}
 
 
-def _attention(layer: Any) -> _Kind:
-    """Returns kind, parts and settings of a MultiHeadAttention. Settings that only Keras has are stated if their values
-    are not the usual ones."""
+def _describe_attention(layer: Any) -> _Description:
+    """Returns kind, parts and settings of a MultiHeadAttention. Settings that only Keras has are stated if their
+    values are not the usual ones."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
@@ -349,12 +357,14 @@ def _attention(layer: Any) -> _Kind:
     config = layer.get_config()
     for name in ("use_gate", "sliding_window"):  # settings that Keras 3.0 does not have yet
         settings |= {name: config[name]} if config.get(name) else {}
-    own = []
+    parts = []
     for part in dialects.keras_attention(settings):
         # "attention_output.kernel" in files is "output_dense/kernel" in the layer
         name, _, last = part.name.rpartition(".")
-        own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{last}"))
-    return layouts.ATTENTION, tuple(own), settings
+        parts.append(
+            part._replace(name=f"{'output' if 'output' in name else name}_dense/{last}")
+        )
+    return layouts.ATTENTION, tuple(parts), settings
 
 
 def _is_packed(layer: Any) -> bool:
@@ -366,65 +376,65 @@ def _is_packed(layer: Any) -> bool:
 # recurrent layers
 
 
-def _recurrent(layer: Any) -> _Kind | None:
+def _describe_recurrent(layer: Any) -> _Description | None:
     """Returns kind, parts and settings of a SimpleRNN, LSTM, GRU, or a Bidirectional of two of these; None for any
     other layer."""
     if isinstance(layer, kl.Bidirectional):
-        return _bidirectional(layer)
+        return _describe_bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
     if kind is None:
         return None
     settings: dict[str, object] = {
         "layers": 1, "bidirectional": False, "projection": 0, "batch_first": True, "dropout": 0.0,
     }  # fmt: skip
-    own = tuple(
+    parts = tuple(
         part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
     )
     # such a GRU has one bias, as an LSTM has, and another formula: only its shapes can be compared
     if kind == "gru" and not layer.reset_after:
-        own = tuple(
-            part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own
+        parts = tuple(
+            part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in parts
         )
         return (
             kind,
             dialects.refused(
-                own, "with reset_after=False the formula differs from other frameworks"
+                parts, "with reset_after=False the formula differs from other frameworks"
             ),
             settings,
         )
-    return kind, own, settings | _of_recurrent(layer)
+    return kind, parts, settings | _recurrent_settings(layer)
 
 
-def _bidirectional(layer: Any) -> _Kind | None:
-    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None if `_recurrent` cannot read
-    both layers, or if they are of different kinds."""
-    one = _recurrent(layer.forward_layer)
-    two = _recurrent(layer.backward_layer)
-    if one is None or two is None:
+def _describe_bidirectional(layer: Any) -> _Description | None:
+    """Returns kind, parts and settings of a Bidirectional of two layers of one kind; None if `_describe_recurrent`
+    cannot read both layers, or if they are of different kinds."""
+    ahead = _describe_recurrent(layer.forward_layer)
+    behind = _describe_recurrent(layer.backward_layer)
+    if ahead is None or behind is None:
         return None
-    kind, forward, settings = one
+    kind, forward, settings = ahead
     backward = tuple(
         part._replace(
             name=f"backward_layer/{part.name}", of=tuple(f"{name}_reverse" for name in part.of)
         )
-        for part in two[1]
+        for part in behind[1]
     )
-    ahead = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
-    if two[0] != kind:
+    forward = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
+    if behind[0] != kind:
         return None
     # other frameworks have the same settings for both directions. Keras's second layer always has `go_backwards`
-    behind = {name: value for name, value in two[2].items() if name != "go_backwards"}
-    others = {name: behind.get(name) for name in dict.fromkeys((*settings, *behind))}
+    second = {name: value for name, value in behind[2].items() if name != "go_backwards"}
+    others = {name: second.get(name) for name in dict.fromkeys((*settings, *second))}
     others = {
         f"{name} backwards": x
         for name, x in others.items()
         if not layouts.same_setting(settings.get(name), x)
     }
-    return kind, tuple(chain(ahead, backward)), {**settings, **others, "bidirectional": True}
+    return kind, tuple(chain(forward, backward)), {**settings, **others, "bidirectional": True}
 
 
-def _of_recurrent(layer: Any) -> dict[str, object]:
-    """Returns the settings in which a recurrent layer differs from PyTorch's default, and the `nonlinearity` of every
+def _recurrent_settings(layer: Any) -> dict[str, object]:
+    """Returns the settings of a recurrent layer that differ from PyTorch's default, and the `nonlinearity` of every
     SimpleRNN, which PyTorch's RNN states too. If PyTorch has the same setting, it has PyTorch's name here, because
     layers of different frameworks are compared by these names."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
@@ -448,15 +458,15 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
 """Names for interpolations of Keras that compute something else than PyTorch's interpolation of the same name.
 PyTorch's bicubic has a = -0.75."""
-_NOTHING: Final = (
+_UNLISTED: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
 )  # fmt: skip
 """Layers that are not listed, because they have no settings, or because other frameworks have functions instead."""
-_CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
-"""Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
-everything that they add is in the entries of `_other_merge` and of the recurrent layers."""
-_TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
+_CONTAINERS: Final = (*_UNLISTED, kl.Wrapper, kl.RNN)
+"""Layers around other layers. They get no entry of their own, because they only call the layers inside them, or
+because everything that they add is in the entries of recurrent layers, and of `_merge_entry`."""
+_ARGUMENT_SETTINGS: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
 """Parameters of Keras's activation functions, each with the setting that it corresponds to."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
@@ -464,11 +474,12 @@ _PACKAGES: Final = ("keras", "tensorflow")
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id` of
-    the layer; {} for a subclassed model. A line is a chain of layers, each of which takes the output of the one before,
-    while nothing else takes that output. A function, or a layer that is called more than once, is a line alone."""
+    """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id`
+    of the layer; {} for a subclassed model. A line is a chain of layers, each of which takes the output of the one
+    before, while nothing else takes that output. A function, or a layer that is called more than once, is a line
+    alone."""
     # a functional model knows which layer takes which output
-    graph = pixels.graph_of(list(pixels.in_order(model)))
+    graph = pixels.graph_of(list(pixels.all_layers(model)))
     # by the `id` of an op, the only op that takes its output; without an entry if several do, or none
     followers = {
         id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1
@@ -515,22 +526,22 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
         # a layer with parameters
         if path in layers:
             # the layers inside are parts of it, such as the four dense layers of an attention
-            done |= {id(inner) for inner in pixels.in_order(layer)}
+            done |= {id(inner) for inner in pixels.all_layers(layer)}
             yield layers[path]
             if _TABLE.is_rewritten(layer):
                 yield ops.own_code(path, layer)
-            yield from _other_merge(path, layer)
-            yield from _called_with(path, layer)
+            yield from _merge_entry(path, layer)
+            yield from _arguments_entry(path, layer)
             # a Bidirectional has no `activation`, although its settings are those of its layers
             function = getattr(layer, "activation", None)
             if layers[path].settings.get("activation") is not None and callable(function):
-                yield _with_axis(_by_function(f"{path}.activation", function), layer)
+                yield _with_axis(_function_entry(f"{path}.activation", function), layer)
         # a layer that only computes
         elif not layer.weights and not has_layers:
             operation = _TABLE.read(path, layer)
             if operation is not None:
                 yield _with_axis(operation, layer)
-            yield from _called_with(path, layer)
+            yield from _arguments_entry(path, layer)
         # one of Keras's own layers that does more than call the layers inside it
         elif (
             has_layers
@@ -540,23 +551,25 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
             yield ops.other(path, layer, _own_config(layer))
 
 
-def _other_merge(path: str, layer: Any) -> Iterator[Layer]:
-    """Yields an entry for a Bidirectional that does not join the outputs of its two directions in the default way. In
-    other frameworks the model's own code does that."""
+def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
+    """Yields an entry for a Bidirectional that does not join the outputs of its two directions in the default way, or
+    does not return all steps; nothing for any other layer. In other frameworks the model's own code does that."""
     if not isinstance(layer, kl.Bidirectional):
         return
     arguments = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
-    usual = {"merge_mode": "concat", "return_sequences": True}
-    if arguments != usual:
+    # a bidirectional layer of PyTorch always does this
+    default = {"merge_mode": "concat", "return_sequences": True}
+    if arguments != default:
         yield ops.other(
             f"{path}()", layer, ", ".join(f"{name}={arguments[name]}" for name in arguments)
         )
 
 
-def _called_with(path: str, layer: Any) -> Iterator[Layer]:
-    """Yields an entry for the arguments, other than inputs, with which a functional model calls a layer, such as a mask
-    or training=True; nothing if there are none."""
-    # of the tensors among the arguments only masks and states count; other arguments count unless they are false
+def _arguments_entry(path: str, layer: Any) -> Iterator[Layer]:
+    """Yields an entry that lists the keyword arguments with which a functional model calls a layer, such as a mask or
+    training=True; nothing if there are none."""
+    # of the tensors among the arguments (those with a shape) only masks and states count, because the others are
+    # inputs; other arguments count unless they are false
     arguments = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in nodes_of(layer)
@@ -595,7 +608,7 @@ def _pad(path: str, layer: Any) -> Layer:
     sides: Any = (
         layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
     )
-    return ops.pad(path, [(one, two) for one, two in sides])
+    return ops.pad(path, [(first, last) for first, last in sides])
 
 
 def _dropout(path: str, layer: Any) -> Layer:
@@ -628,15 +641,15 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation
-    count = len(nodes_of(layer)[0].output_tensors[0].shape)
+    rank = len(nodes_of(layer)[0].output_tensors[0].shape)
     # Keras allows negative axes
-    from_front = axis % count
+    from_front = axis % rank
     # axis 0, the batch, is the first in both orders
     if from_front and _gives_channels_last(layer):
         # PyTorch has the channels on axis 1, and each axis of the image one further
-        from_front = from_front % (count - 1) + 1
+        from_front = from_front % (rank - 1) + 1
     return operation._replace(
-        settings={**operation.settings, "axis": from_front - count, "ndim": count}
+        settings={**operation.settings, "axis": from_front - rank, "ndim": rank}
     )
 
 
@@ -663,7 +676,7 @@ def _own_config(layer: Any) -> str:
     )
 
 
-def _by_function(path: str, function: Any) -> Layer:
+def _function_entry(path: str, function: Any) -> Layer:
     """Returns the entry for an activation function. A function of Keras or TensorFlow is described with the defaults of
     its arguments, a user's function only by its name, because it is unknown what it computes."""
     name = getattr(function, "__name__", type(function).__name__)
@@ -677,33 +690,33 @@ def _by_function(path: str, function: Any) -> Layer:
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
     }
-    taken: dict[str, object] = {
-        to: defaults[name] for name, to in _TAKES.items() if name in defaults
+    settings: dict[str, object] = {
+        to: defaults[name] for name, to in _ARGUMENT_SETTINGS.items() if name in defaults
     }
     # Keras has the slope of a leaky relu under another name than TensorFlow
     if ops.function_name(name) == "leaky_relu":
-        taken = {"slope": taken.get("slope", taken.get("alpha"))}
+        settings = {"slope": settings.get("slope", settings.get("alpha"))}
     elif "approximate" in defaults:
-        taken["approximate"] = "tanh" if defaults["approximate"] else "none"
+        settings["approximate"] = "tanh" if defaults["approximate"] else "none"
     # the names of these functions say everything, because their other arguments have the usual values
     if ops.function_name(name) in ("relu", "relu6", "silu"):
-        taken = {}
+        settings = {}
     # TensorFlow's default None means the last axis
-    if taken.get("axis", -1) is None:
-        taken["axis"] = -1
-    return ops.activation(path, name, **taken)
+    if settings.get("axis", -1) is None:
+        settings["axis"] = -1
+    return ops.activation(path, name, **settings)
 
 
-def _called(path: str, layer: Any) -> Layer | None:
+def _activation_layer(path: str, layer: Any) -> Layer | None:
     """Returns the entry for an `Activation` layer; None if its function is the identity."""
     return (
         None
         if layer.activation is keras.activations.linear
-        else _by_function(path, layer.activation)
+        else _function_entry(path, layer.activation)
     )
 
 
-def _of_relu(path: str, layer: Any) -> Layer:
+def _relu(path: str, layer: Any) -> Layer:
     """Returns the entry for a ReLU, under the name of the function that it computes with its arguments."""
     most, slope, threshold = (
         layer.max_value,
@@ -727,9 +740,9 @@ def _of_relu(path: str, layer: Any) -> Layer:
 _TABLE: Final = ops.Table(
     "keras",
     {
-        **dict.fromkeys(_NOTHING),
-        kl.Activation: _called,
-        kl.ReLU: _of_relu,
+        **dict.fromkeys(_UNLISTED),
+        kl.Activation: _activation_layer,
+        kl.ReLU: _relu,
         **ops.activations({
             kl.LeakyReLU: {"slope": "negative_slope"}, kl.ELU: {"alpha": "alpha"}, kl.Softmax: {"axis": "axis"},
         }),
@@ -774,26 +787,27 @@ class TensorflowLayers(Operations):
         # reversed, so that a shared variable keeps its first name
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
         done: set[int] = set()
-        orders, norms = pixels.orders(model), of_norms(model)
-        has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.in_order(model))
-        for layer in pixels.in_order(model):
+        orders, norms = pixels.orders(model), axis_settings(model)
+        has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.all_layers(model))
+        for layer in pixels.all_layers(model):
             if id(layer) in done:
                 continue
-            description = _kind(layer)
+            description = _describe(layer)
             if description is None:
                 continue
-            kind, own, settings = description
+            kind, parts, settings = description
             settings = {**settings, **norms.get(id(layer), {})}
             if layer.compute_dtype != layer.variable_dtype:
                 settings[layouts.COMPUTES_IN] = layer.compute_dtype
+            # only in a model with convolutions does a norm over several axes count as one of images
             if has_images and kind == "layer_norm":
-                own = _of_image(layer, own)
+                parts = _image_norm_parts(layer, parts)
             if id(layer) in orders:
-                own = _out_of_order(kind, own, orders[id(layer)])
+                parts = _out_of_order(kind, parts, orders[id(layer)])
             # the layers inside these are described with them
             if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
-                done |= {id(inner) for inner in pixels.in_order(layer)}
-            bound = _bound(layer, kind, own, names, settings)
+                done |= {id(inner) for inner in pixels.all_layers(layer)}
+            bound = _with_variable_names(layer, kind, parts, names, settings)
             if bound is not None:
                 yield bound
 
@@ -802,14 +816,15 @@ class TensorflowLayers(Operations):
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
-        """Yields all layers, with the settings of those without parameters, and the lines of a functional model."""
+        """Yields all layers, with the settings of those without parameters. In a functional model, each has the name
+        of the line (chain of layers) to which it belongs."""
         lines = _lines(model)
         # an entry for code or an activation is in the line of its layer
-        own = {path: id(layer) for path, layer in _names.layers(model)}
+        ids = {path: id(layer) for path, layer in _names.layers(model)}
         for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")
             # 0, for a path that no layer has, is the `id` of no layer
-            line = lines.get(own.get(path, 0)) or lines.get(
-                own.get(path.removesuffix(".activation"), 0)
+            line = lines.get(ids.get(path, 0)) or lines.get(
+                ids.get(path.removesuffix(".activation"), 0)
             )
             yield layer._replace(line=line or "")

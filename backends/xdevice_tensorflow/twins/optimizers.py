@@ -48,7 +48,7 @@ _NAMES: Final = {
     "adagrad": {"eps": "epsilon", "initial_accumulator_value": "initial_accumulator_value"},
 }
 # by kind, the settings that are always the same in Keras and differ from the defaults of `terms`
-_OWN: Final = {
+_FIXED: Final = {
     "sgd": {"momentum_holds": terms.STEPS},
     "adam": {"eps_enters": terms.UNCORRECTED},
     "rmsprop": {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS},
@@ -65,7 +65,7 @@ _SLOTS: Final = {
     "adagrad": {"accumulator": "sum"},
 }
 """For each kind, PyTorch's name of the state that a variable holds, by the end of the variable's name."""
-_NO_SLOTS: Final = {
+_COMMON_SLOTS: Final = {
     "iteration": terms.STEP,
     "learning_rate": None,
     "average": None,
@@ -97,8 +97,8 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
         stated["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
-    stated |= {name: getattr(optimizer, own) for name, own in _NAMES[kind].items()}
-    return terms.settings(kind, **stated, **_OWN[kind])
+    stated |= {name: getattr(optimizer, argument) for name, argument in _NAMES[kind].items()}
+    return terms.settings(kind, **stated, **_FIXED[kind])
 
 
 def _constraint(variable: Any) -> str | None:
@@ -130,21 +130,23 @@ class TensorflowOptimizers(Optimizers):
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Reads a Keras optimizer. Each tensor of its state is named by its index in `optimizer.variables`. Raises
-        `UnsupportedError` for a class that is not in `_KINDS`, and for state that `_numbers` cannot name."""
+        `UnsupportedError` for a class that is not in `_KINDS`, and for state that `_state_names` cannot name."""
         private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)
         trained = _trainable_variables(optimizer)
-        numbers = self._numbers(optimizer, {**_SLOTS[kind], **_NO_SLOTS}, len(trained))
+        names_by_slot = self._state_names(
+            optimizer, {**_SLOTS[kind], **_COMMON_SLOTS}, len(trained)
+        )
         parameters = []
-        for place, variable in enumerate(trained):
+        for index, variable in enumerate(trained):
             # Keras's `exclude_from_weight_decay` names variables that do not decay
-            is_free = not _use_weight_decay(optimizer)(variable)
-            own = {**settings, "constraint": _constraint(variable)} | (
-                {"weight_decay": 0.0} if is_free else {}
+            is_undecayed = not _use_weight_decay(optimizer)(variable)
+            own_settings = {**settings, "constraint": _constraint(variable)} | (
+                {"weight_decay": 0.0} if is_undecayed else {}
             )
-            state = {slot: of[place] for slot, of in numbers.items()}
-            parameters.append(terms.Parameter(parts.tf_variable(variable), own, state))
+            state = {slot: names[index] for slot, names in names_by_slot.items()}
+            parameters.append(terms.Parameter(parts.tf_variable(variable), own_settings, state))
         return terms.Optimizer(
             kind,
             type(optimizer).__name__,
@@ -153,31 +155,31 @@ class TensorflowOptimizers(Optimizers):
             {**_NAMES[kind], **_COMMON_NAMES},
         )
 
-    def _numbers(
+    def _state_names(
         self, optimizer: Any, slots: Mapping[str, str | None], count: int
     ) -> dict[str, list[str]]:
         """Returns the names of the variables for each kind of state, one for each of the `count` parameters: the index
         of the variable in the optimizer, as a text. `slots` gives the kind of state by the end of a variable's name,
         and None for a variable to leave out. Raises `UnsupportedError` for a variable with another name, and if a kind
         of state does not have one variable for each parameter."""
-        numbers: dict[str, list[str]] = {}
+        names_by_slot: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
-            # with an underscore in front, so that only whole words match. The longest end counts, because
-            # gradient_accumulator ends as Adagrad's accumulator does
+            # with an underscore in front, so that only whole words match
             ends = [end for end in slots if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
                 raise self.unsupported(
                     f"reading the variable {variable.name!r} of this optimizer",
                     "copy its state by hand",
                 )
+            # the longest end counts, because gradient_accumulator ends as Adagrad's accumulator does
             slot = slots[max(ends, key=len)]
             # Keras has one count of steps, which is the state of every parameter
             if slot is not None:
-                numbers.setdefault(slot, []).extend(
+                names_by_slot.setdefault(slot, []).extend(
                     [str(number)] * (count if slot == terms.STEP else 1)
                 )
-        if any(len(of) != count for of in numbers.values()):
+        if any(len(names) != count for names in names_by_slot.values()):
             raise self.unsupported(
                 "an optimizer without state for some parameters", "copy the state by hand"
             )
-        return numbers
+        return names_by_slot

@@ -74,7 +74,7 @@ _FUNCTIONS: Final = (
 
 
 class Order(NamedTuple):
-    """The result of `orders` for a layer whose outputs or inputs are in Keras's order."""
+    """Why the outputs or the inputs of a layer are in Keras's order, and from which image."""
 
     why: str
     """A text that names the reshape, and says why the image is not certain if `image` is empty."""
@@ -93,11 +93,11 @@ class _Reshape(NamedTuple):
     """The lengths of the image's axes; () if they are not known."""
     size: int | None
     """The number of features of the flat side; None if it is not known."""
-    opens: bool
+    makes_image: bool
     """True if the image is the output of `op`; False if it is the input."""
 
 
-def in_order(model: Any) -> Iterator[Any]:
+def all_layers(model: Any) -> Iterator[Any]:
     """Yields every layer of a model once, in the order of definition, beginning with the model itself."""
     # Keras's own `_flatten_layers` reverses the layers inside a layer
     visited: dict[int, Any] = {}
@@ -111,66 +111,69 @@ def in_order(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """Returns an `Order` for each layer with features in Keras's order, by the `id` of the layer. Its `image` is () for
-    all outputs, for all layers of subclassed models, and wherever `_between_convs` or `_between_layers` gives a
+    """Returns an `Order` for each layer with features in Keras's order, by the `id` of the layer. Its `image` is ()
+    for all outputs, for all layers of subclassed models, and wherever `_doubt_before` or `_doubt_behind` gives a
     reason."""
-    every = list(in_order(model))
-    graph = graph_of(every)
+    layers = list(all_layers(model))
+    graph = graph_of(layers)
     reshapes = [
         reshape
         for op in graph.ops
         for node in nodes_of(op)
         if (reshape := _reshape_of(op, node, graph))
     ]
-    reshapes.sort(key=_is_last)
+    reshapes.sort(key=_concerns_inputs)
     by_id: dict[int, Order] = {}
     for reshape in reshapes:
         # a path ends at a reshape in the other direction, which undoes this one
-        stops = {id(other.op) for other in reshapes if other.opens != reshape.opens}
-        for op in reached(reshape.op, graph.before if reshape.opens else graph.after, stops):
-            doubt = _between_convs(reshape, graph) or _between_layers(op, reshape, graph)
+        stops = {id(other.op) for other in reshapes if other.makes_image != reshape.makes_image}
+        for op in reached(
+            reshape.op, graph.before if reshape.makes_image else graph.after, stops
+        ):
+            doubt = _doubt_before(reshape, graph) or _doubt_behind(op, reshape, graph)
             order = _order(reshape)
             if doubt:
                 order = order._replace(why=f"{order.why}; {doubt}")
-            # the first reshape counts, see `_is_last`
+            # the first reshape counts: one that concerns outputs, if there is any
             by_id.setdefault(
-                id(inner(op)), order._replace(image=() if doubt else reshape.shape)
+                id(unwrapped(op)), order._replace(image=() if doubt else reshape.shape)
             )
     # the layers of subclassed models, which are in no graph: see the top of this file
-    followed = {id(inner(op)) for op in graph.ops}
-    has_conv = any(isinstance(layer, CONVS) for layer in every)
-    # every meaning that a Flatten or Reshape outside the graph may have
-    loose = [
+    followed = {id(unwrapped(op)) for op in graph.ops}
+    has_conv = any(isinstance(layer, CONVS) for layer in layers)
+    # a Flatten or Reshape outside the graph may have several meanings, and all are kept
+    outside = [
         reshape
-        for layer in every
+        for layer in layers
         if id(layer) not in followed
-        for reshape in _loose_reshapes(layer, has_conv)
+        for reshape in _reshapes_outside_graph(layer, has_conv)
     ]
-    for layer in every:
-        # a layer in the graph may still be next to a loose reshape, and a loose layer next to any
+    for layer in layers:
+        # a layer in the graph may still be next to a reshape outside it, and a layer outside
+        # next to any reshape
         for reshape in sorted(
-            loose if id(layer) in followed else reshapes + loose, key=_is_last
+            outside if id(layer) in followed else reshapes + outside, key=_concerns_inputs
         ):
             if _may_be_next(layer, reshape):
                 by_id.setdefault(id(layer), _order(reshape, "judging by its size, "))
     return by_id
 
 
-def _is_last(reshape: _Reshape) -> bool:
-    """The key by which reshapes are sorted: those whose output is the image come first. These concern the outputs of a
-    layer, which count more than its inputs."""
-    return not reshape.opens
+def _concerns_inputs(reshape: _Reshape) -> bool:
+    """Whether a reshape concerns the inputs of layers, and not their outputs. As a sort key, it puts the reshapes that
+    concern outputs first: for these all parts of a layer are refused, for the others often only some."""
+    return not reshape.makes_image
 
 
 def _order(reshape: _Reshape, how: str = "") -> Order:
-    """Returns the order of a layer next to a reshape. `how` is a text that says how the layer was found; the reason
-    begins with it."""
+    """Returns the `Order`, with no image, of a layer next to a reshape. Its text begins with `how`, which says how the
+    layer was found."""
     name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
-    way, side = ("goes into", "outputs") if reshape.opens else ("follows", "inputs")
+    verb, side = ("goes into", "outputs") if reshape.makes_image else ("follows", "inputs")
     return Order(
-        f"{how}it {way} the {name}: Keras orders its {side} by rows, columns and channels, but other frameworks by "
+        f"{how}it {verb} the {name}: Keras orders its {side} by rows, columns and channels, but other frameworks by "
         f"channels, rows and columns",
-        reshape.opens,
+        reshape.makes_image,
     )
 
 
@@ -203,7 +206,7 @@ def graph_of(layers: list[Any]) -> Graph:
         nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
         return list(
             chain.from_iterable(
-                _ends(parent.operation) for node in nodes for parent in node.parent_nodes
+                _last_ops(parent.operation) for node in nodes for parent in node.parent_nodes
             )
         )
 
@@ -226,24 +229,25 @@ def _is_model(op: Any) -> bool:
     return bool(getattr(op, "outputs", None)) and hasattr(op, "inputs")
 
 
-def _ends(op: Any) -> Iterator[Any]:
-    """Yields the layers that compute the outputs of `op` if it is a model, also inside inner models; otherwise `op`."""
+def _last_ops(op: Any) -> Iterator[Any]:
+    """Yields the layers that compute the outputs of `op` if it is a model, also inside inner models; otherwise
+    `op`."""
     if not _is_model(op):
         yield op
         return
     for tensor in op.outputs:
-        yield from _ends(_history(tensor).operation)
+        yield from _last_ops(_history(tensor).operation)
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
-    """Returns how a call of `op`, whose `node` in the graph is given, reshapes an image. None if it reshapes no image,
-    or if the features come in the same order as in other frameworks."""
+    """Returns how a call of `op`, the `node` of the graph, reshapes an image. None if it reshapes no image, or if the
+    features come in the same order as in other frameworks."""
     # several inputs or outputs: not a plain reshape
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
     # the shapes before and behind the reshape, without batch
     old, new = (
-        _put_last(op, tuple(node.input_tensors[0].shape[1:])),
+        _with_channels_last(op, tuple(node.input_tensors[0].shape[1:])),
         tuple(node.output_tensors[0].shape[1:]),
     )
     # no axes besides the batch; or the size of the last axis is not known; or it stays the same, so the channels are
@@ -251,25 +255,27 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     if not old or not new or None in (old[-1], new[-1]) or old[-1] == new[-1]:
         return None
     # a shorter last axis: one axis of features is divided into those of an image
-    opens = new[-1] < old[-1]
-    shape = _image_axes(new, old[-1]) if opens else _image_axes(old, new[-1])
-    neighbours = reached(op, graph.after if opens else graph.before, set())
-    convs = [conv for conv in map(inner, neighbours) if isinstance(conv, CONVS)]
+    makes_image = new[-1] < old[-1]
+    shape = _image_axes(new, old[-1]) if makes_image else _image_axes(old, new[-1])
+    neighbours = reached(op, graph.after if makes_image else graph.before, set())
+    convs = [conv for conv in map(unwrapped, neighbours) if isinstance(conv, CONVS)]
     # features of an image whose channels are first come in the same order as elsewhere
-    is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
+    is_channels_first = (
+        bool(convs) and all(map(has_channels_first, convs)) and not has_channels_first(op)
+    )
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
-    return _Reshape(op, shape, old[-1] if opens else new[-1], opens)
+    return _Reshape(op, shape, old[-1] if makes_image else new[-1], makes_image)
 
 
-def _between_convs(reshape: _Reshape, graph: Graph) -> str:
-    """Returns why it is not certain that the reshape turns an image, as convolutions return it, into one axis; "" if it
-    is certain, which it never is for a reshape that makes an image. The ops before the reshape are followed back to
+def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
+    """Returns why it is not certain that the reshape turns an image, as convolutions return it, into one axis; "" if
+    it is certain, which it never is for a reshape that makes an image. The ops before the reshape are followed back to
     the nearest convolutions."""
     # one message for three reasons: the reshape makes an image; the sizes of the image's axes are not known or do not
     # give the number of features; it is called in several places, maybe with images of several sizes
-    is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
-    if reshape.opens or not is_known or not _is_called_once(reshape.op):
+    is_known = reshape.size is not None and reshape.size == _product(reshape.shape)
+    if reshape.makes_image or not is_known or not _is_called_once(reshape.op):
         return "the sizes of the reshape do not show which number is which pixel"
     # an axis that stays, such as that of a sequence, may be one of the image
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
@@ -277,25 +283,25 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
     waiting, convs = list(graph.before(reshape.op)), []
     while waiting:
         op = waiting.pop()
-        if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_function(op)):
-            return f"{_named(op)}, which may move axes, comes before it"
+        if not (_is_one_of(op, (*CONVS, *_OF_IMAGES)) or _is_elementwise_function(op)):
+            return f"{_class_and_name(op)}, which may move axes, comes before it"
         # the walk ends at a convolution, whose outputs have their own order, whatever comes before it
         convs += [op] if isinstance(op, CONVS) else []
         # None for an op that nothing precedes: the image comes from the model's input, not from a convolution
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
     return (
         ""
-        if {is_first(conv) for conv in convs} == {is_first(reshape.op)}
+        if {has_channels_first(conv) for conv in convs} == {has_channels_first(reshape.op)}
         else "the convolutions have a different order of axes"
     )
 
 
-def _named(op: Any) -> str:
+def _class_and_name(op: Any) -> str:
     """The class and the name of an op, for a message; None is the model's input."""
     return "the model's input" if op is None else f"{type(op).__name__} {op.name!r}"
 
 
-def _is_function(op: Any) -> bool:
+def _is_elementwise_function(op: Any) -> bool:
     """Whether an op is a function of `keras.ops` that works on each number by itself."""
     is_own = type(op).__module__.partition(".")[0] == "keras"
     return is_own and type(op).__name__ in _FUNCTIONS and not isinstance(op, kl.Layer)
@@ -303,21 +309,23 @@ def _is_function(op: Any) -> bool:
 
 def _is_called_once(op: Any) -> bool:
     """Whether an op is called in one place only. False for a TimeDistributed, which calls a layer for each step."""
-    return op is inner(op) and len(nodes_of(op)) == 1
+    return op is unwrapped(op) and len(nodes_of(op)) == 1
 
 
 def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
-    """Whether an op is a layer of one of these classes, without a `call` of the user's own."""
+    """Whether an op is a layer of one of these classes and does not have a `call` that the user has written."""
     return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
 
 
-def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
+def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
     """Returns why it is not certain that an op after a reshape takes exactly the result of the reshape, in its order;
     "" if it is certain. Each op on the way back must have one input, and must not move features."""
     while op is not reshape.op:
         before = list(graph.before(op))
-        if len(before) != 1 or not (_is_one_of(op, (kl.Dense, *_STILL)) or _is_function(op)):
-            return f"{_named(op)}, which may move numbers or have other inputs too, follows it"
+        if len(before) != 1 or not (
+            _is_one_of(op, (kl.Dense, *_STILL)) or _is_elementwise_function(op)
+        ):
+            return f"{_class_and_name(op)}, which may move numbers or have other inputs too, follows it"
         op = before[0]
     return ""
 
@@ -330,12 +338,12 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
     (shape,) = shapes
-    return shape[2:] if is_first(layer) else shape[1:-1]
+    return shape[2:] if has_channels_first(layer) else shape[1:-1]
 
 
 def _is_as_built(layer: Any) -> bool:
-    """Whether the layers before this one still give the shapes that Keras recorded when the model was built: a user may
-    have changed a stride since."""
+    """Whether the layers before this one still return the shapes that Keras recorded when the model was built. A user
+    may have changed a stride since."""
     todo, visited = [layer], {id(layer)}
     while todo:
         for node in nodes_of(todo.pop()):
@@ -346,16 +354,17 @@ def _is_as_built(layer: Any) -> bool:
                     # only these can change their shapes: layers with a window, and models
                     if (
                         hasattr(op, "strides") or hasattr(op, "layers")
-                    ) and not _makes_its_shapes(op):
+                    ) and not _has_recorded_shapes(op):
                         return False
     return True
 
 
-def _makes_its_shapes(op: Any) -> bool:
-    """Whether `op` as it is set now would give the shapes that were recorded when it was called."""
+def _has_recorded_shapes(op: Any) -> bool:
+    """Whether `op`, with its current settings, would return the shapes that Keras recorded when it was called."""
     # the user's own `call` may compute other shapes
     if operations.is_rewritten(op, "keras", "call"):
         return False
+    # a call with several inputs or outputs is not checked
     nodes = [
         node
         for node in nodes_of(op)
@@ -370,46 +379,47 @@ def _makes_its_shapes(op: Any) -> bool:
 
 def is_reshape(op: Any) -> bool:
     """Whether an op is a Flatten, a Reshape or a function like them, also inside a TimeDistributed."""
-    return type(inner(op)).__name__ in _RESHAPES
+    return type(unwrapped(op)).__name__ in _RESHAPES
 
 
-def inner(op: Any) -> Any:
+def unwrapped(op: Any) -> Any:
     """The layer inside a TimeDistributed; any other op itself."""
     return op.layer if isinstance(op, kl.TimeDistributed) else op
 
 
-def is_first(op: Any) -> bool:
+def has_channels_first(op: Any) -> bool:
     """Whether an op has the channels of its images first."""
-    return getattr(inner(op), "data_format", None) == "channels_first"
+    return getattr(unwrapped(op), "data_format", None) == "channels_first"
 
 
-def _put_last(op: Any, shape: Shape) -> Shape:
+def _with_channels_last(op: Any, shape: Shape) -> Shape:
     """Returns a shape (without batch) with its channels last, as `Flatten(data_format="channels_first")` puts them
     before it flattens."""
-    return (*shape[1:], shape[0]) if len(shape) > 1 and is_first(op) else shape
+    return (*shape[1:], shape[0]) if len(shape) > 1 and has_channels_first(op) else shape
 
 
 def _image_axes(shape: Shape, features: int) -> Shape:
     """Returns the last axes of a shape whose sizes multiply to this number of features; all axes if none do."""
     for start in reversed(range(len(shape))):
-        if _size(shape[start:]) == features:
+        if _product(shape[start:]) == features:
             return shape[start:]
     return shape
 
 
-def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
-    """Returns the ops that follow `op`, or precede it: `ways` is `graph.after` or `graph.before`. Each path ends with
-    the first layer that makes new features, or before an op whose `id` is in `stops`."""
+def reached(op: Any, adjacent: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
+    """Returns the ops that can be reached from `op` in one direction: `adjacent` is `graph.after` or `graph.before`,
+    which return the ops next to an op. Each path ends with the first layer that makes new features, or before an op
+    whose `id` is in `stops`."""
     visited: dict[int, Any] = {}
-    waiting = list(ways(op))
+    waiting = list(adjacent(op))
     while waiting:
         near = waiting.pop()
         if id(near) in visited or id(near) in stops:
             continue
         visited[id(near)] = near
         # the features behind a layer that makes new ones have nothing to do with the reshape
-        if not isinstance(inner(near), MAKERS):
-            waiting += ways(near)
+        if not isinstance(unwrapped(near), MAKERS):
+            waiting += adjacent(near)
     return list(visited.values())
 
 
@@ -425,41 +435,42 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 # subclassed models
 
 
-def _loose_reshapes(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
-    """Yields the possible meanings of a Flatten or Reshape in a model that does not tell which layers come before and
-    after it; nothing for any other layer."""
+def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
+    """Yields the reshapes that a Flatten or Reshape may be in a subclassed model, which does not show the layers
+    before and after it. Yields nothing for any other layer."""
     if not is_reshape(layer):
         return
     built = layer.get_build_config() or {}
-    image = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
+    image = _with_channels_last(layer, tuple(built.get("input_shape") or ())[1:])
     # () for a Flatten
     target = tuple(getattr(layer, "target_shape", ()))
     if len(target) < 2 and _has_channels(image, has_conv):
-        yield _Reshape(layer, image, _size(image), opens=False)
+        yield _Reshape(layer, image, _product(image), makes_image=False)
     if len(target) == 2 and has_conv:  # a sequence made of the rows of an image
-        yield _Reshape(layer, (), _size(target[-1:]), opens=False)
+        yield _Reshape(layer, (), _product(target[-1:]), makes_image=False)
     if len(target) > 1 and _has_channels(target, has_conv):
-        yield _Reshape(layer, target, _size(target), opens=True)
+        yield _Reshape(layer, target, _product(target), makes_image=True)
 
 
-def _size(shape: Shape) -> int | None:
+def _product(shape: Shape) -> int | None:
     """The product of the sizes in a shape; None if it is empty or a size is not known."""
     is_complete = shape and all(size is not None and size > 0 for size in shape)
     return math.prod(shape) if is_complete else None
 
 
 def _may_be_next(layer: Any, reshape: _Reshape) -> bool:
-    """Whether a layer may be next to a reshape, by its number of features. A layer before it has as many outputs as the
-    reshape has features. A layer after it has at least as many inputs, because others may have been concatenated. False
-    for a layer whose features `_features` cannot count; otherwise True if the size of the reshape is not known."""
-    count = _features(layer, reshape.opens)
+    """Whether a layer may be next to a reshape, by its number of features. A layer before it has as many outputs as
+    the reshape has features. A layer after it has at least as many inputs, because others may have been concatenated.
+    False for a layer whose features `_count_features` cannot count; otherwise True if the size of the reshape is not
+    known."""
+    count = _count_features(layer, reshape.makes_image)
     # if the reshape's size is not known, every layer with features may be next to it
     if count is None or reshape.size is None:
         return count is not None
-    return count == reshape.size if reshape.opens else count >= reshape.size
+    return count == reshape.size if reshape.makes_image else count >= reshape.size
 
 
-def _features(layer: Any, of_outputs: bool) -> int | None:
+def _count_features(layer: Any, of_outputs: bool) -> int | None:
     """Returns how many features the outputs of a layer have (`of_outputs`), or its inputs. None if the layer has no
     parameters, or is of a kind that is not handled here; for the inputs of an Embedding, which are indices; and for a
     norm of images."""
@@ -469,9 +480,9 @@ def _features(layer: Any, of_outputs: bool) -> int | None:
     if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):
         return int(layer.units if of_outputs else layer.weights[0].shape[0])
     if isinstance(layer, kl.Bidirectional):
-        one = _features(layer.forward_layer, of_outputs)
+        in_one_direction = _count_features(layer.forward_layer, of_outputs)
         # the outputs of both directions are concatenated, and both take the same inputs
-        return 2 * one if of_outputs and one else one
+        return 2 * in_one_direction if of_outputs and in_one_direction else in_one_direction
     if isinstance(layer, kl.Embedding):
         return int(layer.output_dim) if of_outputs else None
     # a norm of images has as many numbers as there are channels, and not one for each feature

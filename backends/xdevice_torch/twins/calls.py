@@ -36,7 +36,8 @@ _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
 def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
-    """Raises `UnsupportedError` for a module whose layers are called where Python does not see the calls."""
+    """Raises `UnsupportedError` for a module whose layers are called where Python does not see the calls, or called as
+    copies on several devices."""
     name = f"{path or 'the model'} (of type {type(module).__name__})"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"tracing the layers of {name}", "trace the original module")
@@ -53,7 +54,7 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
         )
 
 
-def _asks(x: Any) -> bool:
+def _requires_gradient(x: Any) -> bool:
     """Whether an object is a tensor that requires a gradient."""
     return bool(getattr(x, "requires_grad", False))
 
@@ -83,8 +84,8 @@ class TorchCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
-        """Records the calls of a model's modules, and the gradients of their outputs. Raises `UnsupportedError` as
-        `_refuse_hidden` does."""
+        """Records the calls of a model's modules, and the gradients of their outputs. Raises `UnsupportedError` for a
+        TorchScript module, a module that torch.compile has compiled, or a DataParallel on several devices."""
         private.require("layers' calls")
         # a module that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
@@ -103,7 +104,7 @@ class TorchCalls(Calls):
                     # the hook keeps PyTorch from its fused path (see the top of this file)
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
             watch = common.Watch(
-                self, paths, follow=common.GradientHooks(self, stack, _asks).follow
+                self, paths, follow=common.GradientHooks(self, stack, _requires_gradient).follow
             )
             stack.enter_context(
                 common.recording(watch, Module, is_compiling=torch.compiler.is_compiling)
@@ -118,7 +119,7 @@ class TorchCalls(Calls):
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(
-                _Operations(run, leaf, common.GradientHooks(self, stack, _asks))
+                _Operations(run, leaf, common.GradientHooks(self, stack, _requires_gradient))
             )
             yield
 

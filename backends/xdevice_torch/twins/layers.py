@@ -41,7 +41,7 @@ _SpectralNorm = private["torch.nn.utils.parametrizations._SpectralNorm"]
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 # by its name, so that transformers need not be imported
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
-_OF_CONV1D: Final = (
+_CONV1D_PARTS: Final = (
     Part("weight", ("weight",), layouts.TRANSPOSED),
     Part("bias", ("bias",), layouts.SAME),
 )
@@ -54,11 +54,11 @@ def _layers(
     name. Also fills `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in
     which they are called, which is not the order of their definition."""
     owned: set[int] = set()
-    of_blocks: dict[int, Settings] = {}
+    settings_by_id: dict[int, Settings] = {}
     for path, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            of_blocks |= _of_block(module)
-            blocks[path] = _order(module)
+            settings_by_id |= _block_settings(module)
+            blocks[path] = _call_order(module)
     for module, layer in ops.read_each(_ROWS, model.named_modules()):
         if id(module) in owned:
             continue
@@ -66,23 +66,23 @@ def _layers(
             # the attention reads the weight of this Linear itself, and never calls it
             owned.add(id(module.out_proj))
         # empty parts mean the usual ones
-        parts, settings = layer.parts, {**layer.settings, **of_blocks.get(id(module), {})}
-        norm, spectral = _norm_of(module), _spectral_of(module)
-        if norm or spectral:
+        parts, settings = layer.parts, {**layer.settings, **settings_by_id.get(id(module), {})}
+        norm_names, spectral = _weight_norm_names(module), _spectral_norm_of(module)
+        if norm_names or spectral:
             parts = parts or layouts.parts(layer.kind, settings)
-        if norm is not None:
+        if norm_names is not None:
             # g has one number along each axis that |v| sums over, and is a scalar if that is every axis
-            g, v = (variables[layouts.join(layer.path, name)] for name in norm)
-            parts = layouts.normed(parts, norm, g.shape or (1,) * v.ndim, g.shape)
+            g, v = (variables[layouts.join(layer.path, name)] for name in norm_names)
+            parts = layouts.normed(parts, norm_names, g.shape or (1,) * v.ndim, g.shape)
         if spectral is not None:
             names, axis = spectral
             # the weight of a Conv1D is transposed, and so are its axes
-            settings[layouts.SPECTRAL_AXIS] = 1 - axis if parts is _OF_CONV1D else axis
+            settings[layouts.SPECTRAL_AXIS] = 1 - axis if parts is _CONV1D_PARTS else axis
             parts = layouts.spectral(parts, names)
         yield Layer(layer.path, layer.kind, parts, settings)
 
 
-def _norm_of(module: Any) -> tuple[str, str] | None:
+def _weight_norm_names(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
     one that PyTorch has since 2.0 or the older one; None for a module without a weight norm."""
     if _only_parametrization(module, _WeightNorm) is not None:
@@ -91,7 +91,7 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     return layouts.NORM_NAMES[0] if hasattr(module, "weight_g") else None
 
 
-def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
+def _spectral_norm_of(module: Any) -> tuple[Sequence[str], int] | None:
     """Returns the names of the three parameters of a module whose weight has a spectral norm, and the axis of its rows;
     None for a module without a spectral norm. The norm is either the one that PyTorch has since 1.9 or the older
     one."""
@@ -111,20 +111,20 @@ def _only_parametrization(module: Any, cls: type) -> Any:
     """Returns the object that parametrizes the weight of a module, if there is only one, and it is of this class; None
     otherwise."""
     # with a second parametrization, the weight is not only normed
-    ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
-    return ways[0] if len(ways) == 1 and isinstance(ways[0], cls) else None
+    objects: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
+    return objects[0] if len(objects) == 1 and isinstance(objects[0], cls) else None
 
 
 def _rms_eps(module: Any) -> float:
-    """Returns the eps of an RMSNorm; if it was given as None, the machine epsilon of the weight's dtype, or without a
-    weight that of PyTorch's default dtype."""
+    """Returns the eps of an RMSNorm. If its argument was None, that is the machine epsilon of the weight's dtype, or,
+    without a weight, that of PyTorch's default dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
 
 
-def _padded(module: Any) -> dict[str, object]:
-    """Returns the setting that says whether an embedding's row for `padding_idx` is zeros, as PyTorch creates it, or
-    has been overwritten; an empty dict for an embedding without `padding_idx` or without values."""
+def _padded_row(module: Any) -> dict[str, object]:
+    """Returns the setting that says whether the row of an embedding at `padding_idx` has only zeros, as PyTorch
+    creates it, or has been overwritten; an empty dict for an embedding without `padding_idx` or without values."""
     # on meta there are no values that could be zeros
     if module.padding_idx is None or module.weight.is_meta:
         return {}
@@ -138,7 +138,7 @@ def _padded(module: Any) -> dict[str, object]:
 def _embedding(path: str, module: Any) -> Layer:
     """Returns the description of the layer at `path`, an embedding."""
     settings = {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
-    return Layer(path, "embedding", (), {**settings, **_padded(module)})
+    return Layer(path, "embedding", (), {**settings, **_padded_row(module)})
 
 
 def _attention(path: str, module: Any) -> Layer:
@@ -155,13 +155,13 @@ def _attention(path: str, module: Any) -> Layer:
     return Layer(path, layouts.ATTENTION, (), settings)
 
 
-def _order(module: Any) -> tuple[str, ...]:
-    """The names of the layers inside a Transformer layer, in the order in which they are called."""
+def _call_order(module: Any) -> tuple[str, ...]:
+    """The names of the layers inside a Transformer layer, in the order in which it calls them."""
     between = ("multihead_attn",) if isinstance(module, nn.TransformerDecoderLayer) else ()
     return layouts.order_of_block(module.norm_first, "self_attn", *between)
 
 
-def _of_block(module: Any) -> dict[int, Settings]:
+def _block_settings(module: Any) -> dict[int, Settings]:
     """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
     return {
         id(module.norm1): {
@@ -172,15 +172,15 @@ def _of_block(module: Any) -> dict[int, Settings]:
     }
 
 
-def _activation(way: Any) -> str:
+def _activation(activation: Any) -> str:
     """The name of an activation that a Transformer layer has: a module or a function."""
     # the class GELU is two functions, for which other frameworks have two names
-    if isinstance(way, nn.GELU) and way.approximate == "tanh":
+    if isinstance(activation, nn.GELU) and activation.approximate == "tanh":
         return "gelu_tanh"
     return (
-        type(way).__name__.lower()
-        if isinstance(way, nn.Module)
-        else getattr(way, "__name__", str(way))
+        type(activation).__name__.lower()
+        if isinstance(activation, nn.Module)
+        else getattr(activation, "__name__", str(activation))
     )
 
 
@@ -204,7 +204,7 @@ def _conv(path: str, module: Any) -> Layer:
     return Layer(path, "conv_transpose", (), settings)
 
 
-_OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
+_SEQUENCE_SETTINGS: Final[Mapping[str, ops.Attribute]] = {
     "layers": "num_layers",
     "bidirectional": "bidirectional",
     "projection": "proj_size",
@@ -213,7 +213,7 @@ _OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
 }
 _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Linear: ops.row("linear", {"activation": None}),
-    _CONV1D: lambda path, _: Layer(path, "linear", _OF_CONV1D, {"activation": None}),
+    _CONV1D: lambda path, _: Layer(path, "linear", _CONV1D_PARTS, {"activation": None}),
     **dict.fromkeys(_CONVOLUTIONS + _TRANSPOSED, _conv),
     **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", eps="eps", running_stats="track_running_stats")),
     **dict.fromkeys(_BATCH_NORMS, ops.row("batch_norm", eps="eps", momentum="momentum")),
@@ -223,9 +223,9 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.GroupNorm: ops.row("group_norm", eps="eps", num_groups="num_groups"),
     nn.PReLU: ops.row("prelu", {"axis": "channels"}),
     nn.MultiheadAttention: _attention,
-    nn.RNN: ops.row("rnn", **_OF_SEQUENCES, nonlinearity="nonlinearity"),
-    nn.LSTM: ops.row("lstm", **_OF_SEQUENCES),
-    nn.GRU: ops.row("gru", **_OF_SEQUENCES),
+    nn.RNN: ops.row("rnn", **_SEQUENCE_SETTINGS, nonlinearity="nonlinearity"),
+    nn.LSTM: ops.row("lstm", **_SEQUENCE_SETTINGS),
+    nn.GRU: ops.row("gru", **_SEQUENCE_SETTINGS),
     nn.RNNCell: ops.cell("rnn", nonlinearity="nonlinearity"),
     nn.LSTMCell: ops.cell("lstm"),
     nn.GRUCell: ops.cell("gru"),

@@ -44,21 +44,22 @@ def state_to_come(
     }
     if not parameters:
         return {}
-    twins = _twins_state(optimizer, parameters, backend)
+    states = _state_on_meta(optimizer, parameters, backend)
     on_device = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
     state = {}
     for number, p in parameters.items():
-        for key, x in twins[number].items():
+        for key, x in states[number].items():
             if isinstance(x, torch.Tensor):
-                # the twin's moments are on meta, and its step counter is on the host, unlike that of a fused optimizer
-                place = p.device if x.is_meta or (key == "step" and on_device) else x.device
-                state[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=place)
+                # moments are on meta here, and the step counter is on the host; a fused or
+                # capturable optimizer has it on the device
+                device = p.device if x.is_meta or (key == "step" and on_device) else x.device
+                state[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=device)
     return state
 
 
-def _twins_state(
+def _state_on_meta(
     optimizer: torch.optim.Optimizer,
     parameters: Mapping[int, torch.Tensor],
     backend: Optimizers,

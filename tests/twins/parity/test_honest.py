@@ -116,7 +116,7 @@ class Recorded:
     def read(self):
         from xdevice.twins.parity import host_leaves
 
-        return host_leaves.read(self._x)
+        return host_leaves.read_leaves(self._x)
 
 
 def test_what_rounding_does_is_the_largest_share_so_far_times_the_steps():

@@ -222,7 +222,7 @@ def test_rounding_is_called_so():
         "no layer is off by more than 0.0001 of its largest value, so rounding alone may be the cause"
         in text
     ), text
-    assert "where it grows most, the first layer that differs is 8 (Linear)" in text
+    assert "where the error grows most, the first layer that differs is 8 (Linear)" in text
 
 
 def test_layers_that_do_not_pair_are_told():
@@ -262,7 +262,7 @@ def test_images_with_their_channels_at_the_other_end_are_told():
         ArgumentError, match=r"\(2, 8, 8, 3\) looks like channels last; move .* RuntimeError"
     ):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 3), "float32"))
-    with pytest.raises(ArgumentError, match=r"source, takes them: RuntimeError"):
+    with pytest.raises(ArgumentError, match=r"the source, takes: RuntimeError"):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 5), "float32"))
     net = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
     with pytest.raises(

@@ -368,7 +368,8 @@ def test_what_cannot_be_skipped_is_refused():
     with pytest.raises(xdevice.errors.ArgumentError, match="pass two models"):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
     with pytest.raises(
-        xdevice.errors.ArgumentError, match="inputs= compares the outputs of the models"
+        xdevice.errors.ArgumentError,
+        match="with inputs= the outputs of the models are compared",
     ):
         xdevice.parity.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
     with pytest.raises(xdevice.errors.ArgumentError, match="expects a list of paths"):

@@ -92,7 +92,7 @@ def step(name, fault=""):
                     value.stop_gradient = False
             loss = loss_on(name, p, x, y, fault)
             loss.backward()
-    writer.named("loss", loss)
+    writer.add_roots("loss", loss)
     return log
 
 

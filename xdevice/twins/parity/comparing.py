@@ -34,13 +34,13 @@ _LISTED: Final = 20
 _LONGEST: Final = 1100
 """How many characters the listed lines may have together at most."""
 # the advice if the layers of two models could not be paired
-_WHAT_IS_WHAT: Final = (
+_PAIRING_ADVICE: Final = (
     "\n  note      names= and kinds= of convert_state pair them: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected); "
     "skip= leaves layers out, and compares the others"
 )
 # the advice if only the settings of two models differ
-_BOTH: Final = (
+_ADVICE: Final = (
     "\n  note      inputs=x runs both models and compares what they return; "
     "assert_parity(convert_state(actual, backend, like=expected), expected) compares the parameters alone"
 )
@@ -131,9 +131,10 @@ def compare(
     if inputs is not None:
         if skipped:
             raise ArgumentError(
-                "skip= leaves out parameters, but inputs= compares the outputs of the models; pass skip= or inputs="
+                "skip= leaves layers out when parameters are compared, but with inputs= the outputs of the models are "
+                "compared; pass only one of the two"
             )
-        return _of_outputs(actual, expected, rule, inputs, names or {})
+        return _compare_outputs(actual, expected, rule, inputs, names or {})
     for side, x in (("actual", actual), ("expected", expected)):
         # a plain function is its own only leaf. A partial, or a dataclass that can be called, is a
         # container, whose contents can be compared
@@ -149,25 +150,26 @@ def compare(
     # names= without inputs= would be ignored, and the user would not notice
     if names is not None:
         raise ArgumentError(
-            "names= pairs layers for inputs=; pass both, or use convert_state(..., names=...)"
+            "names= has an effect only together with inputs=, which was not passed; pass both, or pair the layers of "
+            "two models with convert_state(..., names=...)"
         )
     pair = read_pair(actual, expected, skipped)
     # comparing the rest would hide that some parameters have no counterpart
     if pair.unmapped:
-        return _of_unmapped(pair)
+        return _unmapped_difference(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
     if not comparison.ok:
         # settings that differ are often why the numbers differ, so they come first
         return _with_settings(comparison, pair.settings + pair.modes, pair.stated_by_both)
     # a difference in training mode alone is no failure, but is listed
     return (
-        _of_settings(pair.settings, pair.modes)
+        _settings_difference(pair.settings, pair.modes)
         if pair.settings
         else comparison._replace(settings=tuple(pair.modes))
     )
 
 
-def _of_outputs(
+def _compare_outputs(
     actual: object, expected: object, rule: Strictness, inputs: object, names: Names
 ) -> Comparison:
     """The `Comparison` of the outputs of two models or functions for the same `inputs`."""
@@ -181,7 +183,7 @@ def _of_outputs(
             error.add_note(f"set differently:{_listed(different)}")
         raise
     if len(outputs.actual) != len(outputs.expected):
-        return _with_settings(_of_unequal_counts(outputs, inputs, rule), settings, different)
+        return _with_settings(_unequal_counts(outputs, inputs, rule), settings, different)
     comparison = compare_leaves(outputs.actual, outputs.expected, rule)
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
@@ -195,17 +197,17 @@ def _of_outputs(
     return comparison._replace(settings=tuple(different), text=text)
 
 
-def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
+def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
     """The `Comparison` of two models that return different numbers of tensors. Its text lists the tensors of both
     models, the pairs that agree, and a call of `assert_parity` that compares one tensor of each."""
     ours, theirs = outputs.actual, outputs.expected
     # every output with every other: one model may return a tuple, and the other a dict in another
     # order
     agreeing = [
-        (one, other)
-        for one in ours
-        for other in theirs
-        if compare_leaves([outputs.aligned(one, other)], [other], rule).ok
+        (mine, its)
+        for mine in ours
+        for its in theirs
+        if compare_leaves([outputs.aligned(mine, its)], [its], rule).ok
     ]
     text = f"the models return {len(ours)} and {len(theirs)} tensors{structures.owners_text(ours, theirs)}"
     for side, leaves_of in (("actual  ", ours), ("expected", theirs)):
@@ -214,8 +216,8 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
         )
         # shapes, because they usually tell the reader which outputs belong together
         text += f"\n  {side}  {shapes or 'no tensor'}"
-    for one, other in agreeing[:_LISTED]:
-        text += f"\n  agree     {one.path or 'the tensor'} of actual and {other.path or 'the tensor'} of expected"
+    for mine, its in agreeing[:_LISTED]:
+        text += f"\n  agree     {mine.path or 'the tensor'} of actual and {its.path or 'the tensor'} of expected"
     # the call needs a tensor on each side
     if ours and theirs:
         # a pair that agrees is an example of how to call; without one, the first tensors are taken
@@ -252,8 +254,8 @@ def compare_leaves(
     """Compares two values whose leaves are on the host already, such as those of two recordings. Returns the
     `Comparison` of the leaf that is furthest off, or, if structures, shapes or other properties differ, of the first
     such difference."""
-    # the batch counts that only PyTorch keeps are left out, and the text says so
-    counters = structures.counters_of_one(actual, expected)
+    # the counts of batches, which only PyTorch keeps, are left out, and the text says so
+    counters = structures.counters_of_one_side(actual, expected)
     if counters:
         ours, theirs = (
             [leaf for leaf in side if leaf.path not in counters] for side in (actual, expected)
@@ -261,36 +263,40 @@ def compare_leaves(
         rest = compare_leaves(ours, theirs, rule)
         note = f"\n  note      not compared, because only one has it: {listed(sorted(counters), 3)}, a count of batches"
         return rest._replace(text=f"{rest.text}{note}".lstrip())
-    apart = structures.compare_paths(actual, expected)
-    if apart is not None:
-        return apart
+    mismatch = structures.compare_paths(actual, expected)
+    if mismatch is not None:
+        return mismatch
     # by path, because two dicts may have their keys in different orders
     by_path = dict(zip(unique_paths(actual), actual, strict=True))
     paths = unique_paths(expected)
     pairs = [(by_path[path], leaf) for path, leaf in zip(paths, expected, strict=True)]
-    apart = structures.compare_pairs(pairs, rule)
-    if apart is not None:
-        return apart
-    # Paddle holds the momentum of its batch norms in float32, so that their means and variances are up to 3e-7 off in
-    # the first step of a run in float64, too
-    of_statistics = rule if rule.float64_step is None else rule._replace(float64_step=1)
+    mismatch = structures.compare_pairs(pairs, rule)
+    if mismatch is not None:
+        return mismatch
+    # Paddle holds the momentum of its batch norms in float32, so their means and variances are
+    # up to 3e-7 off in the first step of a run in float64, too: they always have the tolerance
+    # of a later step
+    rule_of_statistics = rule if rule.float64_step is None else rule._replace(float64_step=1)
     comparisons = []
-    for path, (one, other) in zip(paths, pairs, strict=True):
+    for path, (mine, its) in zip(paths, pairs, strict=True):
         # in a calibrated run a leaf without noise has 0, and in any other run None
         noise = rule.noise.get(path, 0.0) if rule.noise is not None else None
         comparisons.append(
-            compare_elements(one, other, of_statistics if is_statistic(path) else rule, noise)
+            compare_elements(
+                mine, its, rule_of_statistics if is_statistic(path) else rule, noise
+            )
         )
     # two empty containers, or models without parameters, are equal
     if not comparisons:
         return Comparison(True, abs=0.0, rel=0.0, ulp=0)
-    # by the multiple of its own tolerance, so that leaves of any dtype and size can be compared
+    # `excess` is a multiple of the leaf's own tolerance, so leaves of any dtype and size can be
+    # compared by it
     worst, pair = max(
         zip(comparisons, pairs, strict=True), key=lambda compared: compared[0].excess
     )
     if not worst.ok:
         worst = worst._replace(text=worst.text + relation(*pair, rule))
-    off = [one.leaf for one in comparisons if not one.ok]
+    off = [comparison.leaf for comparison in comparisons if not comparison.ok]
     # if no other leaf is off, the message is complete
     if len(off) < 2:
         return worst
@@ -299,22 +305,22 @@ def compare_leaves(
     return worst._replace(text=f"{worst.text}\n{more}")
 
 
-def _of_unmapped(pair: ReadPair) -> Comparison:
+def _unmapped_difference(pair: ReadPair) -> Comparison:
     """The `Comparison` of two models with parameters that have no counterpart in the other model."""
     lines = [f"{path}: {why}" if path else why for path, why in pair.unmapped.items()]
     owners = structures.owners_text(pair.actual, pair.expected)
-    text = f"the models differ{owners}:{_listed(lines)}{_WHAT_IS_WHAT}"
+    text = f"the models differ{owners}:{_listed(lines)}{_PAIRING_ADVICE}"
     return difference("structure", text, next(iter(pair.unmapped)))
 
 
-def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
+def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
     """The `Comparison` of two models whose parameters agree, but whose layers' settings differ or could not be
     compared. `settings` has at least one line; `modes` are the lines about training mode."""
     lines = [*settings, *modes]
-    text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_BOTH}"
+    text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_ADVICE}"
     # a line begins with the path of its layer and a colon
-    apart = difference("settings", text, settings[0].partition(":")[0])
-    return apart._replace(settings=tuple(lines))
+    comparison = difference("settings", text, settings[0].partition(":")[0])
+    return comparison._replace(settings=tuple(lines))
 
 
 def _listed(lines: list[str]) -> str:

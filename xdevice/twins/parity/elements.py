@@ -38,7 +38,7 @@ def compare_elements(
     a tolerance."""
     if not expected.is_number:
         return _compare_objects(actual, expected)
-    # flat, because the shapes agree already and one number then names an element
+    # flat, so that one number is the index of an element; the shapes agree already
     a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
     # nothing to compare, and no largest element
     if a.size == 0:
@@ -48,23 +48,23 @@ def compare_elements(
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
     # if no error is allowed, the excess of all elements that differ is infinite: then the largest error decides
-    place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
+    worst = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
     off = int(numpy.count_nonzero(excess > 1.0))
-    mine, its = _number(a[place]), _number(b[place])
+    mine, its = _python_number(a[worst]), _python_number(b[worst])
     # infinities of one sign are equal, but their difference is NaN
-    apart = 0 if mine == its else abs(mine - its)
+    distance = 0 if mine == its else abs(mine - its)
     comparison = Comparison(
         ok=not off,
         problem="values" if off else None,
         leaf=expected.path,
-        worst=tuple(int(i) for i in numpy.unravel_index(place, expected.shape)),
+        worst=tuple(int(i) for i in numpy.unravel_index(worst, expected.shape)),
         actual=mine,
         expected=its,
-        abs=apart,
-        rel=0.0 if mine == its else apart / abs(its) if its else math.inf,
+        abs=distance,
+        rel=0.0 if mine == its else distance / abs(its) if its else math.inf,
         ulp=None if dtype is None else ulp_distance(mine, its, dtype),
-        allowed=float(limit[place]),
-        excess=float(excess[place]),
+        allowed=float(limit[worst]),
+        excess=float(excess[worst]),
         off=off,
         total=a.size,
     )
@@ -102,9 +102,9 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
     allowed = allow(coarser(actual, expected, rule), rule, None)
     x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
 
-    def agree(one: Any, other: Any) -> bool:
+    def agree(ours: Any, theirs: Any) -> bool:
         """Whether two parts or views of the leaves are equal within the tolerance."""
-        error, limit = _errors_of(one.ravel(), other.ravel(), allowed, rule.equal_nan)
+        error, limit = _errors_of(ours.ravel(), theirs.ravel(), allowed, rule.equal_nan)
         return not (error > limit).any()
 
     if y.ndim > 1 and y.shape == y.shape[::-1] and agree(x.T, y):
@@ -115,15 +115,15 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
             continue
         # the arguments of `take` that leave out the last place, or the first
         first, last = (range(size - 1), axis), (range(1, size), axis)
-        for place, mine, its in (("ahead of", first, last), ("behind", last, first)):
+        for where, mine, its in (("ahead of", first, last), ("behind", last, first)):
             if agree(x.take(*mine), y.take(*its)):
-                return f"\n  note      actual is one place {place} expected, along axis {axis}"
+                return f"\n  note      actual is one place {where} expected, along axis {axis}"
     # ints and bools: they have so few values that another order or a factor may fit by chance
     if allowed is None:
         return ""
     # NaN is unequal to itself, so no order is found for arrays that contain it
     if numpy.array_equal(numpy.sort(x, axis=None), numpy.sort(y, axis=None)):
-        a, b = x.astype(_wide(x, y)), y.astype(_wide(x, y))
+        a, b = x.astype(_common_dtype(x, y)), y.astype(_common_dtype(x, y))
         axes = [axis for axis in range(y.ndim) if _slices(a, axis) == _slices(b, axis)]
         along = f", along axis {axes[0]}" if axes else ""
         return f"\n  note      they are the same numbers in another order{along}"
@@ -140,8 +140,8 @@ def _slices(x: Any, axis: int) -> list[bytes]:
     return sorted(part.tobytes() for part in numpy.moveaxis(x + 0.0, axis, 0))
 
 
-def _wide(a: Any, b: Any) -> str:
-    """The dtype in which two arrays are compared: it represents the numbers of every dtype exactly, except large
+def _common_dtype(a: Any, b: Any) -> str:
+    """The dtype in which two arrays are compared. It represents the numbers of every other dtype exactly, except large
     ints."""
     return "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
 
@@ -152,10 +152,10 @@ def _ratio(x: Any, y: Any) -> float | None:
     whole number; None if the whole number is above `_WHOLE`."""
     if "c" in (x.dtype.kind, y.dtype.kind):
         return None
-    one, other = x.astype("float64").ravel(), y.astype("float64").ravel()
+    ours, theirs = x.astype("float64").ravel(), y.astype("float64").ravel()
     with numpy.errstate(all="ignore"):
         # least squares
-        ratio = float(numpy.dot(one, other) / numpy.dot(other, other))
+        ratio = float(numpy.dot(ours, theirs) / numpy.dot(theirs, theirs))
     if not math.isfinite(ratio) or not ratio:
         return None
     if y.size > 1:
@@ -177,7 +177,7 @@ def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tupl
     numbers that are not both finite is infinite, unless they are equal. `allowed` is None for exact dtypes."""
     if allowed is None:
         return _exact_errors(a, b), numpy.zeros(a.shape)
-    x, y = a.astype(_wide(a, b)), b.astype(_wide(a, b))
+    x, y = a.astype(_common_dtype(a, b)), b.astype(_common_dtype(a, b))
     with numpy.errstate(all="ignore"):
         # two infinities of one sign are equal, and their difference would be NaN
         same = x == y
@@ -216,7 +216,7 @@ def _excess(error: Any, limit: Any) -> Any:
     return excess
 
 
-def _number(x: Any) -> Any:
+def _python_number(x: Any) -> Any:
     """An array's element as a Python bool, int, float or complex. An ml_dtypes number, such as a bfloat16, becomes a
     float."""
     x = x.item() if isinstance(x, numpy.generic) else x
@@ -242,11 +242,11 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
             ulp_distance(a.imag, b.imag, dtype),
         )
         return None if real is None or imaginary is None else max(real, imaginary)
-    mine, its = _place_among(actual, dtype), _place_among(expected, dtype)
+    mine, its = _position_of(actual, dtype), _position_of(expected, dtype)
     return None if mine is None or its is None else abs(mine - its)
 
 
-def _place_among(x: Any, dtype: str) -> int | None:
+def _position_of(x: Any, dtype: str) -> int | None:
     """The position of `x`, rounded to the dtype, in the sequence of all numbers of the dtype, counted from 0.0; None if
     the rounded number is not finite."""
     # a number beyond the dtype becomes an infinity, which is not counted
@@ -278,7 +278,10 @@ def _message(
     elements = "element" if result.total == 1 else "elements"
     verb = "is" if result.off == 1 else "are"
     ulp = f", {result.ulp} ULP of {dtype}" if result.ulp is not None else ""
-    mine, its = _text(result.actual, actual.dtype), _text(result.expected, expected.dtype)
+    mine, its = (
+        _number_text(result.actual, actual.dtype),
+        _number_text(result.expected, expected.dtype),
+    )
     # aligned, so that the digits that differ stand below each other
     width = max(len(mine), len(its))
     error = result.abs if isinstance(result.abs, int) else f"{result.abs:.3g}"
@@ -291,6 +294,6 @@ def _message(
     )
 
 
-def _text(value: Any, dtype: str) -> str:
+def _number_text(value: Any, dtype: str) -> str:
     """The number as text, with as many digits as are needed to distinguish numbers of its dtype."""
     return str(value) if isinstance(value, int) else f"{value:.{_DIGITS.get(dtype, 17)}g}"

@@ -48,20 +48,23 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
             _without_brackets(leaf.path): leaf.value for leaf in call.read() if _is_float(leaf)
         }
         # the largest number anywhere in this record
-        largest = max(map(_size, arrays.values()), default=0.0)
-        for path, place in wanted:
+        largest = max(map(_largest, arrays.values()), default=0.0)
+        for path, index in wanted:
             array = arrays.get(path)
-            # another record may lack the leaf, or have it in a shape without this index
+            # this record may lack the leaf, or have it in a shape without this index
             if (
                 array is None
-                or len(place) != array.ndim
-                or not all(map(lt, place, array.shape))
+                or len(index) != array.ndim
+                or not all(map(lt, index, array.shape))
             ):
                 continue
-            for size, share in ((_size(array), _VANISHING), (_size(array[place]), _ROUNDING)):
+            for size, share in (
+                (_largest(array), _VANISHING),
+                (_largest(array[index]), _ROUNDING),
+            ):
                 # an exact zero is not the result of rounding
-                if 0.0 < size <= share * largest and (path, place) not in notes:
-                    notes[path, place] = (
+                if 0.0 < size <= share * largest and (path, index) not in notes:
+                    notes[path, index] = (
                         f"\n  note      {call.name}, step {call.step}, has at most {size:.2g} there, and "
                         f"{largest:.2g} elsewhere: if these are gradients, this one is zero except for rounding, "
                         f"like those of a bias before a norm and of the key's bias in attention. Adam turns it into "
@@ -71,13 +74,15 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """Returns the comparison, with a note added to its text if values differ for a known reason. The note is the
-    element's in `notes`, which come from `vanishing`, or else the one about the variance of a batch norm. Any other
-    comparison is returned as it is."""
+    """Returns the comparison. If values differ for a known reason, a note is added to its text: the note about the
+    element in `notes`, which `vanishing` has returned, or else the note about the variance of a batch norm. Any other
+    comparison is returned unchanged."""
     if comparison.problem != "values":
         return comparison
-    usual = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
-    return comparison._replace(text=comparison.text + notes.get(element_of(comparison), usual))
+    default = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
+    return comparison._replace(
+        text=comparison.text + notes.get(element_of(comparison), default)
+    )
 
 
 def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
@@ -94,9 +99,9 @@ def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCal
     # both programs train the leaf, or neither does
     if changed[0] == changed[1]:
         return ""
-    still = ("actual", "expected")[changed.index(False)]
+    unchanged_side = ("actual", "expected")[changed.index(False)]
     return (
-        f"\n  note      it has not changed since step 0 in {still}, but has in the other; it may be frozen there, "
+        f"\n note it has not changed since step 0 in {unchanged_side}, but has in the other; it may be frozen there, "
         f"or missing from the optimizer"
     )
 
@@ -117,7 +122,7 @@ def _is_float(leaf: HostLeaf) -> bool:
     return isinstance(value, numpy.ndarray) and value.dtype.kind in "fc" and value.size > 0
 
 
-def _size(array: Any) -> float:
+def _largest(array: Any) -> float:
     """The largest absolute value in an array; 0 if that value is not finite."""
     size = float(abs(array).max())
     # an infinity would make every other leaf look negligible

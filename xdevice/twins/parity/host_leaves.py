@@ -1,4 +1,5 @@
-"""Reads the leaves of a value (its tensors, variables and numbers) to the host, for comparisons and recordings."""
+"""Reads the leaves of a value (its tensors, variables and numbers) into host memory, for comparisons and
+recordings."""
 
 from __future__ import annotations
 
@@ -58,16 +59,16 @@ class HostLeaf(NamedTuple):
         return f"{self.origin} of {self.owner}" if self.origin else self.owner
 
 
-def read(x: object) -> list[HostLeaf]:
-    """Reads every leaf of a tensor, model, container or Python number to the host, and returns the leaves in the
-    container's own order.
+def read_leaves(x: object) -> list[HostLeaf]:
+    """Returns every leaf of a tensor, model, container or Python number, in the container's own order, with the values
+    of tensors as NumPy arrays in host memory.
 
     Raises:
         UnsupportedError: if a tensor is symbolic. NotBuiltError: if a model has no variables yet.
         ContainerError: if a container contains itself, or if an object that holds tensors has a type that xdevice
             cannot walk.
     """
-    return [one for leaf in leaves(x) for one in read_leaf(leaf.path, leaf.value)]
+    return [host_leaf for leaf in leaves(x) for host_leaf in read_leaf(leaf.path, leaf.value)]
 
 
 def leaves(x: object) -> list[trees.Leaf]:
@@ -79,15 +80,17 @@ def leaves(x: object) -> list[trees.Leaf]:
 
 
 def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
-    """Reads the tensor, model or other object `x`, and yields a leaf with this path; for a model, a leaf for each
-    variable, whose path continues with the variable's name. Raises as `read` does."""
-    owner, kind = registry.kind_of(type(x)) or (None, None)
-    # first: a module of Flax or Equinox has no owner here, and a single variable may be a model
-    if model_of := owners.backend_of_model(x):
-        for name, variable in model_of.variables(x):
-            yield read_tensor(model_of, joined(path, name), variable)
-    elif owner is None:
-        # otherwise an object of an unknown type that holds tensors would be compared by its `==`
+    """Yields the tensor or other object `x` as a leaf with this path. For a model, yields a leaf for each variable,
+    whose path continues with the variable's name. Raises the same errors as `read_leaves`."""
+    backend, kind = registry.kind_of(type(x)) or (None, None)
+    # first, because a module of Flax or Equinox has no backend in `registry.kind_of`, and a single variable may be a
+    # model
+    if model_backend := owners.backend_of_model(x):
+        for name, variable in model_backend.variables(x):
+            yield read_tensor(model_backend, joined(path, name), variable)
+    elif backend is None:
+        # raises an error for an object of an unknown type that holds tensors, which would
+        # otherwise be compared by its `==`
         trees.refuse_stranger(path, trees.stranger(x))
         # a scalar of NumPy has a dtype, and Python's own numbers have none
         if isinstance(x, numpy.generic):
@@ -97,22 +100,22 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
         else:
             yield HostLeaf(path, x, type(x).__name__, None, PYTHON)
     elif kind == "symbol":
-        raise traced(owner, path or type(x).__qualname__)
+        raise traced(backend, path or type(x).__qualname__)
     else:
-        yield read_tensor(owner, path, x)
+        yield read_tensor(backend, path, x)
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
-    """Reads a tensor, or a variable of a model, to the host, and returns it as a leaf with this path. If the tensor is
-    not on one known device, the leaf's `device` is a text that says so."""
+    """Returns a tensor, or a variable of a model, as a leaf with this path, with its values in host memory. If the
+    tensor is not on one known device, the leaf's `device` is a text that says so."""
     array = numpy.asarray(backend.to_numpy(x))
     try:
-        place = str(backend.device_of(x))
+        device = str(backend.device_of(x))
     except UnsupportedError as error:
         # the tensor is on several devices, or on one of an unknown kind. A text says so, because only
         # check_device compares the device
-        place = f"no one device ({error})"
-    return HostLeaf(path, array, array.dtype.name, place, f"{backend.name} {backend.version}")
+        device = f"no one device ({error})"
+    return HostLeaf(path, array, array.dtype.name, device, f"{backend.name} {backend.version}")
 
 
 def joined(path: str, name: str) -> str:

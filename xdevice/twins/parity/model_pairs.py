@@ -1,5 +1,5 @@
-"""Reads two values for a comparison. If they are models with different layers, one model's state is converted to the
-other model's names and layouts first; with `inputs=` both run, and their outputs are read.
+"""Reads two values for a comparison. If they are models with different layers, the state of one model is first
+converted to the names and layouts of the other. With `inputs=`, both models run, and their outputs are read.
 
 If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
 parameter that the two models name differently would seem to be missing. So `convert_state` pairs the layers, and a
@@ -37,7 +37,15 @@ from xdevice.twins.tracing import distances, model_runs
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 
 from . import parting
-from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor, unique_paths
+from .host_leaves import (
+    PYTHON,
+    joined,
+    leaves,
+    read_leaf,
+    read_leaves,
+    read_tensor,
+    unique_paths,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,41 +112,42 @@ class _ParameterPlace(NamedTuple):
 
     def is_like(self, other: _ParameterPlace) -> bool:
         """Whether `other` is the same parameter of a layer of the same kind, in the same layout."""
-        one, two = self.part.rule, other.part.rule
+        rule, other_rule = self.part.rule, other.part.rule
         if (self.kind, self.part.of) != (other.kind, other.part.of):
             return False
         # most rules are constants that many layers share, so this is quick
-        if one is two:
+        if rule is other_rule:
             return True
         # other rules are made for one layer: two of them are compared by what they do to numbers
-        if self.shape != other.shape or one.refusal != two.refusal:
+        if self.shape != other.shape or rule.refusal != other_rule.refusal:
             return False
         # all different: if both rules put each number at the same place, the layouts are the same
         numbers = numpy.arange(math.prod(self.shape)).reshape(self.shape)
-        pairs = zip(one.canonical(numbers), two.canonical(numbers), strict=True)
+        pairs = zip(rule.canonical(numbers), other_rule.canonical(numbers), strict=True)
         return all(numpy.array_equal(mine, its) for mine, its in pairs)
 
 
 def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> ReadPair:
-    """Reads every leaf of both values, as `host_leaves.read` does. Two models whose parameters differ in name or layout
-    are both read in the names and layouts of one of the two. Layers at the paths in `skip` are left out.
+    """Reads every leaf of both values into host memory. Two models whose parameters differ in name or layout are both
+    read in the names and layouts of one of the two. Layers at the paths in `skip` are left out.
 
     Raises:
-        UnsupportedError, NotBuiltError, ContainerError: as `host_leaves.read`. DTypeError: if the other framework lacks
-            the dtype of a model. ArgumentError: if `skip` is given and the values are not two models.
+        UnsupportedError, NotBuiltError, ContainerError: as in `host_leaves.read_leaves`. DTypeError: if the other
+            framework lacks the dtype of a model. ArgumentError: if `skip` is given and the values are not two models.
     """
     if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
-            "skip= names layers of two models that are not compared; pass two models"
+            "skip= lists layers to leave out when two models are compared, but got other values; pass two models"
         )
-    # containers are walked before anything is read, so that two models at one path stay models
+    # the leaves are listed before anything is read, so that two models at one path are still
+    # models when they are matched
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
     # with new lists, because they are extended below, and all pairs share the default ones
     whole = ReadPair([], [], {}, [], [], [])
     for key, (path, value) in ours.items():
         # `pop` leaves in `theirs` what `actual` lacks
         pair = (
-            _match(path, value, theirs.pop(key).value, skip)
+            _read_matching(path, value, theirs.pop(key).value, skip)
             if key in theirs
             else ReadPair(list(read_leaf(path, value)), [], {})
         )
@@ -157,15 +166,15 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
 def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
     """A list of one line if only one of two models (`ours` is the actual one) is in training mode, or if only one
     states its mode; otherwise an empty list."""
-    one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
-    if one == other:
+    our_mode, their_mode = (model.backend.is_training(model.itself) for model in (ours, theirs))
+    if our_mode == their_mode:
         return []
-    # a Keras model gets the mode with each call, so it has none that could be read
-    if one is None or other is None:
-        silent = (ours if one is None else theirs).backend.name
+    # a Keras model gets the mode as an argument of each call, so it has none that could be read
+    if our_mode is None or their_mode is None:
+        silent = (ours if our_mode is None else theirs).backend.name
         return [f"not compared: training or evaluation mode, which {silent} does not tell"]
     mode = {True: "training", False: "evaluation"}
-    return [f"mode is {mode[one]} in actual, {mode[other]} in expected"]
+    return [f"mode is {mode[our_mode]} in actual, {mode[their_mode]} in expected"]
 
 
 def read_settings(
@@ -191,7 +200,7 @@ def read_settings(
         return [
             f"not compared: the settings of the layers, because they could not be paired: {_first_line(error)}"
         ], []
-    dtypes = _dtypes_apart(ours, theirs)
+    dtypes = _dtype_difference(ours, theirs)
     return [*dtypes, *state.settings], [*dtypes, *state.stated_by_both]
 
 
@@ -201,10 +210,10 @@ def _first_line(error: XDeviceError) -> str:
     return str(error).partition("\n")[0]
 
 
-def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
+def _dtype_difference(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
     """A list of one line with the float dtypes of the two models' parameters if these differ; otherwise an empty
     list."""
-    one, other = (
+    our_dtypes, their_dtypes = (
         sorted(
             {
                 dtype
@@ -214,10 +223,11 @@ def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
         )
         for model in (ours, theirs)
     )
-    if one == other:
+    if our_dtypes == their_dtypes:
         return []
     return [
-        f"dtype is {' and '.join(one)} in {ours.backend.name}, {' and '.join(other)} in {theirs.backend.name}"
+        f"dtype is {' and '.join(our_dtypes)} in {ours.backend.name}, "
+        f"{' and '.join(their_dtypes)} in {theirs.backend.name}"
     ]
 
 
@@ -226,13 +236,13 @@ def _is_float(dtype: str) -> bool:
     return "float" in dtype
 
 
-def _unread_leaves(x: object, beside: object) -> dict[str, Leaf]:
-    """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if `beside`, the
-    value that it is compared with, is a model of the state's framework."""
-    model = _with_layers(beside) if isinstance(x, State) else None
+def _unread_leaves(x: object, counterpart: object) -> dict[str, Leaf]:
+    """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if
+    `counterpart`, the value that it is compared with, is a model of the state's framework."""
+    model = _with_layers(counterpart) if isinstance(x, State) else None
     # any other `State` is compared as a dict of tensors
-    is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
-    nodes = [trees.Leaf("", x)] if is_one else leaves(x)
+    is_one_leaf = isinstance(x, State) and model is not None and x.backend == model.backend.name
+    nodes = [trees.Leaf("", x)] if is_one_leaf else leaves(x)
     return dict(zip(unique_paths(nodes), nodes, strict=True))
 
 
@@ -251,35 +261,37 @@ def _with_layers(x: object) -> _LayeredModel | None:
         return None
 
 
-def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
+def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
     """Reads two values that have the same path. If one of two models has to be converted, both are read under the other
     model's names; any other values are read under their own names. Layers at the paths in `skip` are left out."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     # a `State` has the names of the model that it was converted for already
     if isinstance(actual, State) and theirs is not None:
-        return _match_with_state(path, actual, theirs)
+        return _read_with_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
-        return _match_with_state(path, expected, ours).swapped()
+        return _read_with_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
-        return _unconverted(path, actual, expected, {}, _optimizer_settings(actual, expected))
+        return _read_unconverted(
+            path, actual, expected, {}, _optimizer_settings(actual, expected)
+        )
     # the same names in the same layouts need no conversion; only settings may differ unseen
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
-        pair = _unconverted(path, actual, expected, {}, lines)
+        pair = _read_unconverted(path, actual, expected, {}, lines)
     # one direction may be impossible, because a parameter cannot be split
-    elif _is_target(ours, theirs):
-        pair = _convert(path, theirs, ours, skip).swapped()
+    elif _is_expected_converted(ours, theirs):
+        pair = _read_converted(path, theirs, ours, skip).swapped()
     else:
-        pair = _convert(path, ours, theirs, skip)
+        pair = _read_converted(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
         # for two models of one framework, the lines about their layers say more than the names of the parameters that
         # one of them lacks. These names stay if there are no such lines
         lines = between(ours.backend, actual, expected)
-        pair = pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
+        pair = pair._replace(unmapped=_texts_by_path(path, lines) or pair.unmapped)
     return pair._replace(modes=_modes(ours, theirs))
 
 
-def _unconverted(
+def _read_unconverted(
     path: str, actual: Any, expected: Any, unmapped: dict[str, str], settings: list[str]
 ) -> ReadPair:
     """Returns the leaves of both values under their own names, with `unmapped` and with `settings`: lines about
@@ -301,14 +313,14 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
         return []
 
 
-def _by_path(path: str, lines: list[str]) -> dict[str, str]:
+def _texts_by_path(path: str, lines: list[str]) -> dict[str, str]:
     """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. Each key is `path` joined with the path of a
     layer. Its value is the rest of the line about that layer, or of all such lines."""
     texts: dict[str, str] = {}
     for line in lines:
         # a line begins with its layer's path and a colon
-        place, _, text = joined(path, line).partition(": ")
-        texts[place] = f"{texts[place]}; {text}" if place in texts else text
+        layer_path, _, text = joined(path, line).partition(": ")
+        texts[layer_path] = f"{texts[layer_path]}; {text}" if layer_path in texts else text
     return texts
 
 
@@ -316,23 +328,24 @@ def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     """Whether both models have parameters of the same names, and each belongs to the same kind of layer in both, in the
     same layout. Names alone do not suffice: PyTorch's Linear and the Conv1D of transformers have the same names, but
     one has its weight transposed."""
-    one, other = ours.places(), theirs.places()
-    if one.keys() != other.keys():
+    our_places, their_places = ours.places(), theirs.places()
+    if our_places.keys() != their_places.keys():
         return False
-    return all(one[name].is_like(other[name]) for name in one)
+    return all(our_places[name].is_like(their_places[name]) for name in our_places)
 
 
-def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
-    """Whether `theirs` must be converted to `ours`, and not `ours` to `theirs`: because a parameter of `ours` is the
-    sum of two biases, or the product of a weight norm, which cannot be split into the two parameters of `theirs`."""
+def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
+    """Whether `theirs` (the expected model) must be converted to `ours`, and not `ours` to `theirs`: because a
+    parameter of `ours` is the sum of two biases, or the product of a weight norm, and cannot be split into the two
+    parameters of `theirs`."""
     # weights that a weight norm keeps in two parts; the model with more of them is converted
-    norms, others = (
-        sum(part.of == layouts.NORMED[:1] for part in one.parts) for one in (ours, theirs)
+    our_norms, their_norms = (
+        sum(part.of == layouts.NORMED[:1] for part in model.parts) for model in (ours, theirs)
     )
-    return norms < others or any(part.rule.is_lossy for part in ours.parts)
+    return our_norms < their_norms or any(part.rule.is_lossy for part in ours.parts)
 
 
-def _convert(
+def _read_converted(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
     """Reads two models, `source` in the names and layouts of `target`. If a parameter has no counterpart, both are read
@@ -343,11 +356,11 @@ def _convert(
             source.itself, target.backend, like=target.itself, device="cpu", skip=skip
         )
     except StateError as error:
-        return _unconverted(path, source.itself, target.itself, {path: str(error)}, [])
-    # under the model's own names, which the reader finds in the code
+        return _read_unconverted(path, source.itself, target.itself, {path: str(error)}, [])
+    # under the models' own names, which users find in their code
     if state.unmapped:
         unmapped = {joined(path, name): why for name, why in state.unmapped.items()}
-        return _unconverted(path, source.itself, target.itself, unmapped, [])
+        return _read_unconverted(path, source.itself, target.itself, unmapped, [])
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():
@@ -362,7 +375,7 @@ def _convert(
     return ReadPair(converted, needed, {}, state.settings, state.stated_by_both)
 
 
-def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
+def _read_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
     """Reads a `State`, and the model that it was converted for, under the model's names. In the result, `actual` has
     the tensors of the state."""
     tensors = [
@@ -404,12 +417,12 @@ class ModelOutputs(NamedTuple):
     runs: tuple[ModelRun, ModelRun]
     names: Mapping[str, str]
 
-    def aligned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
-        """Returns `one`, an output of the actual model, with the path of `other`, an output of the expected model, and
-        with its channels on the axis where `other` has them."""
-        ends = self.runs[0].has_channels_last, self.runs[1].has_channels_last
-        value = distances.aligned(one.value, other.value, ends)
-        return one._replace(path=other.path, value=value)
+    def aligned(self, ours: HostLeaf, theirs: HostLeaf) -> HostLeaf:
+        """Returns `ours`, an output of the actual model, with the path of `theirs`, an output of the expected model,
+        and with its channels on the axis where `theirs` has them."""
+        channels_last = self.runs[0].has_channels_last, self.runs[1].has_channels_last
+        value = distances.aligned(ours.value, theirs.value, channels_last)
+        return ours._replace(path=theirs.path, value=value)
 
     def where(self) -> str:
         """Returns a text that names the first layer whose output differs between two models. If one of the two is a
@@ -428,14 +441,14 @@ class ModelOutputs(NamedTuple):
             for run, outputs in zip(self.runs, (self.actual, self.expected), strict=True)
         )
         runs = TwoRuns(ours, theirs, pairs)
-        if place := runs.first_difference():
-            return place.text
+        if first := runs.first_difference():
+            return first.text
         if len(self.actual) != len(self.expected):
             return "all layers agree"
         # each layer is within the limit, so small errors have added up
-        place = runs.first_difference(strict=True)
-        most = f"no layer is off by more than {runs.limit:g} of its largest value"
-        return f"{most}, so rounding alone may be the cause; where it grows most, {place.text if place else 'nothing'}"
+        first = runs.first_difference(strict=True)
+        most = f"no layer is off by more than {runs.limit:g} of its largest value, so rounding alone may be the cause"
+        return f"{most}; where the error grows most, {first.text if first else 'nothing'}"
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
@@ -449,7 +462,9 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     """
     runs = model_runs.run_both(actual, expected, inputs)
     # numbers and None, which a model may return too, are not compared
-    ours, theirs = ([leaf for leaf in read(run.result) if leaf.owner != PYTHON] for run in runs)
+    ours, theirs = (
+        [leaf for leaf in read_leaves(run.result) if leaf.owner != PYTHON] for run in runs
+    )
     outputs = ModelOutputs(ours, theirs, runs, names)
     if len(ours) != len(theirs):
         return outputs

@@ -1,4 +1,4 @@
-"""Measures what rounding alone does to each recorded value, its noise.
+"""Measures the effect of rounding alone on each recorded value, its noise.
 
 The script runs five more times on the reference backend: once in float64, and four times with its initial numbers moved
 by an ULP. The noise of a leaf is the largest difference that such a run makes to an element of the leaf. An error of up
@@ -56,19 +56,19 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
         variant: {call.key: call for call in calls} for variant, calls in variants.items()
     }
     for call in reference:
-        usual = call.read()
-        apart = {
-            variant: _differences(call, usual, calls.get(call.key), variant)
+        leaves = call.read()
+        differences = {
+            variant: _differences(call, leaves, calls.get(call.key), variant)
             for variant, calls in others.items()
         }
         # only in the first step: later, rounding may have grown to the size of other numbers
         if call.step == 0:
-            _refuse_redrawn(call, usual, apart)
+            _refuse_redrawn(call, leaves, differences)
         # also for a record without leaves, so that a lookup by its key succeeds
         noise[call.key] = {}
         # for each leaf, the largest difference in any of the runs
-        largest = map(max, zip(*apart.values(), strict=True))
-        for path, leaf, difference in zip(unique_paths(usual), usual, largest, strict=True):
+        largest = map(max, zip(*differences.values(), strict=True))
+        for path, leaf, difference in zip(unique_paths(leaves), leaves, largest, strict=True):
             # a loss may by chance be equal in all runs, so the largest share so far counts
             size = _largest(leaf)
             share = max(
@@ -91,30 +91,41 @@ def _differences(
     ]:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, has different leaves or shapes, or is missing, in "
-            f"the run {variant} of the reference, so rounding alone decides what the script records"
+            f"the run {variant} of the reference: rounding alone changes what the script records; make it record the "
+            f"same values in every run"
         )
     # texts and None have no distance: the comparison of the leaves handles them
     return [
-        _size(one.value, two.value) if one.is_number and two.is_number else 0.0
-        for one, two in zip(leaves, usual, strict=True)
+        _largest_difference(ours.value, theirs.value)
+        if ours.is_number and theirs.is_number
+        else 0.0
+        for ours, theirs in zip(leaves, usual, strict=True)
     ]
 
 
 def _refuse_redrawn(
-    call: RecordedCall, usual: list[HostLeaf], apart: Mapping[str, list[float]]
+    call: RecordedCall, usual: list[HostLeaf], differences: Mapping[str, list[float]]
 ) -> None:
-    """Raises `RecordingError` if the run in float64 is too far from the usual run in a value of the first step. `apart`
-    maps each variant to the differences of the value's leaves."""
+    """Raises `RecordingError` if the run in float64 is too far from the usual run in a value of the first step.
+    `differences` maps each variant to the differences of the value's leaves."""
     share, times = _REDRAWN
-    wide = max(apart.get(floats.FLOAT64, ()), default=0.0)
+    in_float64 = max(differences.get(floats.FLOAT64, ()), default=0.0)
     moved = max(
-        (x for variant, each in apart.items() if variant != floats.FLOAT64 for x in each),
+        (
+            x
+            for variant, leaf_differences in differences.items()
+            if variant != floats.FLOAT64
+            for x in leaf_differences
+        ),
         default=0.0,
     )
     # both limits, because an unstable model changes as much in the moved runs
-    if wide > share * max(map(_largest, usual), default=0.0) and wide > times * moved:
+    if (
+        in_float64 > share * max(map(_largest, usual), default=0.0)
+        and in_float64 > times * moved
+    ):
         raise RecordingError(
-            f"cannot calibrate: {call.name}, step {call.step}, is off by {wide:.2g} in the run in float64 of the "
+            f"cannot calibrate: {call.name}, step {call.step}, is off by {in_float64:.2g} in the run in float64 of the "
             f"reference, which is more than rounding, because a framework's own generator draws different numbers "
             f"in float64. Take initial weights from xdevice.random, xdevice.load or a checkpoint"
         )
@@ -134,13 +145,13 @@ def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
 
 def _largest(leaf: HostLeaf) -> float:
     """The largest finite absolute value in a leaf; 0 for a text or None."""
-    return _size(leaf.value, 0) if leaf.is_number else 0.0
+    return _largest_difference(leaf.value, 0) if leaf.is_number else 0.0
 
 
-def _size(one: Any, two: Any) -> float:
-    """The largest absolute difference between corresponding elements of two arrays, ignoring differences that are not
-    finite; 0 if there is none."""
-    a, b = numpy.asarray(one), numpy.asarray(two)
+def _largest_difference(first: Any, second: Any) -> float:
+    """The largest absolute difference between corresponding elements of two arrays, or of an array and a number.
+    Differences that are not finite are ignored; 0 if no other is left."""
+    a, b = numpy.asarray(first), numpy.asarray(second)
     # a difference of two float32 numbers would itself be rounded
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
     # infinities give NaN or an infinity, which does not count below

@@ -54,7 +54,7 @@ def read(folder: Path) -> Log | None:
             for name, line, inputs, outputs, is_backward in about["operations"]
         ]
         # JSON has turned tuples into lists, so the named tuples are made again
-        log.gradients = [Gradient(*one) for one in about["gradients"]]
+        log.gradients = [Gradient(*row) for row in about["gradients"]]
         log.roots, log.is_full = about["roots"], about["is_full"]
         with numpy.load(path.with_name(_ARRAYS), allow_pickle=False) as arrays:
             # `savez` numbers the arrays, so their order gives each its key
@@ -89,7 +89,7 @@ def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
         if id(model) not in done:
             done[id(model)] = model
             try:
-                writer.name_all(backend.variables(model))
+                writer.name_tensors(backend.variables(model))
             except XDeviceError:
                 # an object without parameters, such as a loss function
                 return result
@@ -123,7 +123,7 @@ def main() -> None:
             lambda: backend.outermost(_naming(backend, writer)),
             "parameters have no names",
         )
-        stack.enter_context(named_values.listening(writer.named))
+        stack.enter_context(named_values.listening(writer.add_roots))
         # at exit, because a script may end by `sys.exit` or an error
         atexit.register(close)
         runpy.run_path(script, run_name="__main__")

@@ -188,12 +188,12 @@ class ParityReport:
 
     def further_partings(self) -> list[str]:
         """A line for each text in the `partings` of the rows, except the text that the first divergence has already."""
-        said = "" if self.first is None else self.first.value.comparison.text
+        shown = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
             for row in self.rows
             for name, text in row.partings.items()
-            if text != said
+            if text != shown
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -206,7 +206,8 @@ class ParityReport:
                 {
                     "name": name,
                     "backends": {
-                        backend: _series_json(of) for backend, of in self.series(name).items()
+                        backend: _series_json(series)
+                        for backend, series in self.series(name).items()
                     },
                 }
                 for name in self.names()
@@ -246,11 +247,11 @@ def compare_recordings(
     Momentum, Keras and Gluon hold their hyperparameters in float32.
     """
     ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
-    places = {call.key: place for place, call in enumerate(expected)}
+    places = {call.key: index for index, call in enumerate(expected)}
     values = []
-    for place, call in enumerate(expected):
+    for index, call in enumerate(expected):
         mine = ours.get(call.key)
-        # the row of the report says already that the process ended early
+        # the row of the report already says that the process ended early
         if mine is None and not is_complete:
             continue
         if mine is None:
@@ -266,12 +267,14 @@ def compare_recordings(
             comparison = compare_leaves(mine.read(), call.read(), own_rule)
             # a weight that only one side trains: compared with its values at step 0, which `theirs` has for each name
             if comparison.problem == "values" and (call.name, 0) in ours:
-                pairs = [(of[call.name, 0], of[call.key]) for of in (ours, theirs)]
+                pairs = [
+                    (recorded[call.name, 0], recorded[call.key]) for recorded in (ours, theirs)
+                ]
                 note = unchanged_on_one_side(comparison.leaf, pairs)
                 comparison = comparison._replace(text=comparison.text + note)
         line = mine.where if mine is not None else ""
         values.append(
-            ComparedValue(call.name, call.step, (place,), comparison, line, call.where)
+            ComparedValue(call.name, call.step, (index,), comparison, line, call.where)
         )
     # explaining reads the reference's values again, so only if values differ
     if elements_off := {
@@ -281,15 +284,16 @@ def compare_recordings(
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]
-    return values + list(_extra(actual, places))
+    return values + list(_values_without_reference(actual, places))
 
 
-def _extra(
+def _values_without_reference(
     actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]
 ) -> Iterator[ComparedValue]:
     """Yields a structural difference for each value of `actual` that the reference lacks. `places` has the number of
     each value in the reference's recording, by name and step."""
-    # sorted behind the last value before it that both have; -1 is before the first one
+    # each is sorted behind the last value before it that both have; -1 sorts before the first
+    # value
     last = -1.0
     for number, call in enumerate(actual):
         if call.key in places:
@@ -334,7 +338,7 @@ def _row_json(row: BackendRow) -> dict[str, Any]:
         "backend": row.backend, "state": row.state, "reference": row.reference or None, "version": row.version,
         "seconds": row.seconds, "records": row.records, "error": row.error or None, "python": row.python or None,
         "first_divergence": _divergence_json(row.first),
-        "partings": row.partings, "gradients": [_gradient_json(one) for one in row.gradients],
+        "partings": row.partings, "gradients": [_gradient_json(gradient) for gradient in row.gradients],
     }  # fmt: skip
 
 
@@ -368,7 +372,10 @@ def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
     """All steps of one name on one backend as a dict for JSON, and the step with the worst error."""
     value = worst(series)
     return {
-        "steps": [{"step": one.step, **_comparison_json(one.comparison)} for one in series],
+        "steps": [
+            {"step": compared.step, **_comparison_json(compared.comparison)}
+            for compared in series
+        ],
         "worst_step": value.step if value is not None else None,
     }
 
@@ -439,7 +446,10 @@ def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
     for row in report.rows:
         if row.gradients:
             title = f"gradients of {row.backend}, in the order of the backward pass of {row.reference}"
-            rows = [("bad" if one.is_off else "good", one.cells) for one in row.gradients]
+            rows = [
+                ("bad" if gradient.is_off else "good", gradient.cells)
+                for gradient in row.gradients
+            ]
             headings = (
                 "gradient of", "largest absolute", "largest relative", "cosine", "within tolerance",
             )  # fmt: skip
@@ -515,8 +525,8 @@ def _notes(row: BackendRow) -> str:
         else ""
     )
     # only a reference in another run has a space, as in "torch of old", with the folder of that run
-    other = f"compared with {row.reference}" if " " in row.reference else ""
-    return "; ".join(filter(None, (why, first, other)))
+    other_run = f"compared with {row.reference}" if " " in row.reference else ""
+    return "; ".join(filter(None, (why, first, other_run)))
 
 
 def _cell(series: list[ComparedValue]) -> str:

@@ -44,10 +44,10 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
         runs = actual.again(), expected.again()
     except UnsupportedError as error:
         runs = actual, expected
-        lines.append(f"no operation is named: {error}")
+        lines.append(f"the first operation that differs could not be found: {error}")
     # from the second runs, if there are any, which record the same values
     named = list(_named(*runs, names))
-    lines += _first_named(runs, named)
+    lines += _first_named_difference(runs, named)
     if all(run.log is not None for run in runs):
         lines += _by_operations(*runs)
     elif not named:
@@ -67,12 +67,12 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
 def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
     """Yields the values that both runs have under one name: two values recorded with `log`, or one such value and the
     output of a layer at that path."""
-    left: dict[str, list[LayerCall]] = {}
+    waiting: dict[str, list[LayerCall]] = {}
     for call in actual.trace.calls:
         # `names` maps the actual side's names to the expected side's
-        left.setdefault(names.get(call.path, call.path), []).append(call)
+        waiting.setdefault(names.get(call.path, call.path), []).append(call)
     for call in expected.trace.calls:
-        candidates = left.get(call.path)
+        candidates = waiting.get(call.path)
         # one of the two must be recorded by `log`: two layers are compared by `_by_operations`
         if candidates and RECORD in (call.type, candidates[0].type):
             # several values of one name are paired in the order in which they were recorded
@@ -84,25 +84,27 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
             )
 
 
-def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterator[str]:
+def _first_named_difference(
+    runs: tuple[ModelRun, ModelRun], named: list[_Named]
+) -> Iterator[str]:
     """Yields a line about the first of the named values that differs, or about the last one if all agree. Yields
     nothing if `named` is empty."""
-    limit = distances.limit([one.theirs for one in named])
-    before = ""
-    for one in named:
-        error = distances.error_of(one.ours, one.theirs)
+    limit = distances.limit([value.theirs for value in named])
+    previous = ""
+    for value in named:
+        error = distances.error_of(value.ours, value.theirs)
         if error is None or error > limit:
             far = (
                 "of a different shape"
                 if error in (None, numpy.inf)
                 else f"off by {error:.2g} of its largest value"
             )
-            agree = f"; {before}, before it, agrees" if before else ""
-            yield f"the first named value that differs is {one.name}: it is {far}{agree}"
+            agree = f"; {previous}, before it, agrees" if previous else ""
+            yield f"the first named value that differs is {value.name}: it is {far}{agree}"
             return
-        before = one.name
+        previous = value.name
     if named:
-        yield f"all {len(named)} named values agree, the last of which is {before}"
+        yield f"all {len(named)} named values agree, the last of which is {previous}"
 
 
 # finding the operation and the layers at which the two begin to differ
@@ -113,17 +115,17 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
     Both runs must have a log of operations."""
     assert actual.log is not None
     assert expected.log is not None
-    two = TwoPrograms(actual.log, expected.log)
+    programs = TwoPrograms(actual.log, expected.log)
     for run, log in ((actual, actual.log), (expected, expected.log)):
         # operations that do not lead to the outputs are not judged
         log.roots = [log.key(x) for x in run.outputs]
-    place = two.part()
-    if place is None:
-        yield "each operation has an equal one on the other side; the difference may be rounding, or an order of axes"
+    parting = programs.part()
+    if parting is None:
+        yield "each operation has an equal one on the other side; rounding, or an order of axes, may be the cause"
         return
-    yield text_of(place, actual.backend.name, expected.backend.name)
-    for run, judge in zip((actual, expected), two.judges, strict=True):
-        if layer := _first_layer(run, judge, two.limit * place.share):
+    yield parting_text(parting, actual.backend.name, expected.backend.name)
+    for run, judge in zip((actual, expected), programs.judges, strict=True):
+        if layer := _first_layer(run, judge, programs.limit * parting.share):
             yield f"the first layer of {run.backend.name} that differs is {layer}"
     # the first difference may be among the operations that were not kept
     for log in (actual.log, expected.log):
@@ -131,22 +133,22 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
             yield f"only the first {len(log.operations)} operations of {log.owner} were kept"
 
 
-def text_of(place: Parting, ours: str, theirs: str) -> str:
+def parting_text(parting: Parting, ours: str, theirs: str) -> str:
     """The words for the operations at which two programs part. `ours` and `theirs` are the names of the backends of the
     actual and the expected program."""
     # all operations of the expected program are right, so the actual one computes something more
-    if place.expected is None:
-        return f"the first operation that only {ours} computes is {place.actual}"
-    if place.actual is None:
-        return f"the first operation that only {theirs} computes is {place.expected}"
-    first, last = (place.actual, place.expected), place.closest or (None, None)
+    if parting.expected is None:
+        return f"the first operation that only {ours} computes is {parting.actual}"
+    if parting.actual is None:
+        return f"the first operation that only {theirs} computes is {parting.expected}"
+    firsts, closest = (parting.actual, parting.expected), parting.closest or (None, None)
     # one operation may correspond to several on the other side: then the text names the first of
     # them and the one whose output is closest
     mine, its = (
-        f"{one}" if end in (None, one) else f"one of {one} to {end}"
-        for one, end in zip(first, last, strict=True)
+        f"{first}" if closest_one in (None, first) else f"one of {first} to {closest_one}"
+        for first, closest_one in zip(firsts, closest, strict=True)
     )
-    errors = f"; {place.errors}" if place.errors else ""
+    errors = f"; {parting.errors}" if parting.errors else ""
     return f"the first operation that differs is {mine} of {ours}, where {theirs} has {its}{errors}"
 
 

@@ -50,8 +50,8 @@ _DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, Attrib
 
 @contextmanager
 def reading(path: Path, where: str = "") -> Iterator[None]:
-    """A block that reads the file at `path`. If the file is missing, damaged or of another format, it raises a
-    `RecordingError`, in whose message `where` names the recorded value, such as " at loss, step 3"."""
+    """A block in which the file at `path` is read. If the file is missing, damaged or of another format, raises a
+    `RecordingError`; `where` is the part of its message that names the recorded value, such as " at loss, step 3"."""
     try:
         yield
     except _DAMAGES as error:
@@ -60,7 +60,7 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
         ) from error
 
 
-def taken_error(folder: Path) -> RecordingError:
+def already_recorded_error(folder: Path) -> RecordingError:
     """The error for a folder that cannot be recorded into, because it has a recording already."""
     return RecordingError(
         f"{folder} already has a recording, from an earlier run or from the process that started this one; use "
@@ -98,15 +98,18 @@ class Recorder:
                 f"this process was forked from one that records into {self.folder}, so both would write there; "
                 f"record only in the parent process"
             )
-        # reading the value is not a transfer of the program, and `transfers` must not count it
+        # reading the value is not a transfer that the program makes, so `transfers` must not
+        # count it
         with patching.unseen():
-            every = [one for leaf in leaves(value) for one in _read(leaf)]
-        for leaf in every:
+            recorded = [
+                host_leaf for leaf in leaves(value) for host_leaf in _read_recorded(leaf)
+            ]
+        for leaf in recorded:
             _refuse_unknown(f"{name}{leaf.path}", leaf)
         where = program_line()
         # several threads may record at once, and the bytes of a value must stay together
         with self._lock:
-            self._write(name, every, where)
+            self._write(name, recorded, where)
 
     def close(self) -> None:
         """Closes the files, if any value has opened them."""
@@ -135,7 +138,7 @@ class Recorder:
             # "x" fails if the file exists, also if another process has just created it
             index = (self.folder / INDEX).open("x", encoding="utf-8")
         except FileExistsError:
-            raise taken_error(self.folder) from None
+            raise already_recorded_error(self.folder) from None
         # after the index, so that "w" cannot empty the arrays of another recording
         arrays = (self.folder / ARRAYS).open("wb")
         index.write(json.dumps(_header()) + "\n")
@@ -143,10 +146,10 @@ class Recorder:
         return index, arrays
 
 
-def _read(leaf: Leaf) -> Iterable[HostLeaf]:
-    """Reads a leaf to the host and returns it; for a model, returns a leaf for each variable. If `convert_state` knows
-    all layers of the model, these leaves have PyTorch's names and layouts, so that models of several frameworks can be
-    compared."""
+def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
+    """Returns a leaf with its value in host memory; for a model, returns a leaf for each variable. If `convert_state`
+    knows all layers of the model, these leaves have PyTorch's names and layouts, so that models of different
+    frameworks can be compared."""
     owner = registry.kind_of(type(leaf.value))
     whole = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
@@ -155,15 +158,16 @@ def _read(leaf: Leaf) -> Iterable[HostLeaf]:
         state = convert_state(leaf.value, "numpy")
     except XDeviceError:  # it cannot be converted, as an optimizer
         return whole
-    # all or nothing: a model that is half under PyTorch's names could not be compared with another
+    # all or none: a model with only some of its leaves under PyTorch's names could not be
+    # compared with another
     if state.unmapped or not state:
         return whole
-    places = {one.device for one in whole}
-    place = places.pop() if len(places) == 1 else "several devices"
+    devices = {variable.device for variable in whole}
+    device = devices.pop() if len(devices) == 1 else "several devices"
     # `convert_state` has made NumPy arrays, so NumPy's backend reads them
-    numpys = registry.load("numpy")
-    tensors = [read_tensor(numpys, joined(leaf.path, name), x) for name, x in state.items()]
-    return [one._replace(device=place, owner=whole[0].owner) for one in tensors]
+    backend = registry.load("numpy")
+    tensors = [read_tensor(backend, joined(leaf.path, name), x) for name, x in state.items()]
+    return [tensor._replace(device=device, owner=whole[0].owner) for tensor in tensors]
 
 
 def _header() -> dict[str, Any]:
@@ -195,8 +199,8 @@ def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
             )
     elif not leaf.is_number and not isinstance(leaf.value, str | None):
         raise NotATensorError(
-            f"cannot record {name}, {shown(leaf.value)} of type {leaf.dtype}; expected tensors, models, numbers, "
-            f"strings or None, and containers of them"
+            f"cannot record {name}, {shown(leaf.value)} of type {leaf.dtype}; expected a tensor, model, "
+            f"number, string or None, or a container of these"
         )
 
 
@@ -212,9 +216,9 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
     # the position in the file, so that a reader need not read the arrays before it
-    place = arrays.tell()
+    position = arrays.tell()
     numpy.save(arrays, stored, allow_pickle=False)
-    return {**line, "shape": list(leaf.shape), "at": place}
+    return {**line, "shape": list(leaf.shape), "at": position}
 
 
 # reading a recording
@@ -259,10 +263,10 @@ class RecordedCall:
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
             # only numbers and texts, which are in the index: the file of arrays is not needed
             if not any("at" in leaf for leaf in self._leaves):
-                return list(map(_object, self._leaves))
+                return list(map(_leaf_of_object, self._leaves))
             with self._arrays.open("rb") as file:
                 return [
-                    _array(leaf, file) if "at" in leaf else _object(leaf)
+                    _leaf_of_array(leaf, file) if "at" in leaf else _leaf_of_object(leaf)
                     for leaf in self._leaves
                 ]
 
@@ -306,7 +310,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-def _object(line: dict[str, Any]) -> HostLeaf:
+def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
     """The leaf of a number, a text or None, from its entry in the index. A number is written there as its `repr`, which
     is exact and also has NaN and complex numbers."""
     dtype, value = line["dtype"], line["value"]
@@ -319,7 +323,7 @@ def _object(line: dict[str, Any]) -> HostLeaf:
     return HostLeaf(line["path"], value, dtype, None, line["owner"])
 
 
-def _array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
+def _leaf_of_array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
     """The leaf of an array: its numbers from the open file of arrays, everything else from its entry in the index."""
     file.seek(line["at"])
     # a pickle in a recording from someone else could run code

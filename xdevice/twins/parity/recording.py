@@ -73,13 +73,13 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
         ...     Recording(folder).entries[0].name
         'loss'
     """
-    from .record_files import INDEX, Recorder, taken_error
+    from .record_files import INDEX, Recorder, already_recorded_error
 
     global _recorder
     # the folder is checked before the block, so that the error comes before the program computes
     before, recorder = _recorder, Recorder(folder)
     if (recorder.folder / INDEX).exists():
-        raise taken_error(recorder.folder)
+        raise already_recorded_error(recorder.folder)
     _recorder = recorder
     try:
         yield recorder

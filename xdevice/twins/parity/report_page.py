@@ -40,7 +40,7 @@ svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-seri
 }
 """
 # the columns of the table that each recorded name has
-_OF_NAMES: Final = (
+_NAME_HEADINGS: Final = (
     "backend",
     "steps",
     "worst error",
@@ -121,7 +121,9 @@ def _name(name: str, report: ParityReport) -> str:
         (line_text(value.expected_line) for values in series.values() for value in values), ""
     )
     recorded = f"<p>recorded at {escape(at)}</p>" if at else ""
-    return f"{_table(ReportTable(name, _OF_NAMES, rows), 'h3', recorded)}{plot(name, series)}"
+    return (
+        f"{_table(ReportTable(name, _NAME_HEADINGS, rows), 'h3', recorded)}{plot(name, series)}"
+    )
 
 
 def _table(table: ReportTable, heading: str, about: str = "") -> str:
@@ -134,9 +136,9 @@ def _table(table: ReportTable, heading: str, about: str = "") -> str:
     for verdict, cells in table.rows:
         shown = [
             # the style puts the heading in `data-of` before the cell on a phone
-            f'<td data-of="{of}">{escape(cell)}</td>'
+            f'<td data-of="{name}">{escape(cell)}</td>'
             # a backend that has recorded nothing has fewer cells
-            for of, cell in zip(table.headings, cells, strict=False)
+            for name, cell in zip(table.headings, cells, strict=False)
         ]
         lines.append(f'<tr class="{verdict}">{"".join(shown)}</tr>')
     return "".join([*lines, "</table>"])
@@ -173,16 +175,16 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
     """Draws the error of each backend over the steps as an SVG, on a logarithmic axis, with a legend; returns "" if
     there are no values. Errors of 0 lie on the bottom line. Errors that have no size, because shapes differ or a value
     is infinite, lie on the top line."""
-    values = [value for each in series.values() for value in each]
+    values = [value for values_of_backend in series.values() for value in values_of_backend]
     if not values:
         return ""
     axes = _Axes(values)
     lines = [
-        axes.line(backend, each, place, len(series))
-        for place, (backend, each) in enumerate(series.items())
+        axes.line(backend, values_of_backend, number, len(series))
+        for number, (backend, values_of_backend) in enumerate(series.items())
     ]
     limit = axes.limit(values)
-    legend = [(_mark(8, 6, place), backend) for place, backend in enumerate(series)]
+    legend = [(_mark(8, 6, number), backend) for number, backend in enumerate(series)]
     if limit:
         legend.append((f'<path d="M0,6 h16" {_DASHED}/>', "tolerance"))
     # no tolerance is drawn, because all values must be equal

@@ -22,7 +22,7 @@ from .parity_report import (
     ParityReport,
     compare_recordings,
 )
-from .parting import text_of
+from .parting import parting_text
 from .record_files import INDEX, Recording, reading
 from .script_runs import RUN, Ended, place_of
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .tolerances import Strictness
     from .traced_calls import Traces
 
-_SHORT: Final = ("float32", "complex64")
+_NARROW: Final = ("float32", "complex64")
 """The dtypes that should not occur in a recording of a run in float64."""
 _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
@@ -92,21 +92,21 @@ class BackendFolder(NamedTuple):
     def version(self) -> str | None:
         """The version of the backend's framework; None if nothing that it saved says so."""
         versions = self.recording.header["versions"] if self.recording is not None else {}
-        own: str | None = versions.get(self.name)
-        return own or (self.traces.version if self.traces is not None else None)
+        version: str | None = versions.get(self.name)
+        return version or (self.traces.version if self.traces is not None else None)
 
     def float32_note(self) -> Iterator[str]:
         """Yields a note if values in a run in float64 are float32 nevertheless."""
-        short = [
+        narrow = [
             f"{call.name}{path}"
             for call in (self.calls if self.is_float64 else ())
             # from the index, so that no array is read for a note
             for path, dtype in call.dtypes().items()
-            if dtype in _SHORT
+            if dtype in _NARROW
         ]
-        if short:
+        if narrow:
             yield (
-                f"{self.name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: "
+                f"{self.name} ran in float64, but {listed(dict.fromkeys(narrow), _NAMED)} is {' or '.join(_NARROW)}: "
                 f"the script requests it, or made it before `import xdevice`, or the framework has no default to "
                 f"change; the rounding of float32 hides faults"
             )
@@ -167,12 +167,12 @@ def load(folder: Path) -> RunFolder:
         raise RecordingError(_no_recording(folder))
     with reading(path):
         about = json.loads(path.read_text())
-        ended = {one["backend"]: Ended(**one) for one in about["backends"]}
+        ended = {row["backend"]: Ended(**row) for row in about["backends"]}
         # the file says which backend is the reference, whatever its place in the list
         reference = ended[about["reference"]]
         # the runs that earlier versions have saved have no such entry
-        further = [Ended(**one) for one in about.get("calibration", [])]
-    backends = {name: _read_backend(folder / name, one) for name, one in ended.items()}
+        further = [Ended(**row) for row in about.get("calibration", [])]
+    backends = {name: _read_backend(folder / name, run) for name, run in ended.items()}
     # without the reference's usual run there is nothing to calibrate; its row says why it failed
     calibration = _calibration(folder, further) if not reference.error else {}
     # the files of earlier versions have no such entry either
@@ -193,9 +193,9 @@ def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
 def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCall]]:
     """The values that the calibration runs of a folder have recorded, by the variant; {} if `ended` is empty. Raises
     `RecordingError` if one of the runs failed, or if its recording is missing or damaged."""
-    for one in ended:
-        if one.error:
-            raise RecordingError(f"cannot calibrate: {one.backend} {one.error}")
+    for ended_run in ended:
+        if ended_run.error:
+            raise RecordingError(f"cannot calibrate: {ended_run.backend} {ended_run.error}")
     variants = VARIANTS if ended else ()
     return {variant: Recording(folder / place_of(variant)).entries for variant in variants}
 
@@ -222,14 +222,19 @@ def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report.
     Raises `RecordingError` as `load` and `noise.measure` do."""
     run = load(folder)
-    every = run.backends.values()
-    rows = [_row(run, one, run, run.reference, rule) for one in every]
-    refusals = [note for one in every if one.traces is not None for note in one.traces.refusals]
+    backends = run.backends.values()
+    rows = [_row(run, backend, run, run.reference, rule) for backend in backends]
+    refusals = [
+        note
+        for backend in backends
+        if backend.traces is not None
+        for note in backend.traces.refusals
+    ]
     # a difference may lie behind the last operation that was kept
     full = [
-        f"only the first {len(log.operations)} operations of {one.name} were kept; give the script fewer steps"
-        for one in every
-        if (log := one.operations) is not None and log.is_full
+        f"only the first {len(log.operations)} operations of {backend.name} were kept; give the script fewer steps"
+        for backend in backends
+        if (log := backend.operations) is not None and log.is_full
     ]
     return ParityReport(rows, [*run.notes(), *refusals, *full])
 
@@ -251,52 +256,65 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
             f"{first} was calibrated, which measures the tolerances; leave out rtol and atol"
         )
     recorded = {
-        name: one for name, one in expected.backends.items() if one.recording is not None
+        name: backend
+        for name, backend in expected.backends.items()
+        if backend.recording is not None
     }
     # `unused` keeps the backends of `first` that no backend of `second` is compared with
     rows, unused = [], dict(recorded)
-    for one in actual.backends.values():
+    for backend in actual.backends.values():
         # the same framework first, because two runs are usually compared before and after a change
-        reference = recorded.get(one.name, expected.reference)
+        reference = recorded.get(backend.name, expected.reference)
         unused.pop(reference.name, None)
-        rows.append(_row(actual, one, expected, reference, rule))
+        rows.append(_row(actual, backend, expected, reference, rule))
     notes = [f"{name} of {first} was compared with nothing" for name in unused]
     # a dict, so that a note that both runs have comes once
     return ParityReport(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 
 
 def _row(
-    run: RunFolder, mine: BackendFolder, other: RunFolder, its: BackendFolder, rule: Strictness
+    run: RunFolder,
+    backend: BackendFolder,
+    expected_run: RunFolder,
+    reference: BackendFolder,
+    rule: Strictness,
 ) -> BackendRow:
-    """The report's row for one backend: `mine` in `run`, compared with `its` in `other`, which may be the same run."""
-    ended = mine.ended
+    """The report's row for one backend: `backend` in `run`, compared with `reference` in `expected_run`, which may be
+    the same run."""
+    ended = backend.ended
     row = BackendRow(
-        mine.name, "did not run" if ended.error else "agrees", version=mine.version, seconds=ended.seconds,
-        records=mine.records, error=ended.error, python=ended.python,
+        backend.name, "did not run" if ended.error else "agrees", version=backend.version, seconds=ended.seconds,
+        records=backend.records, error=ended.error, python=ended.python,
     )  # fmt: skip
     # the reference is compared with nothing
-    if mine is its:
-        if mine.is_complete:
+    if backend is reference:
+        if backend.is_complete:
             row.state = "reference"
         elif not ended.error:
             row.state, row.error = "not compared", _NOTHING
         return row
-    row.reference = its.name if run is other else f"{its.name} of {other.folder}"
+    row.reference = (
+        reference.name if run is expected_run else f"{reference.name} of {expected_run.folder}"
+    )
     # an incomplete reference would make every difference look like this backend's
-    if not its.is_complete:
+    if not reference.is_complete:
         if not ended.error:
             row.state = "not compared"
         return row
     row.values = compare_recordings(
-        mine.calls, its.calls, rule, is_complete=not ended.error, noise=other.noise(its),
-        is_float64=mine.is_float64 and its.is_float64,
+        backend.calls, reference.calls, rule, is_complete=not ended.error, noise=expected_run.noise(reference),
+        is_float64=backend.is_float64 and reference.is_float64,
     )  # fmt: skip
     # with `--trace` both have traces, unless the script called no model on one of them
-    if mine.traces is not None and its.traces is not None:
-        row.values += _of_traces(mine.traces, its.traces, its.calls)
-    if mine.operations is not None and its.operations is not None:
-        _compare_operations(row, mine.operations, its.operations, its.name, run.has_gradients)
-    if not ended.error and (row.first is not None or any(one.is_off for one in row.gradients)):
+    if backend.traces is not None and reference.traces is not None:
+        row.values += _compare_traces(backend.traces, reference.traces, reference.calls)
+    if backend.operations is not None and reference.operations is not None:
+        _compare_operations(
+            row, backend.operations, reference.operations, reference.name, run.has_gradients
+        )
+    if not ended.error and (
+        row.first is not None or any(gradient.is_off for gradient in row.gradients)
+    ):
         row.state = "diverges"
     return row
 
@@ -306,30 +324,30 @@ def _compare_operations(
 ) -> None:
     """Adds to a row the first operations at which the two programs differ, and with `has_gradients` the comparison of
     each gradient. `reference` is the name of the expected program's backend."""
-    two, before = TwoPrograms(ours, theirs), row.first
+    programs, first = TwoPrograms(ours, theirs), row.first
     gradients = [
-        GradientRow(name, errors, _is_off(errors, _GRADIENTS * two.limit))
-        for name, errors in two.gradients()
+        GradientRow(name, errors, _is_off(errors, _GRADIENTS * programs.limit))
+        for name, errors in programs.gradients()
     ]
     row.gradients = gradients if has_gradients else []
     # if all recorded values agree, and no gradient in the report is off, there is no fault to find
-    if before is None and row.values and not any(one.is_off for one in row.gradients):
+    if first is None and row.values and not any(gradient.is_off for gradient in row.gradients):
         return
     for name, is_backward in (("operations", False), ("operations, backward", True)):
-        if is_backward and gradients and not any(one.is_off for one in gradients):
+        if is_backward and gradients and not any(gradient.is_off for gradient in gradients):
             # operations in the backward pass that differ are then those of an optimizer, which may
             # amplify the rounding of gradients that agree
             continue
-        place = two.part(is_backward)
+        parting = programs.part(is_backward)
         # below the usual limit rounding may look like a fault, so this counts only if a recorded value
         # or a gradient differs as well
-        if place is None or (place.share < 1 and not row.values):
+        if parting is None or (parting.share < 1 and not row.values):
             continue
-        text = text_of(place, row.backend, reference)
+        text = parting_text(parting, row.backend, reference)
         # sorted right behind the first recorded value that differs, whose text has the numbers and
         # may explain them; without one, before everything
-        order = (-1.0,) if before is None else (before.value.order[0] + 0.5,)
-        error = place.errors.abs if place.errors else None
+        order = (-1.0,) if first is None else (first.value.order[0] + 0.5,)
+        error = parting.errors.abs if parting.errors else None
         comparison = difference("values", text)._replace(abs=error)
         row.values.append(ComparedValue(name, 0, order, comparison))
         row.partings[name] = text
@@ -341,11 +359,11 @@ def _is_off(errors: Errors | None, limit: float) -> bool:
     return errors is None or errors.share > limit
 
 
-def _of_traces(
+def _compare_traces(
     actual: Traces, expected: Traces, calls: list[RecordedCall]
 ) -> Iterator[ComparedValue]:
     """Yields the comparisons of the traced calls, as values to be sorted among the reference's records, `calls`."""
-    for name, one, comparison in traced_calls.compare(actual, expected):
+    for name, call, comparison in traced_calls.compare(actual, expected):
         # half a place behind the last record before the call; calls in one gap are sorted by time
-        before = sum(call.time <= one.time for call in calls) - 0.5
-        yield ComparedValue(name, one.run, (before, one.time), comparison)
+        before = sum(recorded.time <= call.time for recorded in calls) - 0.5
+        yield ComparedValue(name, call.run, (before, call.time), comparison)

@@ -74,10 +74,10 @@ class RunPlan(NamedTuple):
     def scripts(self) -> list[ScriptRun]:
         """Returns the runs in their order: one on each backend, then the calibration runs of the reference, if there
         are any."""
-        usual = [ScriptRun(name, name, name, self.floats) for name in self.backends]
+        runs = [ScriptRun(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
-        return usual + [
+        return runs + [
             ScriptRun(f"{name} ({variant})", name, place_of(variant), variant)
             for variant in variants
         ]
@@ -97,7 +97,7 @@ class ScriptRun(NamedTuple):
 def place_of(variant: str) -> str:
     """The folder of a calibration run, relative to the folder of the run: `calibration/jitter1` for the variant
     `jitter:1`."""
-    # a name with a colon cannot be a folder on Windows
+    # on Windows, the name of a folder cannot contain a colon
     return f"{CALIBRATION}/{variant.replace(':', '')}"
 
 
@@ -228,7 +228,7 @@ class _RunningScripts:
         plan = self._plan
         command = [
             plan.pythons[script.backend],
-            *_module(plan, script),
+            *_module_arguments(plan, script),
             str(plan.script),
             *plan.arguments,
         ]
@@ -253,7 +253,7 @@ class _RunningScripts:
             return process
 
 
-def _module(plan: RunPlan, script: ScriptRun) -> tuple[str, ...]:
+def _module_arguments(plan: RunPlan, script: ScriptRun) -> tuple[str, ...]:
     """The arguments `-m` and the module that runs the script; empty if Python runs the script itself."""
     # the usual run of a backend has the backend's name, and a calibration run another one
     if plan.keeps_operations and script.name == script.backend:
@@ -324,7 +324,7 @@ def clear(folder: Path) -> None:
             f"{folder} has no {RUN}: it is not the folder of an earlier run, so nothing was removed"
         )
     with reading(path):
-        places = [str(one["backend"]) for one in json.loads(path.read_text())["backends"]]
+        places = [str(row["backend"]) for row in json.loads(path.read_text())["backends"]]
     # only the folders that `run.json` lists: the user may keep other things here
     for place in (*places, CALIBRATION):
         # a name with a slash, in a file from elsewhere, could lead out of the folder

@@ -46,11 +46,11 @@ def _hint(actual: Leaves, expected: Leaves) -> str:
             for leaf in numbers
         )
         if is_list and numbers and [leaf.path for leaf in others] == [""]:
-            return f"; {side} is a container of numbers; make one array of a list with np.asarray(...)"
+            return f"; {side} is a container of numbers; convert a list to one array with np.asarray(...)"
     return ""
 
 
-def counters_of_one(actual: Leaves, expected: Leaves) -> set[str]:
+def counters_of_one_side(actual: Leaves, expected: Leaves) -> set[str]:
     """The paths of batch counts that only one side has. PyTorch's batch norms keep such counts, which change no
     result."""
     ours, theirs = ({leaf.path for leaf in side} for side in (actual, expected))
@@ -77,18 +77,23 @@ def compare_pairs(
 ) -> Comparison | None:
     """Returns the first difference in kind between the two leaves of a pair, or else the first in shape, or else in
     dtype or device if `rule` compares these; None if there is none. In each pair, the actual leaf comes first."""
-    # each check for all leaves before the next one: a difference in kind or shape explains more than
-    # one in dtype or device
-    checks = [_kind, _shape]
-    checks += [_dtype] if rule.check_dtype else []
-    checks += [_device] if rule.check_device else []
+    # each check runs for all leaves before the next one, because a difference in kind or shape
+    # explains more than one in dtype or device
+    checks = [_compare_kinds, _compare_shapes]
+    checks += [_compare_dtypes] if rule.check_dtype else []
+    checks += [_compare_devices] if rule.check_device else []
     return next(
-        (apart for check in checks for pair in pairs if (apart := check(*pair)) is not None),
+        (
+            mismatch
+            for check in checks
+            for pair in pairs
+            if (mismatch := check(*pair)) is not None
+        ),
         None,
     )
 
 
-def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+def _compare_kinds(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     """Returns a difference in structure if only one of two leaves is a tensor or number; otherwise None."""
     if actual.is_number == expected.is_number:
         return None
@@ -99,16 +104,16 @@ def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     return difference("structure", text, expected.path, actual.value, expected.value)
 
 
-def _shape(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+def _compare_shapes(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     """Returns the difference between the shapes of two leaves; None if they are equal."""
     if actual.shape == expected.shape:
         return None
     # often it is a linear weight, which PyTorch keeps as (out, in) and Keras as (in, out)
     hint = "; one is the other transposed" if actual.shape == expected.shape[::-1] else ""
-    return _unequal("shape", actual, expected, hint)
+    return _attribute_difference("shape", actual, expected, hint)
 
 
-def _dtype(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+def _compare_dtypes(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     """Returns the difference between the dtypes of two leaves; None if they are equal or the leaves are not numbers. A
     Python number matches any dtype of its kind: a Python float matches float32, and a Python int matches uint8."""
     if actual.dtype == expected.dtype or not actual.is_number:
@@ -117,26 +122,26 @@ def _dtype(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     is_weak = PYTHON in (actual.owner, expected.owner) and actual.owner != expected.owner
     if is_weak and _category(actual.dtype) == _category(expected.dtype):
         return None
-    return _unequal(
+    return _attribute_difference(
         "dtype", actual, expected, "; pass check_dtype=False to compare only the values"
     )
 
 
 def _category(dtype: str) -> str:
     """The kind of a dtype: `int` for uint8 and int64, `float` for bfloat16, float32 and Python's float."""
-    # `bu` are the first letters of bfloat16 and uint8; "bool" would lose its own
+    # without the b of bfloat16 and the u of uint8, which do not change the kind; "bool" would lose its own b
     return dtype if dtype == "bool" else dtype.lower().lstrip("bu").rstrip("0123456789")
 
 
-def _device(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
+def _compare_devices(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     """Returns the difference between the devices of two leaves; None if they are equal, or if a leaf has no device."""
     # a Python number is on no device
     if actual.device == expected.device or None in (actual.device, expected.device):
         return None
-    return _unequal("device", actual, expected)
+    return _attribute_difference("device", actual, expected)
 
 
-def _unequal(
+def _attribute_difference(
     problem: Problem, actual: HostLeaf, expected: HostLeaf, hint: str = ""
 ) -> Comparison:
     """The difference between two leaves in the attribute `problem`: "shape", "dtype" or "device". The message ends with

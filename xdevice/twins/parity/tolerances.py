@@ -45,7 +45,7 @@ TOLERANCES: Final = {
 """The tolerance of each float dtype, from the finest dtype to the coarsest. A complex dtype has the tolerance of its
 real and imaginary parts; ints and bools must be equal."""
 
-_NOISES: Final = 8.0
+_NOISE_FACTOR: Final = 8.0
 """If the noise of a leaf was measured, an error may be this many times the noise. In the runs that were tested, 4 was
 the smallest factor without a false alarm."""
 _FLOOR: Final = 2 * 2.0**-23
@@ -64,8 +64,8 @@ class Strictness(NamedTuple):
     """In a run in float64, the step of the value; None for other runs. In step 0, float64 has its own tolerance, and in
     later steps that of float32. Two Python floats count as float64 in such a run, and otherwise as float32."""
     noise: Mapping[str, float] | None = None
-    """The error that rounding alone made in each leaf, by the leaf's path, as `noise.measure` gives it; None if it was
-    not measured."""
+    """The error that rounding alone made in each leaf, by the leaf's path, as `noise.measure` returns it; None if it
+    was not measured."""
 
     def check(self) -> Strictness:
         """Returns itself. Raises `ArgumentError` if a tolerance is not a number of 0 or more."""
@@ -75,7 +75,7 @@ class Strictness(NamedTuple):
             # not `value < 0`, which is false for NaN; and a bool is a number for Python
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
                 raise ArgumentError(
-                    f"{name} must be a number of 0 or more, got {value!r:.100}; by default, each dtype has its own"
+                    f"{name} must be a number of 0 or more, got {value!r:.100}; the default depends on the dtype"
                 )
         return self
 
@@ -95,26 +95,27 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     """Returns the tolerance for two leaves. Returns None if they must be equal, as ints and bools must unless `noise`
     is above 0.
 
-    `dtype` is what `coarser` gives: None for ints and bools. `noise` is the error that rounding alone makes in these
-    leaves; None if it was not measured. A measured noise decides alone: callers refuse `rtol` and `atol` with it.
+    `dtype` is the result of `coarser`: None for ints and bools. `noise` is the error that rounding alone makes in
+    these leaves; None if it was not measured. A measured noise decides alone: callers refuse `rtol` and `atol` with
+    it.
     """
     # the noise is measured for float32, so other float dtypes keep their usual tolerance
     if noise is not None and dtype in (None, "float32"):
-        words = f"{_NOISES:g} * {noise:.3g} that rounding alone does up to this step"
+        words = f"{_NOISE_FACTOR:g} * {noise:.3g} that rounding alone does up to this step"
         if dtype is None:
             # ints that are counted from floats, such as correct predictions, may change by rounding; without any noise
             # they must be equal
-            return Allowed(0.0, lambda size: _NOISES * noise, words) if noise else None
+            return Allowed(0.0, lambda size: _NOISE_FACTOR * noise, words) if noise else None
         text = f"{words}, + {_FLOOR:.2g} * max|expected|"
-        return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
+        return Allowed(0.0, lambda size: _NOISE_FACTOR * noise + _FLOOR * size, text)
     if dtype is None:
         return None
     # from step 1 on, float64 has float32's tolerance: some optimizers hold their rate in float32
-    usual = TOLERANCES["float32" if dtype == "float64" and rule.float64_step else dtype]
-    rtol = usual.relative if rule.rtol is None else float(rule.rtol)
+    tolerance = TOLERANCES["float32" if dtype == "float64" and rule.float64_step else dtype]
+    rtol = tolerance.relative if rule.rtol is None else float(rule.rtol)
     if rule.atol is None:
-        text = str(usual._replace(relative=rtol))
-        return Allowed(rtol, lambda size: usual.absolute * max(usual.least, size), text)
+        text = str(tolerance._replace(relative=rtol))
+        return Allowed(rtol, lambda size: tolerance.absolute * max(tolerance.least, size), text)
     atol = float(rule.atol)
     return Allowed(rtol, lambda size: atol, f"{rtol:g} * |expected| + {atol:g}")
 

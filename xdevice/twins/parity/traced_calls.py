@@ -51,8 +51,8 @@ class TracedCall(NamedTuple):
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
         """Reads the arrays of one kind, `name` ("inputs", "outputs" or "gradients"), and returns them. Without `layer`
-        they are the arrays of the model; with `layer`, a place in `calls`, those of that call of a layer. A gradient
-        that never came is None."""
+        they are the arrays of the model; with `layer`, a place in `calls`, those of that call of a layer. A missing
+        gradient is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
             leaf.value
@@ -63,9 +63,9 @@ class TracedCall(NamedTuple):
     def as_run(self, owner: str) -> TracedRun:
         """Returns this call with all its arrays read, to be compared layer by layer. `owner` is the backend's name."""
         calls = []
-        for place, (path, number, kind) in enumerate(self.calls):
+        for index, (path, number, kind) in enumerate(self.calls):
             inputs, outputs, gradients = (
-                tuple(self.arrays(name, place)) for name in ("inputs", "outputs", "gradients")
+                tuple(self.arrays(name, index)) for name in ("inputs", "outputs", "gradients")
             )
             calls.append(LayerCall(path, number, kind, inputs, outputs, gradients))
         return TracedRun(owner, calls, self.arrays("outputs"))
@@ -143,11 +143,11 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
         name = f"model {model + 1}, {first.type}"
         pairs = list(_pair_calls(ours, theirs))
         if not pairs:
-            none = f"{actual.backend} has traced no call of such a model"
-            why = _other_inputs(ours[0], first) if ours else none
+            no_call = f"{actual.backend} has traced no call of such a model"
+            why = _other_inputs_text(ours[0], first) if ours else no_call
             yield name, first, difference("structure", why)
         for mine, its in pairs:
-            yield name, its, _compare(mine, actual.backend, its, expected.backend)
+            yield name, its, _compare_calls(mine, actual.backend, its, expected.backend)
 
 
 def _pair_calls(
@@ -172,9 +172,9 @@ def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
     return max((error for error in errors if error is not None), default=math.inf)
 
 
-def _other_inputs(one: TracedCall, other: TracedCall) -> str:
-    """The message if no call has the inputs of a call of the reference. It has the input shapes of `one`, the first
-    call on the other backend, and of `other`, the reference's first call."""
+def _other_inputs_text(one: TracedCall, other: TracedCall) -> str:
+    """The message if no call has the inputs of a call of the reference. It names the shapes of the inputs of `one`,
+    the first call on the other backend, and of `other`, the first call of the reference."""
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (
         f"no call has the inputs of a call of the reference (the first inputs have the shapes {ours} and {theirs}); "
@@ -182,15 +182,17 @@ def _other_inputs(one: TracedCall, other: TracedCall) -> str:
     )
 
 
-def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str) -> Comparison:
+def _compare_calls(
+    mine: TracedCall, owner: str, its: TracedCall, expected_owner: str
+) -> Comparison:
     """The `Comparison` of two calls of one model: its text names the first layer, or else the first gradient, that
     differs. Its errors are shares of the largest expected value (`distances`)."""
     ours, theirs = mine.as_run(owner), its.as_run(expected_owner)
     if len(ours.outputs) == len(theirs.outputs):
         # one side may have its channels last, and the other before the rows
-        ends = mine.channels_last, its.channels_last
+        channels_last = mine.channels_last, its.channels_last
         outputs = [
-            distances.aligned(x, y, ends)
+            distances.aligned(x, y, channels_last)
             for x, y in zip(ours.outputs, theirs.outputs, strict=True)
         ]
         ours = ours._replace(outputs=outputs)
@@ -203,20 +205,20 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
     runs = TwoRuns(ours, theirs, pairs)
     allowed, total = runs.limit, len(pairs)
     # gradients count only if all outputs agree, because wrong outputs lead to wrong gradients
-    place = runs.first_difference() or runs.first_gradient()
-    if place is None and len(ours.outputs) != len(theirs.outputs):
+    first = runs.first_difference() or runs.first_gradient()
+    if first is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
         return difference(
             "structure", f"all layers agree, and the models return {counts} tensors"
         )
-    if place is None:
+    if first is None:
         worst = runs.worst()
         return Comparison(
             True, abs=worst, rel=worst, allowed=allowed, excess=worst / allowed, total=total
         )
     # an infinite error: another shape, or NaN or an infinity on one side only
-    off = place.error if math.isfinite(place.error) else None
+    off = first.error if math.isfinite(first.error) else None
     return Comparison(
-        False, "shape" if place.is_of_shapes else "values", place.path,
-        abs=off, rel=off, allowed=allowed, excess=place.error / allowed, off=1, total=total, text=place.text,
+        False, "shape" if first.is_of_shapes else "values", first.path,
+        abs=off, rel=off, allowed=allowed, excess=first.error / allowed, off=1, total=total, text=first.text,
     )  # fmt: skip

@@ -105,7 +105,8 @@ class Tracer:
             self._write(traced, thread)
         if not self._is_wanted(traced, arguments):
             return call()
-        # entered by hand, because the block outlives this method: `_write` leaves it
+        # entered without `with`, because the block stays open after this method: `_write`
+        # closes it
         block = self._backend.calls(model)
         try:
             calls: list[Call] = block.__enter__()
@@ -168,13 +169,14 @@ class Tracer:
         with self._lock:
             traced.count += 1
             traced.shapes[shapes] = traced.shapes.get(shapes, 0) + 1
-            # a power of two has one bit, so that n & (n - 1) is 0: of a million calls, 20 are traced
+            # n & (n - 1) is 0 if n is a power of two, which has one bit: of a million calls, 20
+            # are traced
             return traced.shapes[shapes] <= FIRST or traced.count & (traced.count - 1) == 0
 
     def _refuse(self, traced: _TracedModel, why: str) -> None:
-        """Gives up tracing a model, and writes the reason into the file."""
+        """Stops tracing a model for good, and writes the reason into the file."""
         traced.refusal = why
-        self._line(
+        self._append_line(
             {"model": traced.number, "type": type(traced.itself).__name__, "refusal": why}
         )
 
@@ -218,9 +220,9 @@ class Tracer:
             "layers": self._layers(traced.itself), "calls": calls,
             "channels_last": self._backend.has_channels_last(traced.itself),
         }  # fmt: skip
-        self._line(opened.line | more)
+        self._append_line(opened.line | more)
 
-    def _line(self, line: dict[str, Any]) -> None:
+    def _append_line(self, line: dict[str, Any]) -> None:
         """Appends a line of JSON to `runs.jsonl`."""
         # opened each time, so that a crash later loses nothing
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -229,7 +231,8 @@ class Tracer:
 
 
 def _for_json(value: object) -> Any:
-    """A setting as JSON can have it: anything except numbers, texts, None and lists of them becomes its text."""
+    """A setting in a form that JSON can express: numbers, texts, None and lists of these stay as they are, and
+    anything else becomes its text."""
     if isinstance(value, list | tuple):
         return [_for_json(x) for x in value]
     return value if isinstance(value, bool | int | float | str | None) else str(value)

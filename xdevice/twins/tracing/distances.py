@@ -66,15 +66,26 @@ def moved(x: Array, last: bool) -> Array:
     return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
 
 
-def aligned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
-    """`actual` with its channels on the axis where `expected` has them. `ends` says for each of the two models, the
-    actual one first, whether its channels come last; None if that is not known. `actual` is returned as it is if an
-    entry is None, or if it is closer to `expected` that way."""
-    if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
+def aligned(
+    actual: Array, expected: Array, channels_last: tuple[bool | None, bool | None]
+) -> Array:
+    """Returns `actual` with its channels on the axis where `expected` has them. `channels_last` says for each of the
+    two models, the actual one first, whether its channels come last; None if that is not known. Returns `actual`
+    unchanged if an entry is None, or if it is closer to `expected` that way."""
+    if (
+        None in channels_last
+        or channels_last[0] == channels_last[1]
+        or actual.ndim < 3
+        or not expected.size
+    ):
         return actual
     # `actual` as it is may fit as well: a sequence has no channels, so the closer of the two is taken
-    ways = [way for way in (actual, moved(actual, not ends[0])) if way.shape == expected.shape]
-    return min(ways, key=lambda way: _distance(way, expected), default=actual)
+    candidates = [
+        candidate
+        for candidate in (actual, moved(actual, not channels_last[0]))
+        if candidate.shape == expected.shape
+    ]
+    return min(candidates, key=lambda candidate: _distance(candidate, expected), default=actual)
 
 
 # distances of arrays whose axes may have different orders
@@ -86,13 +97,15 @@ def error_of(actual: Array, expected: Array) -> float | None:
     that is not tried."""
     if not expected.size and not actual.size:
         return None
-    ways = [_distance(way, expected) for way in _orders(actual, expected.shape)]
-    if ways:
-        return min(ways)
+    candidates = [
+        _distance(candidate, expected) for candidate in _orders(actual, expected.shape)
+    ]
+    if candidates:
+        return min(candidates)
     # the same axes in an order that is not tried, or a reshaped array, may hold the same numbers; the
     # same number of axes with other sizes cannot
-    same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
-    return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
+    same_ndim = _squeezed(actual).ndim == _squeezed(expected).ndim
+    return math.inf if same_ndim and sorted(actual.shape) != sorted(expected.shape) else None
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
@@ -133,11 +146,11 @@ def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
     otherwise yields nothing."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
-    for way in layouts(x):
-        if way.shape[0] == shape[0] and (
-            way.shape[1] == shape[1] or way.shape[-1] == shape[-1]
+    for reordered in layouts(x):
+        if reordered.shape[0] == shape[0] and (
+            reordered.shape[1] == shape[1] or reordered.shape[-1] == shape[-1]
         ):
-            yield way.reshape(shape)
+            yield reordered.reshape(shape)
 
 
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
@@ -146,10 +159,10 @@ def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
     wanted = tuple(size for size in shape if size != 1)
     # besides the places of channels, the first two axes exchanged: a recurrent layer may have the steps before the
     # batch
-    ways = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
-    for way in ways:
-        if _squeezed(way).shape == wanted:
-            yield way.reshape(shape)
+    candidates = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
+    for reordered in candidates:
+        if _squeezed(reordered).shape == wanted:
+            yield reordered.reshape(shape)
 
 
 def _squeezed(x: Array) -> Array:

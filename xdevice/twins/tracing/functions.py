@@ -57,7 +57,7 @@ class Subject(NamedTuple):
         return self.itself is not self.model
 
     @property
-    def place(self) -> Device:
+    def device(self) -> Device:
         """The device on which the inputs are put: that of the model's first variable or of the function's tensor, or
         the CPU if there is neither."""
         if self.model is not None:
@@ -71,8 +71,8 @@ class Subject(NamedTuple):
         owner = getattr(self.itself, "__self__", self.itself)
         if self.model is None or owner is not self.model:
             return None
-        answer: bool | None = self.backend.has_channels_last(self.model)
-        return answer
+        is_last: bool | None = self.backend.has_channels_last(self.model)
+        return is_last
 
     def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Calls the model or function with these arguments, with all its models in evaluation mode, and returns its
@@ -105,12 +105,12 @@ def is_function(x: object) -> bool:
 
 
 def subject_of(
-    x: Any, expected: str = "with inputs= both values must be models or functions"
+    x: Any, requirement: str = "with inputs= both values must be models or functions"
 ) -> Subject:
     """Returns a model or function as a `Subject`, with its framework.
 
     Raises:
-        NotATensorError: if `x` is neither a model nor a function; the message begins with `expected`.
+        NotATensorError: if `x` is neither a model nor a function; the message begins with `requirement`.
         ArgumentError: if the function does not show which framework it takes, or shows several.
     """
     if isinstance(x, Subject):
@@ -119,8 +119,10 @@ def subject_of(
     if owner is not None:
         return Subject(x, owner, x, (x,), None)
     if not is_function(x):
-        raise NotATensorError(f"{expected}, not {shown(x, 60)} of type {type(x).__qualname__}")
-    itself = _applied(x) if isinstance(x, tuple) else x
+        raise NotATensorError(
+            f"{requirement}, not {shown(x, 60)} of type {type(x).__qualname__}"
+        )
+    itself = _bound_to_parameters(x) if isinstance(x, tuple) else x
     search = _ModelSearch(itself)
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
@@ -139,7 +141,7 @@ def _has_layers(backend: Backend, model: Any) -> bool:
     return True
 
 
-def _applied(pair: tuple[Any, Any]) -> Any:
+def _bound_to_parameters(pair: tuple[Any, Any]) -> Any:
     """The pair `(apply, parameters)` as a function of the inputs alone. haiku's `apply` takes a random key after the
     parameters, which gets None."""
     function, parameters = pair
@@ -171,7 +173,7 @@ class _ModelSearch:
         self.tensors: list[Any] = []
         self._mentioned: dict[str, None] = {}
         """The names of the frameworks whose modules or functions the searched function names, in order."""
-        self._walk(function)
+        self._search(function)
 
     def framework(self) -> str:
         """The name of the framework that the function computes with: that of its tensors and models, or else one that
@@ -198,23 +200,24 @@ class _ModelSearch:
             f"or a function that uses a framework, such as jax.numpy"
         )
 
-    def _walk(self, function: Any) -> None:
+    def _search(self, function: Any) -> None:
         """Visits the function and the objects inside it, in the order of the code, up to `_MOST` of them."""
         visited: set[int] = set()
         kept: list[Any] = []  # a freed object's id could be given to another
-        left = [function]
-        while left and len(kept) < _MOST:
-            x = left.pop()
+        waiting = [function]
+        while waiting and len(kept) < _MOST:
+            x = waiting.pop()
             if id(x) in visited:
                 continue
             visited.add(id(x))
             kept.append(x)
-            # `_inside` also notes what `x` is; reversed, because the last one of `left` is looked at next
-            left += reversed(list(self._inside(x)))
+            # `_contents` also notes what `x` is; reversed, because the last one of `waiting` is
+            # searched next
+            waiting += reversed(list(self._contents(x)))
 
-    def _inside(self, x: Any) -> Iterable[Any]:
-        """Adds `x` to the tensors, models or frameworks if it belongs there, and returns the objects inside `x` that
-        are still to be searched."""
+    def _contents(self, x: Any) -> Iterable[Any]:
+        """Adds `x` to the tensors, models or frameworks found if it is one of these, and returns the objects inside
+        `x` that must still be searched."""
         # none of these holds a tensor or a model
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()
@@ -226,38 +229,38 @@ class _ModelSearch:
             self.models.append(x)
             return ()
         if isinstance(x, ModuleType):
-            self._mention(x.__name__)
+            self._note_framework(x.__name__)
             return ()
         if isinstance(x, dict):
             return x.values()
         if isinstance(x, list | tuple | set | frozenset):
             return x
-        return self._in_code(x)
+        return self._contents_of_code(x)
 
-    def _in_code(self, x: Any) -> Iterable[Any]:
+    def _contents_of_code(self, x: Any) -> Iterable[Any]:
         """The objects inside a function or another object. If `x` belongs to a framework, notes that framework, and
         returns only the function that `x` wraps, if any."""
         if isinstance(x, partial):
             return [x.func, x.args, x.keywords]
         if isinstance(x, MethodType):
             return [x.__self__, x.__func__]
-        # the module of a framework's function says enough; only a function that it has wrapped, as
-        # `jax.jit` does, is looked at
-        if self._mention(_module_of(x)):
+        # the module of a framework's function names the framework; only a function that it has
+        # wrapped, as `jax.jit` does, is searched
+        if self._note_framework(_module_of(x)):
             return [] if not hasattr(x, "__wrapped__") else [x.__wrapped__]
         if isinstance(x, FunctionType):
-            return [*_named(x), x.__defaults__, x.__kwdefaults__]
+            return [*_values_used_by(x), x.__defaults__, x.__kwdefaults__]
         # compilers and `functools.wraps` keep the wrapped function in this attribute
         if hasattr(x, "__wrapped__"):
             return [x.__wrapped__]
         return vars(x).values() if hasattr(x, "__dict__") else ()
 
-    def _mention(self, module: str) -> bool:
+    def _note_framework(self, module: str) -> bool:
         """Notes the framework that a module belongs to, if any. Returns whether the module belongs to a framework or to
         xdevice, so that nothing in it has to be searched."""
         root = module.partition(".")[0]
         name = frameworks.LIBRARIES.get(root) or next(
-            (one.name for one in frameworks.KNOWN if root in one.modules), ""
+            (framework.name for framework in frameworks.KNOWN if root in framework.modules), ""
         )
         if name:
             self._mentioned[name] = None
@@ -273,7 +276,7 @@ def _module_of(x: Any) -> str:
     return getattr(owner, "__module__", None) or ""
 
 
-def _named(function: FunctionType) -> Iterator[Any]:
+def _values_used_by(function: FunctionType) -> Iterator[Any]:
     """The values of a function's closure, and of the globals that its code names."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # a variable that has no value yet

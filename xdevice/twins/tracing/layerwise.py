@@ -117,24 +117,24 @@ class TwoRuns:
         """Finds, going backward from the loss, the first paired layer whose output gets different gradients in the two
         runs; returns None if there is none."""
         # what was compared before the layer at hand, going backward: its name ends the text of a difference
-        behind = "the loss"
-        # from the last layer on, in the order in which gradients are computed
+        last_compared = "the loss"
+        # from the last layer to the first, the order in which gradients are computed
         for calls, is_input, _ in reversed(list(self._steps())):
             ours, theirs = calls.actual.gradients[:1], calls.expected.gradients[:1]
             if is_input or not ours or not theirs or ours[0] is None or theirs[0] is None:
                 continue
             arrays = [ours[0]], [theirs[0]]
-            error = _error(*arrays)
+            error = _error_of_first(*arrays)
             if error is not None and error > _GRADIENTS * self.limit:
                 text = (
                     f"forward all layers agree; going backward, the first gradient that differs is that of the output "
                     f"of {self._name(calls)}, which is {_error_text(error, *arrays)}; the cause lies between it "
-                    f"and {behind}"
+                    f"and {last_compared}"
                 )
                 return FirstDifference(
                     calls.expected.path, text, error, _have_other_shapes(*arrays)
                 )
-            behind = self._name(calls)
+            last_compared = self._name(calls)
         return None
 
     # the steps: pairing the calls of both runs, and the error of each pair
@@ -142,51 +142,55 @@ class TwoRuns:
     def _steps(self) -> Iterator[_Step]:
         """Yields for each call of a paired layer its inputs and then its outputs, in the order of the expected run.
         Calls that only one run has are left out."""
-        left: dict[str, list[LayerCall]] = {}
+        waiting: dict[str, list[LayerCall]] = {}
         for call in self._actual.calls:
-            # by path, the calls of the actual run that are not paired yet
-            left.setdefault(call.path, []).append(call)
+            # by path, the calls of the actual run that have no partner yet
+            waiting.setdefault(call.path, []).append(call)
         pairs = {theirs.path: (ours, theirs) for ours, theirs in self._pairs}
         for call in self._expected.calls:
             if call.path not in pairs:
                 continue
-            mine, its = pairs[call.path]
-            candidates = left.get(mine.path)
+            our_layer, their_layer = pairs[call.path]
+            candidates = waiting.get(our_layer.path)
             if not candidates:
                 continue
             # the two runs may call a shared layer in different orders, so its inputs decide, or else the
             # order
-            same = (
-                number
-                for number, one in enumerate(candidates)
-                if self._agree(one.inputs, call.inputs)
+            matching = (
+                index
+                for index, candidate in enumerate(candidates)
+                if self._first_arrays_agree(candidate.inputs, call.inputs)
             )
             # a single candidate is taken whatever its input: a different input is a difference to report
-            calls = CallPair(candidates.pop(next(same, 0) if len(candidates) > 1 else 0), call)
+            calls = CallPair(
+                candidates.pop(next(matching, 0) if len(candidates) > 1 else 0), call
+            )
             # one model may pad the input in a layer of its own, and the other in the convolution
-            compare = error_of_padded if mine.kind == "conv" else error_of
-            yield _Step(calls, True, _error(calls.actual.inputs, call.inputs, compare))
+            compare = error_of_padded if our_layer.kind == "conv" else error_of
+            yield _Step(calls, True, _error_of_first(calls.actual.inputs, call.inputs, compare))
             # if only one of the two layers includes an activation, their outputs cannot be compared
-            is_hidden = mine.kind == "batch_norm" and mine.settings.get(
+            is_hidden = our_layer.kind == "batch_norm" and our_layer.settings.get(
                 "activation"
-            ) != its.settings.get("activation")
+            ) != their_layer.settings.get("activation")
             yield _Step(
-                calls, False, None if is_hidden else _error(calls.actual.outputs, call.outputs)
+                calls,
+                False,
+                None if is_hidden else _error_of_first(calls.actual.outputs, call.outputs),
             )
 
     def _end_error(self) -> float | None:
         """The largest distance between the outputs of the models; None if they return no tensors."""
         return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
 
-    def _agree(self, ours: Arrays, theirs: Arrays) -> bool:
-        """Whether the first arrays of both sides agree within rounding; False if they cannot be compared."""
-        error = _error(ours, theirs)
+    def _first_arrays_agree(self, ours: Arrays, theirs: Arrays) -> bool:
+        """Whether the first arrays of both sides are equal within rounding; False if they cannot be compared."""
+        error = _error_of_first(ours, theirs)
         return error is not None and error <= self.limit
 
     def _greatest_step(self, steps: list[_Step], errors: list[float | None]) -> FirstDifference:
-        """The place of the error that exceeds the largest error before it by the greatest factor. `errors` has an error
-        for each of `steps`, and may have one more, that of the models' outputs; None where nothing could be compared.
-        If all are None, the last place is returned, with an error of 0."""
+        """The difference at the step whose error exceeds the largest error before it by the greatest factor. `errors`
+        has an error for each of `steps`, and may have one more, that of the models' outputs; None where nothing could
+        be compared. If all are None, the last place is returned, with an error of 0."""
         # `before` begins with a floor: from exact zeros to 1e-9 would otherwise be infinite growth
         before, most, number = self.limit * _ROUNDING, 0.0, len(errors) - 1
         for index, error in enumerate(errors):
@@ -199,34 +203,34 @@ class TwoRuns:
         error = errors[number] or 0.0
         # inputs, and the models' outputs, are made by what comes before them: by a gap
         if number == len(steps) or steps[number].is_input:
-            return self._gap(
+            return self._difference_in_gap(
                 steps[:number], steps[number].calls if number < len(steps) else None, error
             )
-        return self._layer(steps[number].calls, error)
+        return self._difference_in_layer(steps[number].calls, error)
 
     # the place of the difference, in words
 
-    def _layer(self, calls: CallPair, error: float) -> FirstDifference:
-        """The difference if a layer is the cause: its first inputs agree, and its outputs are off by `error`."""
+    def _difference_in_layer(self, calls: CallPair, error: float) -> FirstDifference:
+        """The difference if a layer is the cause: the first inputs of its call agree, and its outputs are off by
+        `error`. Only the first inputs have been compared, because the others, such as a mask or an initial state, may
+        have no equal in the other framework; the text lists those that have none."""
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
-        # further inputs, such as an initial state or a mask, that have no equal on the other side
-        others = [
+        # the further inputs that have no equal on the other side
+        unmatched = [
             f"{x.dtype} {x.shape} of {run.owner}"
-            for run, call, other in (
+            for run, call, other_call in (
                 (self._actual, calls.actual, calls.expected),
                 (self._expected, calls.expected, calls.actual),
             )
             for x in call.inputs[1:]
-            if not any(self._agree([x], [y]) for y in other.inputs)
+            if not any(self._first_arrays_agree([x], [y]) for y in other_call.inputs)
         ]
-        same = (
-            f"its first input agrees, not {' and '.join(others)}, and"
-            if others
+        subject = (
+            f"its first input agrees, not {' and '.join(unmatched)}, and"
+            if unmatched
             else "its inputs agree, but"
         )
-        text = (
-            f"the first layer that differs is {self._name(calls)}: {same} its output is {far}"
-        )
+        text = f"the first layer that differs is {self._name(calls)}: {subject} its output is {far}"
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
         other_shapes = _have_other_shapes(calls.actual.outputs, calls.expected.outputs)
@@ -237,9 +241,9 @@ class TwoRuns:
         none. `path` is that of the expected model's layer."""
         ours, theirs = next(
             (
-                (one.settings, other.settings)
-                for one, other in self._pairs
-                if other.path == path
+                (our_layer.settings, their_layer.settings)
+                for our_layer, their_layer in self._pairs
+                if their_layer.path == path
             ),
             ({}, {}),
         )
@@ -249,7 +253,7 @@ class TwoRuns:
             if name in theirs and not layouts.same_setting(value, theirs[name])
         )
 
-    def _gap(
+    def _difference_in_gap(
         self, steps: list[_Step], behind: CallPair | None, error: float
     ) -> FirstDifference:
         """The difference if its cause lies in a gap: after the last call of `steps`, and before the call `behind`, or
@@ -262,17 +266,17 @@ class TwoRuns:
             if behind is None or step.calls.expected is not behind.expected
         ]
         before = earlier[-1] if earlier else None
-        for calls in self._alike(before, behind):
+        for calls in self._pair_by_class(before, behind):
             # the errors of this call's inputs and outputs
             taken, returned = (
-                _error(calls.actual.inputs, calls.expected.inputs),
-                _error(calls.actual.outputs, calls.expected.outputs),
+                _error_of_first(calls.actual.inputs, calls.expected.inputs),
+                _error_of_first(calls.actual.outputs, calls.expected.outputs),
             )
             if taken is not None and taken > self.limit:
                 behind, error = calls, taken
                 break
             if returned is not None and returned > self.limit:
-                return self._layer(calls, returned)
+                return self._difference_in_layer(calls, returned)
             before = calls
         start = f"after {self._name(before)}" if before else "at the beginning"
         path, value_in_words = "", "the output of the model"
@@ -281,7 +285,7 @@ class TwoRuns:
             path, value_in_words = behind.expected.path, f"the input of {self._name(behind)}"
             arrays = behind.actual.inputs, behind.expected.inputs
         far = _error_text(error, *arrays)
-        ours, theirs = self._between(before, behind)
+        ours, theirs = self._suspected_calls(before, behind)
         return FirstDifference(
             path,
             f"the first difference lies {start}: {value_in_words} is {far}; between them are "
@@ -290,12 +294,12 @@ class TwoRuns:
             _have_other_shapes(*arrays),
         )
 
-    def _unpaired(
+    def _unpaired_calls(
         self, before: CallPair | None, behind: CallPair | None
     ) -> list[list[LayerCall]]:
         """Two lists: the calls of unpaired layers in a gap, in the actual and in the expected run."""
         return [
-            _between(
+            _calls_between(
                 run,
                 # None if the gap begins at the start, or ends at the end
                 before and before[side],
@@ -305,29 +309,34 @@ class TwoRuns:
             for side, run in enumerate((self._actual, self._expected))
         ]
 
-    def _alike(self, before: CallPair | None, behind: CallPair | None) -> list[CallPair]:
+    def _pair_by_class(
+        self, before: CallPair | None, behind: CallPair | None
+    ) -> list[CallPair]:
         """The calls of unpaired layers in a gap, such as activations, in pairs, if both runs call layers with the same
         class names there in the same order; otherwise an empty list."""
         # without case: it is `ReLU` for a layer, and `relu` for the activation of a Keras layer
-        ours, theirs = self._unpaired(before, behind)
+        ours, theirs = self._unpaired_calls(before, behind)
         types = [[call.type.lower() for call in calls] for calls in (ours, theirs)]
         return list(map(CallPair, ours, theirs)) if types[0] == types[1] else []
 
-    def _between(self, before: CallPair | None, behind: CallPair | None) -> tuple[Calls, Calls]:
-        """The calls of both runs in a gap that come after the last two calls whose outputs agree."""
-        ours, theirs = self._unpaired(before, behind)
-        left: Calls = theirs
-        for number, call in enumerate(theirs):
+    def _suspected_calls(
+        self, before: CallPair | None, behind: CallPair | None
+    ) -> tuple[Calls, Calls]:
+        """The calls of both runs in a gap among which the cause must lie: those after the last two calls whose outputs
+        agree."""
+        ours, theirs = self._unpaired_calls(before, behind)
+        their_calls: Calls = theirs
+        for number, their_call in enumerate(theirs):
             same = (
                 index
-                for index, other in enumerate(ours)
-                if self._agree(other.outputs, call.outputs)
+                for index, our_call in enumerate(ours)
+                if self._first_arrays_agree(our_call.outputs, their_call.outputs)
             )
             index = next(same, None)
             # everything up to this pair of calls is right
             if index is not None:
-                ours, left = ours[index + 1 :], theirs[number + 1 :]
-        return ours, left
+                ours, their_calls = ours[index + 1 :], theirs[number + 1 :]
+        return ours, their_calls
 
     def _name(self, calls: CallPair) -> str:
         """The name of a call of a layer; the names in both models if they differ."""
@@ -339,13 +348,13 @@ class TwoRuns:
         )
 
 
-def _error(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
+def _error_of_first(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
     """The distance between the first arrays of both sides, computed by `compare`; None if a side has no array, or if
     the two cannot be compared."""
     return compare(ours[0], theirs[0]) if ours and theirs else None
 
 
-def _between(
+def _calls_between(
     run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]
 ) -> list[LayerCall]:
     """The calls of a run between the calls `before` and `behind`, without those of layers whose paths are in `paired`.

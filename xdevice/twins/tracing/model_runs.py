@@ -67,7 +67,7 @@ class ModelRun:
         writer = LogWriter(self.backend, log)
         # a block in which nothing is compiled, because a compiler would hide the operations
         with self.backend.operation_calls(writer.run, writer.leaf):
-            run = _run_whole(self.subject, self.arrays)
+            run = _run_even_if_hidden(self.subject, self.arrays)
         return replace(run, log=log)
 
     # cached, because it is asked for each output
@@ -90,10 +90,12 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
     """Runs two models or functions on the same inputs, and returns both runs. `inputs` is as for `arrays_of`, and has
     its channels on the axis where `first` takes them; for `second` they are moved to its axis."""
     arrays = arrays_of(inputs)
-    one, other = subject_of(first), subject_of(second)
+    first_subject, second_subject = subject_of(first), subject_of(second)
     # the first one first: the calls of its layers show which inputs are images
-    ours = _run_whole(one, arrays)
-    return ours, _run_whole(other, taken_by(other, arrays, ours))
+    first_run = _run_even_if_hidden(first_subject, arrays)
+    return first_run, _run_even_if_hidden(
+        second_subject, taken_by(second_subject, arrays, first_run)
+    )
 
 
 def arrays_of(inputs: Any) -> Arrays:
@@ -126,11 +128,14 @@ def arrays_of(inputs: Any) -> Arrays:
 def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
     """The inputs of the run `first` as the model or function `second` takes them: images have their channels on the
     axis where `second` expects them. If the axis of either is not known, the inputs stay as they are."""
-    ours, theirs = first.has_channels_last, subject_of(second).has_channels_last
-    if ours is None or theirs is None or ours == theirs:
+    first_is_last, second_is_last = (
+        first.has_channels_last,
+        subject_of(second).has_channels_last,
+    )
+    if first_is_last is None or second_is_last is None or first_is_last == second_is_last:
         return arrays
     return {
-        name: distances.moved(x, theirs) if _is_image(x, first) else x
+        name: distances.moved(x, second_is_last) if _is_image(x, first) else x
         for name, x in arrays.items()
     }
 
@@ -157,7 +162,7 @@ def message(error: BaseException) -> str:
 
 
 def _where(error: BaseException, traced: Trace) -> str:
-    """The words that say in which layer, or after which one, an error was raised."""
+    """The words that say in which layer, or after which layer, an error was raised."""
     # the path that `Watch.run` has set on the error; "" is the model itself
     path = getattr(error, layer_calls.FAILED, None)
     if path is not None:
@@ -171,17 +176,18 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
     if is_last is None:
         return ""
     # the axis where the channels should not be, and the one where they should
-    far, near = (1, -1) if is_last else (-1, 1)
+    wrong, right = (1, -1) if is_last else (-1, 1)
     for x in arrays.values():
-        if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
+        if x.ndim in (4, 5) and x.shape[wrong] in _CHANNELS and x.shape[right] not in _CHANNELS:
             came = "first" if is_last else "last"
-            return f"; {x.shape} looks like channels {came}; move the axis, or put first the model that takes them so"
+            return f"; {x.shape} looks like channels {came}; move this axis, or pass first the model that takes it so"
     return ""
 
 
-def _run_whole(subject: Subject, arrays: Arrays) -> ModelRun:
-    """Runs a model or a function as `run` does. If that raises `UnsupportedError`, because a compiler hides the layers,
-    runs it again without tracing layers. Raises the error if there is no model to trace."""
+def _run_even_if_hidden(subject: Subject, arrays: Arrays) -> ModelRun:
+    """Runs a model or a function with `run`, and returns the run. If `run` raises `UnsupportedError`, because a
+    compiler hides the layers, runs it again without tracing layers; but raises the error if there is no model to
+    trace."""
     try:
         return run(subject, arrays)
     except UnsupportedError:
@@ -211,11 +217,11 @@ def run(
             x.dtype.name,
             "inputs=",
             "pass inputs of another dtype",
-            place=subject.place,
+            place=subject.device,
         )
     tensors = {
         # copies, because a model may write into its inputs, and the other model gets the same ones
-        name: backend.from_numpy(numpy.array(x, order="C"), subject.place)
+        name: backend.from_numpy(numpy.array(x, order="C"), subject.device)
         for name, x in arrays.items()
     }
     named = {name: x for name, x in tensors.items() if isinstance(name, str)}
@@ -235,7 +241,7 @@ def run(
             kind = "function " if subject.is_function else ""
             raise ArgumentError(
                 f"a {kind}{name_of(subject.itself)} of {backend.name} failed {_where(error, traced)} on inputs= of the "
-                f"shape {shapes}, laid out as the first model, the source, takes them"
+                f"shape {shapes}; inputs= must have the layout that the first model, the source, takes"
                 f"{_channels_hint(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
             ) from error
     return ModelRun(backend, traced, result, model, subject, arrays)

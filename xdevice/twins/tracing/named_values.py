@@ -20,7 +20,7 @@ listeners: Final[list[Listener]] = []
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """A block in which `log`, in any thread, also calls `listener(name, value)`."""
-    # a list, because blocks may be nested, and each hears all values
+    # a list, because blocks may be nested, and the listener of each gets all values
     listeners.append(listener)
     try:
         yield

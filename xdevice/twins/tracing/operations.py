@@ -1,9 +1,10 @@
-"""The operations that a program runs, and the first of them at which two programs differ.
+"""Records the operations that a program runs, and finds the first of them at which two programs differ.
 
 Two frameworks compute the same value with different operations: a softmax is one call here and four there. So
 operations are not paired by their names, but by the numbers that they return. An operation is right if the other
 program has computed the same numbers, in any order of axes, or if an operation that uses its output is right. The two
-programs part at the first operation that is not right and leads to the program's results: all its inputs are right.
+programs part (begin to differ) at the first operation that is not right and leads to the program's results: all its
+inputs are right.
 
 The numbers also show which operation uses which output, so views and writes in place need no rules.
 """
@@ -105,20 +106,25 @@ class Log:
         self.operations.append(operation)
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
-    def ends(self) -> list[str]:
+    def results(self) -> list[str]:
         """The keys of the program's results: `roots`, or else the losses from which the program ran backward, or else
         the outputs of its last operation. Empty if the log has no operation."""
         if self.roots or not self.operations:
             return self.roots
         # the operation right before a backward pass has computed the loss
         neighbors = zip(self.operations, self.operations[1:], strict=False)
-        losses = [one for one, other in neighbors if other.is_backward and not one.is_backward]
+        losses = [
+            operation
+            for operation, behind in neighbors
+            if behind.is_backward and not operation.is_backward
+        ]
         return [
             key for operation in losses or self.operations[-1:] for key in operation.outputs
         ]
 
     def key(self, array: Array) -> str:
-        """Keeps an array, and returns its key, which is the same for arrays of the same dtype, shape and numbers."""
+        """Keeps a copy of an array, and returns its key. Arrays of the same dtype, shape and numbers have the same
+        key, and only one copy is kept of them."""
         # bfloat16 and 8-bit floats, which NumPy itself cannot compute with
         if array.dtype.kind not in "biufc":
             array = array.astype("float32")
@@ -146,9 +152,9 @@ class LogWriter:
         self._backend, self._log = backend, log
         self._is_inside = False
         """Whether an operation is running, or a tensor is being read, so that what is called now is not kept."""
-        # with the tensor itself: its id could be given to another one if it were freed
+        # the tensor is kept too, because another one could get its id if it were freed
         self._names: dict[int, tuple[str, Any]] = {}
-        """The names of the parameters of the program's models, by the id of the tensor."""
+        """For each parameter of the program's models, by the id of the tensor, its name and the tensor."""
         self._users: dict[str, list[int]] = {}
         """Maps a tensor's key to the indices of the operations that took the tensor."""
         self._gradients: dict[int, list[str]] = {}
@@ -184,9 +190,9 @@ class LogWriter:
         if not outputs:
             return result
         self._add(Operation(name, program_line(), inputs, outputs, is_backward))
-        return result if follow is None else self._followed(result, follow, keys)
+        return result if follow is None else self._with_gradients_followed(result, follow, keys)
 
-    def name_all(self, names: Iterable[tuple[str, Any]]) -> None:
+    def name_tensors(self, names: Iterable[tuple[str, Any]]) -> None:
         """Stores the names that tensors have in a model; `names` are pairs of a name and a tensor."""
         for name, x in names:
             self._names[id(x)] = name, x
@@ -197,19 +203,23 @@ class LogWriter:
         if self._log.is_full:
             return
         # the key of each of the two; "" if it has no numbers, as a sparse gradient
-        (value, *_), (key, *_) = self._keys(x) or ("",), self._keys(gradient) or ("",)
-        if not value or not key:
+        (value_key, *_), (gradient_key, *_) = (
+            self._keys(x) or ("",),
+            self._keys(gradient) or ("",),
+        )
+        if not value_key or not gradient_key:
             return
         name, _ = self._names.get(id(x), (name, x))
         if not name:
             # a tensor without a name is described by the first operation that took it
-            user = next(iter(self._users.get(value, [])), None)
+            user = next(iter(self._users.get(value_key, [])), None)
             taker = f" of {self._log.operations[user]}" if user is not None else ""
-            name = f"input{taker}, {self._log.arrays[value].shape}"
-        self._log.gradients.append(Gradient(name, value, key))
+            name = f"input{taker}, {self._log.arrays[value_key].shape}"
+        self._log.gradients.append(Gradient(name, value_key, gradient_key))
 
-    def named(self, name: str, value: object) -> None:
-        """Keeps the tensors in a value that the program records with `xdevice.parity.log` as results of the program."""
+    def add_roots(self, name: str, value: object) -> None:
+        """Adds the tensors in a value, which the program records with `xdevice.parity.log` under this name, to the
+        program's results (`Log.roots`)."""
         if not self._log.is_full:
             self._log.roots += self._keys(value)
 
@@ -219,9 +229,10 @@ class LogWriter:
             self._users.setdefault(key, []).append(len(self._log.operations))
         self._log.add(operation)
 
-    def _followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
-        """Returns the result of the last operation as `follow` gives it. A gradient that reaches one of its outputs is
-        kept as an operation of its own. `keys` are those of all tensors in the result (`_all_keys`)."""
+    def _with_gradients_followed(self, result: Any, follow: Any, keys: list[str]) -> Any:
+        """Returns `follow(result, put)`: the result of the last operation, with hooks that keep each gradient that
+        reaches one of its outputs as an operation of its own. `keys` are the keys of all tensors in the result
+        (`_all_keys`)."""
         last = len(self._log.operations) - 1
         operation = self._log.operations[last]
 
@@ -363,7 +374,7 @@ class TwoPrograms:
                 continue
             # a fault may begin as small as rounding is, so the limit with the greatest growth is taken
             if growth > most_growth:
-                closest = self._closest(actual, expected, limit)
+                closest = self._closest_pair(actual, expected, limit)
                 best, most_growth = Parting(actual, expected, *closest, share), growth
         return best
 
@@ -372,53 +383,68 @@ class TwoPrograms:
         tensor that it belongs to, and how far the actual program's gradient of the same tensor is from it. Tensors are
         the same if they have the same numbers; if no tensor has them, the closest gradient is taken. The second item is
         None if the actual program has no gradient of this size."""
-        # the gradients of outputs, and of parameters and inputs
-        every = [
-            key for one in self.actual.operations if one.is_backward for key in one.outputs
+        # all gradients of the actual program: those of outputs, and those of parameters and
+        # inputs
+        all_ours = [
+            key for ours in self.actual.operations if ours.is_backward for key in ours.outputs
         ]
-        every += [one.gradient for one in self.actual.gradients]
+        all_ours += [ours.gradient for ours in self.actual.gradients]
         rows = []
-        for its in self.expected.gradients:
-            value, wanted = self.expected.arrays[its.value], self.expected.arrays[its.gradient]
+        for their_gradient in self.expected.gradients:
+            value, wanted = (
+                self.expected.arrays[their_gradient.value],
+                self.expected.arrays[their_gradient.gradient],
+            )
             same = [
-                one.gradient for one in self.actual.gradients if self._is_same(one.value, value)
+                ours.gradient
+                for ours in self.actual.gradients
+                if self._is_same(ours.value, value)
             ]
-            ways = [
-                way
-                for key in dict.fromkeys(same or every)
-                for way in _axis_orders(self.actual.arrays[key], wanted)
+            candidates = [
+                candidate
+                for key in dict.fromkeys(same or all_ours)
+                for candidate in _axis_orders(self.actual.arrays[key], wanted)
             ]
-            best = min(ways, key=lambda way: distances.apart(way, wanted), default=None)
-            rows.append((its.name, None if best is None else errors(best, wanted)))
+            best = min(
+                candidates,
+                key=lambda candidate: distances.apart(candidate, wanted),
+                default=None,
+            )
+            rows.append((their_gradient.name, None if best is None else errors(best, wanted)))
         return rows
 
     def _is_same(self, key: str, value: Array) -> bool:
         """Whether the actual program's tensor of this key has the numbers of `value`, in any order of axes. Numbers
         that may be equal by chance, such as zeros, do not count."""
-        mine = self.actual.arrays[key]
+        ours = self.actual.arrays[key]
         return _is_distinctive(value) and any(
-            distances.apart(way, value) <= self.limit for way in _axis_orders(mine, value)
+            distances.apart(reordered, value) <= self.limit
+            for reordered in _axis_orders(ours, value)
         )
 
-    def _closest(
-        self, one: Operation | None, other: Operation | None, limit: float
+    def _closest_pair(
+        self, our_first: Operation | None, their_first: Operation | None, limit: float
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
         """Returns the values of `Parting.closest` and `Parting.errors`, given the first wrong operation of the actual
-        program (`one`) and of the expected program (`other`). Both are None if one of the programs has none."""
-        if one is None or other is None:
+        program (`our_first`) and of the expected program (`their_first`). Both are None if one of the programs has
+        none."""
+        if our_first is None or their_first is None:
             return None, None
-        # the first of one side may correspond to any wrong operation of the other side
-        ours, theirs = (judge.wrong(limit) for judge in self.judges)
-        pairs = [(mine, other) for mine in ours] + [(one, its) for its in theirs]
+        # the first wrong operation of one side may correspond to any wrong operation of the
+        # other
+        our_wrong, their_wrong = (judge.wrong(limit) for judge in self.judges)
+        pairs = [(ours, their_first) for ours in our_wrong] + [
+            (our_first, theirs) for theirs in their_wrong
+        ]
         best, closest, nearest = numpy.inf, None, None
-        for mine, its in pairs:
-            if mine.is_backward != its.is_backward:
+        for ours, theirs in pairs:
+            if ours.is_backward != theirs.is_backward:
                 continue
-            wanted = self.expected.arrays[its.outputs[0]]
-            for x in _axis_orders(self.actual.arrays[mine.outputs[0]], wanted):
-                distance = distances.apart(x, wanted)
+            wanted = self.expected.arrays[theirs.outputs[0]]
+            for reordered in _axis_orders(self.actual.arrays[ours.outputs[0]], wanted):
+                distance = distances.apart(reordered, wanted)
                 if distance < best:
-                    best, closest, nearest = distance, (mine, its), errors(x, wanted)
+                    best, closest, nearest = distance, (ours, theirs), errors(reordered, wanted)
         return closest, nearest
 
 
@@ -455,14 +481,14 @@ class Judge:
         self._right: dict[float, list[bool]] = {}
         """Maps each limit to a list that says whether each operation is right."""
         self._makers: dict[str, int] = {
-            key: n for n, one in enumerate(log.operations) for key in one.outputs
+            key: n for n, operation in enumerate(log.operations) for key in operation.outputs
         }
         """Maps a tensor's key to the index of the last operation that returned the tensor."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
         """The first operation that is not right, among those that lead to the program's results; None if all are right.
         With `is_backward`, considers the gradients instead of the operations of the forward pass."""
-        right, leads = self._judge(limit), self._on_the_way(is_backward)
+        right, leads = self._right_operations(limit), self._leads_to_results(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
                 return operation
@@ -493,7 +519,7 @@ class Judge:
 
     def wrong(self, limit: float) -> list[Operation]:
         """All operations that are not right, in order."""
-        right = self._judge(limit)
+        right = self._right_operations(limit)
         return [
             operation
             for number, operation in enumerate(self._log.operations)
@@ -506,11 +532,12 @@ class Judge:
         maker = self._makers.get(key)
         if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
             return True
-        return maker is not None and self._judge(limit)[maker]
+        return maker is not None and self._right_operations(limit)[maker]
 
-    def _judge(self, limit: float) -> list[bool]:
-        """Whether each operation is right: one of its outputs is within the limit of a tensor of the other program, or
-        an operation that takes an output is right, or it has no distinctive output (`_is_distinctive`)."""
+    def _right_operations(self, limit: float) -> list[bool]:
+        """Returns for each operation whether it is right: one of its outputs is within the limit of a tensor of the
+        other program, or an operation that takes an output is right, or it has no distinctive output
+        (`_is_distinctive`)."""
         if limit in self._right:
             return self._right[limit]
         users: dict[str, list[int]] = {}
@@ -518,17 +545,18 @@ class Judge:
             for key in operation.inputs:
                 users.setdefault(key, []).append(number)
         right = [False] * len(self._log.operations)
-        proves = list(right)
+        proves_others = list(right)
         """Whether each operation shows that those before it are right. An operation without distinctive outputs shows
         nothing."""
-        # from the last one on, so that the operations behind each are judged before it
+        # from the last operation to the first, so that the operations behind each one are
+        # judged before it
         for number in reversed(range(len(right))):
             outputs = self._distinctive_outputs(self._log.operations[number])
             behind = (user for key in outputs for user in users.get(key, ()) if user > number)
-            proves[number] = any(self._distance(key) <= limit for key in outputs) or any(
-                proves[user] for user in behind
+            proves_others[number] = any(self._distance(key) <= limit for key in outputs) or any(
+                proves_others[user] for user in behind
             )
-            right[number] = proves[number] or not outputs
+            right[number] = proves_others[number] or not outputs
         self._right[limit] = right
         return right
 
@@ -540,12 +568,12 @@ class Judge:
             return keys
         return [key for key in keys if self._log.arrays[key].size > 1]
 
-    def _on_the_way(self, is_backward: bool) -> list[bool]:
-        """Whether each operation leads to the program's results; with `is_backward`, to the gradients of parameters and
-        inputs. True for all operations if none leads there."""
+    def _leads_to_results(self, is_backward: bool) -> list[bool]:
+        """Returns for each operation whether it leads to the program's results; with `is_backward`, to the gradients
+        of parameters and inputs. All are True if no operation leads there."""
         # an operation whose result only a gradient uses does not lead to the outputs
-        gradients = [one.gradient for one in self._log.gradients]
-        keys = gradients if is_backward else self._log.ends()
+        gradients = [gradient.gradient for gradient in self._log.gradients]
+        keys = gradients if is_backward else self._log.results()
         wanted = {key for key in keys if key in self._makers}
         # without any result to lead to, all operations count
         leads = [not wanted] * len(self._log.operations)
@@ -577,12 +605,12 @@ class _Index:
         """The distance of the closest array from `expected`, in any order of axes; infinite if no array has the size
         and about the norm of `expected`."""
         best, norm = numpy.inf, _norm(expected)
-        for other, array in self._by_size.get(expected.size, ()):
+        for other_norm, array in self._by_size.get(expected.size, ()):
             # a quick test: arrays with other norms cannot be close
-            if abs(other - norm) > norm * _ALIKE:
+            if abs(other_norm - norm) > norm * _ALIKE:
                 continue
-            for way in _axis_orders(array, expected):
-                best = min(best, distances.apart(way, expected))
+            for reordered in _axis_orders(array, expected):
+                best = min(best, distances.apart(reordered, expected))
                 # far below every limit, so a closer array would change nothing
                 if best < 1e-9:
                     return float(best)

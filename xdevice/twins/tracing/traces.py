@@ -1,5 +1,5 @@
-"""`capture_intermediates`: records the calls of a model's layers while a block runs, and reads their inputs and outputs
-to the host."""
+"""`capture_intermediates`: records the calls of a model's layers while a block runs, and copies their inputs and
+outputs to the host."""
 
 from __future__ import annotations
 
@@ -81,21 +81,21 @@ class Trace:
         """The calls that have ended so far, in order. Reading `calls` copies the tensors to the host."""
         # gradients may still come while the block is open. Without any call, reading again costs nothing
         if self._is_open or not self._read:
-            self._read = self._host()
+            self._read = self._read_calls()
         return self._read
 
-    def _host(self) -> list[LayerCall]:
-        """Reads all recorded calls to the host, and numbers those of each layer."""
+    def _read_calls(self) -> list[LayerCall]:
+        """Copies all recorded calls to the host, and numbers those of each layer."""
         counts: dict[str, int] = {}
         calls = []
         for call in self._recorded:
             # the first call of a layer has the number 0
             counts[call.path] = number = counts.get(call.path, -1) + 1
-            calls.append(self._one(call, number))
+            calls.append(self._read_call(call, number))
         return calls
 
-    def _one(self, call: Call, number: int) -> LayerCall:
-        """Reads one call to the host. `number` says how many earlier calls of its layer there are."""
+    def _read_call(self, call: Call, number: int) -> LayerCall:
+        """Copies one call to the host. `number` says how many earlier calls of its layer there are."""
         # a function has a name, and a layer's class has one
         name = (
             call.layer
@@ -109,7 +109,7 @@ class Trace:
         return LayerCall(call.path, number, name, inputs, outputs, gradients)
 
     def _array(self, x: Any) -> Array:
-        """Reads a tensor of the framework to the host, as a NumPy array."""
+        """Returns a tensor of the framework as a NumPy array."""
         return numpy.asarray(self._backend.to_numpy(x))
 
     def add(self, call: Call) -> None:
