@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
         return _faces.read(__name__, __name__, _names[name], name)
     from .base import guesses
 
-    raise AttributeError(guesses.answer(name, __all__))
+    raise AttributeError(guesses.message_for(name, __all__))
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,7 @@
      ├── TransferError             RuntimeError            a transfer where none is allowed
      ├── PeerError                 ConnectionError         another process that failed or did not join
      ├── CollectiveMismatchError   ValueError              processes whose collective calls differ
-     ├── ScopeError                RuntimeError            a block left in a thread or task that has not entered it
+     ├── ScopeError                RuntimeError            a block exited in a thread or task that has not entered it
      ├── TimingError               RuntimeError            a time that cannot be read
      ├── ParityError               AssertionError          two results that should be equal and are not
      ├── RecordingError            ValueError              a recording that cannot be written or read
@@ -46,35 +46,36 @@ class XDeviceError(Exception):
     """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # OSError and ImportError put their own attributes, such as `filename`, into what they
-        # return here: only the first element, the class, is replaced
+        # (class, arguments, state, ...): pickle would call the class, whose `__init__` may need
+        # other arguments than these, so it calls `_restored` instead. The rest is kept, because
+        # OSError and ImportError put attributes such as `filename` and `path` into it
         reduced: Any = super().__reduce__()
         cls, args, *state = reduced
-        return _anew, (cls, args), *state
+        return _restored, (cls, args), *state
 
 
-def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
-    """Returns an error of the class `cls`, made from the `args` that pickle keeps. It does not
-    call the class's own `__init__`, which may take more arguments than these (`PeerError`)."""
-    # OSError sets its attributes in `__new__`, so that one gets the arguments too
+def _restored(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
+    """Returns an error of the class `cls`, made from the `args` that Python's exceptions keep. Does not call the
+    class's own `__init__`, which may need more arguments than these, as `PeerError`'s does."""
+    # OSError sets its attributes in `__new__`, which therefore gets the arguments too; the
+    # `__init__` of the built-in base, called below, sets `args`
     error = cls.__new__(cls, *args)
     super(XDeviceError, error).__init__(*args)
     return error
 
 
-def shown(x: object, most: int | None = 100) -> str:
-    """Returns the text by which an error message shows an object: the first `most` characters
-    of its `repr` (None: all of them), or Python's default `repr` if the object's own raises an
-    error."""
+def shown(x: object, limit: int | None = 100) -> str:
+    """Returns the text by which an error message shows an object: the first `limit` characters of its `repr` (None:
+    all of them), or Python's default `repr` if the object's own raises an error."""
     try:
-        return repr(x)[:most]
+        return repr(x)[:limit]
     except Exception:
         return object.__repr__(x)
 
 
 def put_on(error: BaseException, name: str, value: object) -> None:
-    """Sets an attribute of an exception, even if its class forbids that, as a frozen dataclass
-    does. Does nothing if the attribute cannot be set at all."""
+    """Sets the attribute `name` of an exception, even if its class forbids that, as a frozen dataclass does. Does
+    nothing if the attribute cannot be set at all."""
     try:
         object.__setattr__(error, name, value)
     # a property without a setter, for example: raising here would hide the exception itself
@@ -91,12 +92,12 @@ def note(error: BaseException, text: str) -> None:
         put_on(error, "__notes__", [*(before if isinstance(before, list) else [before]), text])
 
 
-def listed(names: Iterable[object], most: int) -> str:
-    """Returns names as one text for an error message: the first `most` of them, separated by
+def listed(names: Iterable[object], limit: int) -> str:
+    """Returns names as one text for an error message: the first `limit` of them, separated by
     commas, and how many more there are ("a, b and 3 more")."""
     texts = [str(name) for name in names]
-    return ", ".join(texts[:most]) + (
-        f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:limit]) + (
+        f" and {len(texts) - limit} more" if len(texts) > limit else ""
     )
 
 
@@ -199,8 +200,7 @@ class TimingError(XDeviceError, RuntimeError):
 
 
 class CaptureError(XDeviceError, RuntimeError):
-    """A task whose work cannot be recorded as a graph. The part that was recorded is never
-    replayed."""
+    """A task whose work cannot be recorded as a graph. The part that was recorded is never replayed."""
 
 
 class UnsupportedError(XDeviceError, NotImplementedError):
@@ -212,9 +212,9 @@ class SharingError(XDeviceError, BufferError):
 
 
 class ScopeError(XDeviceError, RuntimeError):
-    """A block that is left in a different thread or task than the one that entered it. Also
-    raised for a block that awaits, and so lets other tasks run inside it, although the
-    framework keeps one device for all tasks of a thread."""
+    """A block that is exited in a different thread or task than the one that entered it. Also raised for a block that
+    awaits, and so lets other tasks run inside it, although the framework keeps one device for all tasks of a
+    thread."""
 
 
 class TransferError(XDeviceError, RuntimeError):

@@ -281,7 +281,7 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
         "the tensor": lambda: xdevice.tensor(np.ones(2, "complex128"), device="gpu"),
     }.items():
         [said] = refused(xdevice.errors.DTypeError, task)
-        assert "which gpu:" in said and "of torch (npu) cannot hold; " in said and "or stay on cpu:0" in said, said
+        assert "which gpu:" in said and "of torch (npu) cannot hold; " in said and "or keep it on cpu:0" in said, said
         assert "32" in said.partition("; ")[2] or "complex64" in said, said
         if name != "the tensor":
             assert said.startswith(f"{name.strip()} is float64"), (name, said)

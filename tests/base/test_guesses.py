@@ -70,13 +70,13 @@ def test_a_name_that_resembles_nothing_is_not_answered():
 
 
 def test_no_guess_is_a_name_and_each_answer_names_what_there_is():
-    assert not set(guesses._WORDS) & set(xdevice.__all__)
-    words = " ".join(guesses._WORDS.values())
+    assert not set(guesses._REPLACEMENTS) & set(xdevice.__all__)
+    words = " ".join(guesses._REPLACEMENTS.values())
     for path in set(re.findall(r"xdevice((?:\.[a-z_]+)+)", words, re.IGNORECASE)):
         value = xdevice
         for part in path.removesuffix(".total").strip(".").split("."):
             value = getattr(value, part)
-    assert len(guesses._WORDS) > 100
+    assert len(guesses._REPLACEMENTS) > 100
     assert xdevice in faces()
 
 

@@ -359,7 +359,7 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"\['trainer'\] is an object of type Holder.*put its \.model \(.*\) next to it",
+            match=r"\['trainer'\] is an object of type Holder.*put its \.model \(.*\) into the container",
         ):
             verb(batch, there)
     with pytest.raises(xdevice.errors.NotATensorError, match=r"its \.model \("):
@@ -587,7 +587,7 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
     for batch in ([scheduler, far], [net, scheduler]):
         with pytest.raises(
             xdevice.errors.ContainerError,
-            match=r"StepLR.*put its \.optimizer \(SGD\) next to it",
+            match=r"StepLR.*put its \.optimizer \(SGD\) into the container",
         ):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
@@ -631,7 +631,7 @@ def test_the_advice_on_a_seed_generator_of_keras():
         generator = keras.random.SeedGenerator(3)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"SeedGenerator.*put its \.state \(\w*Variable\) next to it",
+        match=r"SeedGenerator.*put its \.state \(\w*Variable\) into the container",
     ):
         xdevice.to_device([generator, ones(backend)], there)
     moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
@@ -744,7 +744,7 @@ def test_a_proxy_of_a_model(there_of_torch):
     assert_seen([proxy], xdevice.backend("torch"), there_of_torch)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"ObjectProxy.*its \.__wrapped__ \(Linear\) next to it",
+        match=r"ObjectProxy.*its \.__wrapped__ \(Linear\) into the container",
     ):
         xdevice.to_device([proxy], there_of_torch)
     assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch

@@ -189,7 +189,7 @@ def test_without_a_stream_all_is_there_on_return(driver):
 def test_a_few_bytes_without_a_stream_come_at_once_and_make_no_ring(driver):
     gpu, made = driver.array(52), np.empty(52, "uint8")
     gpu[:] = random(12, 52)
-    place = ring._place_of(gpu.ctypes.data)
+    place = ring._gpu_of(gpu.ctypes.data)
     driver.streams[place.stream.value].append(
         lambda: pytest.fail("they have waited for a large copy")
     )

@@ -69,11 +69,11 @@ def sampled(
 @contextmanager
 def floats_asked_for(text: str) -> Iterator[None]:
     """What XDEVICE_FLOATS asks of a process, of this one while the block runs; the frameworks keep their defaults."""
-    before, floats._asked = floats._asked, floats._check(text)
+    before, floats._setting = floats._setting, floats._check(text)
     try:
         yield
     finally:
-        floats._asked = before
+        floats._setting = before
 
 
 SHIMS: Final = ("tensorflow", "paddle", "mxnet")

@@ -50,7 +50,7 @@ def dtype_names_gives_a_name_that_is_none_of_its_dtypes(adapter, patch, suite):
 @wrong("dtype_names", "confuses two dtypes", "dtypes_are_the_same_everywhere")
 def dtype_names_takes_one_dtype_for_another(adapter, patch, suite):
     dtype = np.dtype("int32")
-    patch.setattr(dtypes, "_stated", {type(dtype): {dtype: "int64"}})
+    patch.setattr(dtypes, "_framework_names", {type(dtype): {dtype: "int64"}})
 
 
 @wrong("version", "returns a string that is not a version", "keeps_the_contract", HOMES[:1])

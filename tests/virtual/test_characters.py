@@ -302,7 +302,7 @@ def test_an_adapter_that_cannot_refuse_says_so():
     from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="does not support characters of virtual GPUs"
+        xdevice.errors.UnsupportedError, match="does not support limits of virtual GPUs"
     ):
         VirtualGpus.take_characters(Plain(), characters.parse("2:mps"))
 

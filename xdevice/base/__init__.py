@@ -1,2 +1,2 @@
-"""The lowest room of xdevice: the class `Device` and the spellings of a device, dtypes, the
-version."""
+"""The lowest layer of xdevice, which imports only its error classes: devices and their spellings, dtypes, the version,
+and helpers for forked processes."""

@@ -48,7 +48,7 @@ _SPELLING: Final = (
 )
 
 
-class Answers:
+class CoreFunctions:
     """Functions that need the backends, so only `core` can supply them: its modules `registry`,
     `selection` and `scopes` set these attributes when they are loaded."""
 
@@ -58,7 +58,7 @@ class Answers:
     leave: Callable[[Device, BaseException | None], None]
 
 
-answers: Final = Answers()
+core_functions: Final = CoreFunctions()
 
 
 class Device:
@@ -90,7 +90,7 @@ class Device:
     __slots__ = ("__weakref__", "_text", "index", "kind")
 
     def __init_subclass__(cls) -> None:
-        # only `Named`, below, is one: `parse` and `==` rely on there being no other
+        # `Named`, below, is the only subclass: `parse` and `==` rely on that
         if cls.__module__ != __name__:
             raise TypeError("Device is interned and cannot be subclassed")
 
@@ -108,7 +108,7 @@ class Device:
         Raises:
             DeviceNotFoundError: if the selected backend lacks the device.
         """
-        return answers.to_native(self)
+        return core_functions.to_native(self)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
@@ -123,17 +123,17 @@ class Device:
     __hash__ = object.__hash__  # one in Python would make every look-up by a device slower
 
     def __enter__(self) -> Device:
-        """Makes this the device of creation functions, xdevice's and the selected framework's own, inside the block.
+        """Makes this the default device of creation functions inside the block: of xdevice's, and of the selected
+        framework's own.
 
-        Blocks nest, also end after an exception, and hold for one thread. Paddle keeps one device for the whole
-        process, so its own creation functions are affected in other threads too; xdevice's never are.
+        Blocks can be nested, end even after an exception, and apply to one thread. Paddle keeps one device for the
+        whole process, so its own creation functions are affected in other threads too; xdevice's never are.
 
-        An asyncio task may not `await` inside, because the other tasks of the thread would work
-        on this device. If the task does, the block ends at the `await`, and leaving the block
-        raises `ScopeError`. Leaving a block in a different thread or task than the one that
-        entered it raises `ScopeError` too, and changes nothing.
+        An asyncio task may not `await` inside, because the other tasks of the thread would work on this device. If the
+        task does, the block ends at the `await`, and exiting it raises `ScopeError`. Exiting a block in a different
+        thread or task than the one that entered it also raises `ScopeError`, and changes nothing.
         """
-        answers.enter(self)
+        core_functions.enter(self)
         return self
 
     def __exit__(
@@ -142,7 +142,7 @@ class Device:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        answers.leave(self, exc)
+        core_functions.leave(self, exc)
 
     def __str__(self) -> str:
         return self._text
@@ -150,7 +150,7 @@ class Device:
     def __repr__(self) -> str:
         return f"Device({self._text!r})"
 
-    # through `of`, so that a device that was pickled or copied is again the interned one
+    # through `of`, so that unpickling or copying a device returns the interned one
     def __reduce__(self) -> tuple[Any, tuple[str, int]]:
         return of, (self.kind, self.index)
 
@@ -162,8 +162,8 @@ class Device:
 
 
 class Named(Device):
-    """`gpu:i`, named by a word for its hardware, such as `cuda:1`. It is equal to `gpu:i`; a backend's `require`
-    returns `gpu:i` for it, or refuses it if the backend's hardware is of a different kind."""
+    """`gpu:i`, named by a word for its hardware, such as `cuda:1`. Equals `gpu:i`. A backend's `require` returns
+    `gpu:i` for it, or refuses it if the backend's hardware is of a different kind."""
 
     __slots__ = ("plain", "word")
 
@@ -183,13 +183,13 @@ class Named(Device):
 def named(word: str, index: int = 0) -> Device:
     """Returns `gpu:index`, named by a word from `HARDWARE`: `named("cuda", 1)` is `cuda:1`."""
     plain = of("gpu", index)
-    return _new(Named, kind="gpu", index=index, _text=str(plain), plain=plain, word=word)
+    return _new_device(Named, kind="gpu", index=index, _text=str(plain), plain=plain, word=word)
 
 
-def _new(cls: type[Device], **attributes: object) -> Device:
+def _new_device(cls: type[Device], **attributes: object) -> Device:
     """Returns a new `Device` with these attributes. It is the only function that sets them."""
     device = object.__new__(cls)
-    # the class's own `__setattr__` refuses, because devices are immutable
+    # the class's own `__setattr__` raises an error, because devices are immutable
     for name, value in attributes.items():
         object.__setattr__(device, name, value)
     return device
@@ -200,7 +200,7 @@ def plain(device: Device) -> Device:
     return device.plain if type(device) is Named else device
 
 
-# by kind and index; the second one is made when it is first needed
+# the interned devices, by kind and index; the second dict is made when it is first needed
 _interned: dict[tuple[str, int], Device] = {}
 _interned_weakly: Any = None
 _lock = forks.renewed(allocate_lock())
@@ -216,7 +216,7 @@ def of(kind: str, index: int = 0) -> Device:
     arguments. It is for adapters, and does not check whether the kind is known."""
     device = _interned.get((kind, index))
     if device is None:
-        device = _new(Device, kind=kind, index=index, _text=f"{kind}:{index}")
+        device = _new_device(Device, kind=kind, index=index, _text=f"{kind}:{index}")
         if index >= _MOST_KEPT:
             return _intern_weakly(device)
         # atomic: two threads that come here at once get the same device
@@ -225,8 +225,8 @@ def of(kind: str, index: int = 0) -> Device:
 
 
 def _intern_weakly(device: Device) -> Device:
-    """Returns the interned device that equals `device`; if there is none yet, interns `device`
-    and returns it. An interned device is forgotten when nobody refers to it any more."""
+    """Returns the interned device that equals `device`; if there is none yet, interns `device` and returns it. The
+    device is interned only as long as something refers to it."""
     global _interned_weakly
     with _lock:
         # imported here, because hardly any program names such a device
@@ -274,8 +274,8 @@ def spell(text: str, device: Device) -> None:
 
 
 def _index_hint(spec: object) -> str:
-    """Returns the end of the error if `spec` is a bare int, which PyTorch takes as a GPU; ""
-    for any other object."""
+    """Returns the end of the error if `spec` is a bare int, which PyTorch takes as the index of a GPU; "" for any
+    other object."""
     # not `isinstance`: True is an int, too
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec}, write xdevice.gpu({spec})"
@@ -320,7 +320,7 @@ def _nearest(name: str) -> str:
 def _parse_native(spec: object) -> Device:
     """Returns the device that a framework's own device object names. Raises `DeviceError` for
     any other object."""
-    device = answers.from_native(spec)
+    device = core_functions.from_native(spec)
     if device is None:
         raise DeviceError(
             f"{shown(spec)} of type {type(spec).__qualname__} is not a device; accepted: {_ACCEPTED}"

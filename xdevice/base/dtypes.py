@@ -42,18 +42,18 @@ BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
 """For each float dtype that NumPy itself lacks, the integer dtype of the same size that carries
 the bits of its numbers between NumPy and a framework."""
 
-# the dtypes that Python's types become; and what others call a dtype, by NumPy's name for it
+# the dtypes of Python's own types; and names that others have for a dtype, with NumPy's name
+# for it
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {
     "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",  # Paddle 2.6
 }  # fmt: skip
 
-_stated: dict[type, dict[object, str]] = {}
-"""The names of the frameworks' own dtype objects, in one dict for each type of dtype objects:
-torch.compile cannot look an object up in a dict that also has TensorFlow's, whose hash function
-is in C++."""
-# read in place of the dict of a type that has none in `_stated` yet
+_framework_names: dict[type, dict[object, str]] = {}
+"""The names of the frameworks' own dtype objects, in a separate dict for each type of these objects: torch.compile
+cannot look an object up in a dict that also has TensorFlow's, whose hash function is in C++."""
+# read in place of the dict of a type that has none in `_framework_names` yet
 _NONE: Final[dict[object, str]] = {}
 # two caches: dtypes by their names, and names by their dtypes
 _host_dtypes: dict[str, np.dtype[Any]] = {}
@@ -68,11 +68,11 @@ def name_of(dtype: np.dtype[Any]) -> str:
     return name
 
 
-def state(names: Mapping[Any, str]) -> None:
+def register_names(names: Mapping[Any, str]) -> None:
     """Registers the names of a framework's own dtype objects: `names` has the name of each
     object. Called once for each backend, when it is loaded."""
     for dtype, name in names.items():
-        _stated.setdefault(type(dtype), {})[dtype] = name
+        _framework_names.setdefault(type(dtype), {})[dtype] = name
 
 
 def dtype_name(dtype: object) -> str:
@@ -87,13 +87,13 @@ def dtype_name(dtype: object) -> str:
     import numpy
 
     try:
-        stated = _stated.get(type(dtype), _NONE).get(dtype)
+        name_of_object = _framework_names.get(type(dtype), _NONE).get(dtype)
     except TypeError:  # an unhashable object is not a dtype: the check below raises the error
-        stated = None
-    if stated is not None:
-        return stated
+        name_of_object = None
+    if name_of_object is not None:
+        return name_of_object
     if isinstance(dtype, type) and dtype in _PYTHON:
-        return floats.usual(_PYTHON[dtype])
+        return floats.effective(_PYTHON[dtype])
     if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
     inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that holds its dtype
@@ -104,7 +104,7 @@ def dtype_name(dtype: object) -> str:
         raise DTypeError(f"{shown(dtype)} is not a dtype; expected one of {', '.join(DTYPES)}")
     # cached, because Paddle needs 10 us to name one; strings and classes are not
     if inner is dtype and not isinstance(dtype, str):
-        _stated.setdefault(type(dtype), {})[dtype] = name
+        _framework_names.setdefault(type(dtype), {})[dtype] = name
     return name
 
 

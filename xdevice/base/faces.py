@@ -1,6 +1,5 @@
-"""Imports public names when they are first used. Each face, a module such as `xdevice` itself
-or `xdevice.parallel`, lists its public names in a stub (`.pyi`) next to it, which type checkers
-read too."""
+"""Imports public names when they are first used. A face is a module that only gives access to public names, such as
+`xdevice` itself or `xdevice.parallel`. It lists them in a stub (`.pyi`) next to it, which type checkers read too."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ def names_in(file: str) -> dict[str, str]:
 
 
 def read(face: str, package: str, module: str, name: str) -> Any:
-    """Returns `name`, imported from `module`, which is written as in a stub of the package
-    `package`. Also stores the value in the module `face`, so the next use takes no time."""
+    """Returns `name`, imported from `module`, which is written as in a stub of the package `package`. Also stores the
+    value in the module `face`, so that Python finds it there at the next use."""
     from importlib import import_module
 
     # `from . import math` imports a module, every other line a value of a module

@@ -25,7 +25,7 @@ VARIABLE: Final = "XDEVICE_FLOATS"
 FLOAT64: Final = "float64"
 JITTER: Final = "jitter:"
 
-# the wider dtypes that float64 asks for
+# for each dtype, the wider one that XDEVICE_FLOATS=float64 puts in its place
 _WIDE: Final = {"float32": "float64", "complex64": "complex128"}
 PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 """The dtype of the real and the imaginary part of a complex number."""
@@ -46,36 +46,36 @@ def _check(text: str) -> str:
 
 
 # read once, at import: changing the floats in the middle of a program would mix two dtypes
-_asked = _check(os.environ.get(VARIABLE, "").strip())
+_setting = _check(os.environ.get(VARIABLE, "").strip())
 
 
 def setting() -> str:
     """Returns the value of XDEVICE_FLOATS; "" if it is not set."""
-    return _asked
+    return _setting
 
 
 def is_float64() -> bool:
     """Whether XDEVICE_FLOATS asks for float64 in place of float32."""
-    return _asked == FLOAT64
+    return _setting == FLOAT64
 
 
-def usual(name: str = "float32") -> str:
-    """Returns the dtype to use in place of the default dtype `name`: `name` itself, or under
-    XDEVICE_FLOATS=float64 a wider one.
+def effective(name: str = "float32") -> str:
+    """Returns the dtype that is in effect where the default dtype is `name`: `name` itself, or a wider one under
+    XDEVICE_FLOATS=float64.
 
     Example:
         >>> from xdevice.base import floats
-        >>> floats.usual(), floats.usual("int64")
+        >>> floats.effective(), floats.effective("int64")
         ('float32', 'int64')
     """
-    return _WIDE.get(name, name) if _asked == FLOAT64 else name
+    return _WIDE.get(name, name) if _setting == FLOAT64 else name
 
 
 def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns an array that a program passed in, changed as XDEVICE_FLOATS asks: converted to
     float64, or with each number changed by an ULP (to the next float). By default it is
     unchanged."""
-    if _asked == FLOAT64:
+    if _setting == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
     return jitter(array)
@@ -87,7 +87,7 @@ def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     Equal arrays get equal changes, in any order of calls, so tied weights stay equal.
     """
-    return _jitter(array) if _asked.startswith(JITTER) else array
+    return _jitter(array) if _setting.startswith(JITTER) else array
 
 
 def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -108,7 +108,7 @@ def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     parts = jittered.reshape(-1).view(PARTS.get(name, name))
     # seeded by the values, so that equal arrays draw equal numbers
     numbers = numpy.random.Generator(
-        numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(jittered.data)])
+        numpy.random.Philox([int(_setting.removeprefix(JITTER)), zlib.crc32(jittered.data)])
     )
     directions = numpy.where(
         numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf

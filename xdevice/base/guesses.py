@@ -1,8 +1,8 @@
 """The advice in the error about a name that xdevice does not have: what to use instead.
 Imported only when a name is missing.
 
-The names are those of PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l
-for things that xdevice has under another name, or leaves to the framework on purpose.
+The names are those that PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l use for things that
+xdevice has under another name, or deliberately leaves to the framework.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from typing import Final
 
-# the answers that several names share
+# advice that several names share
 _DTYPE: Final = 'write the dtype as a string, the same on every backend: dtype="{name}"'
 _FRAMEWORK: Final = (
     "models and layers with weights belong to the framework; xdevice moves and compares them"
 )
 
-_WORDS: Final = {
+_REPLACEMENTS: Final = {
     "device_count": "xdevice.num_gpus()",
     "is_available": "xdevice.num_gpus() > 0; xdevice.try_gpu() is the GPU if there is one, else the CPU",
     "list_physical_devices": "xdevice.devices()",
@@ -177,28 +177,28 @@ unstack unique_values var vecdot where zeros_like
 `xdevice.array_namespace(x)`."""
 
 
-def answer(name: str, public: list[str]) -> str:
+def message_for(name: str, public: list[str]) -> str:
     """Returns the message of the `AttributeError` for a name that `xdevice` does not have.
     `public` lists the names that it has."""
     missing = f"module 'xdevice' has no attribute {name!r}"
-    # tools ask for such names, as `hasattr(xdevice, "__wrapped__")` does, and need no advice
+    # tools look such names up, as `hasattr(xdevice, "__wrapped__")` does, and need no advice
     if name.startswith("_"):
         return missing
     # a known word of another library, or a misspelt name
-    advice = _word(name) or _resembling(name, public)
+    advice = _replacement(name) or _nearest(name, public)
     return f"{missing}: {advice}" if advice else missing
 
 
-def _word(name: str) -> str | None:
+def _replacement(name: str) -> str | None:
     """Returns a sentence that says what to write instead of `name`, which another library uses;
     None for a name that no table here lists."""
-    if name in _WORDS:
-        word = _WORDS[name]
-        # code follows "use"; the other answers are sentences already
+    if name in _REPLACEMENTS:
+        replacement = _REPLACEMENTS[name]
+        # code needs a "use" before it; other entries are sentences
         return (
-            f"use {word}"
-            if word.startswith(("xdevice.", "`with", "value, ", "world."))
-            else word
+            f"use {replacement}"
+            if replacement.startswith(("xdevice.", "`with", "value, ", "world."))
+            else replacement
         )
     if name in DTYPES:
         return _DTYPE.format(name=name)
@@ -216,18 +216,22 @@ def _names_of(face: str) -> list[str]:
     try:
         return dir(import_module(f"xdevice.{face}"))
     except ModuleNotFoundError:
-        # the device layer also works without the products, to which some of these modules
-        # belong
+        # these modules are missing in a copy of xdevice that has only the device layer, which
+        # works without the rest
         return []
 
 
-def _resembling(name: str, public: list[str]) -> str | None:
-    """Returns advice that names the nearest match for a misspelt name, among xdevice's names
-    (`public`) and those of other libraries; None if no name is like it."""
+def _nearest(name: str, public: list[str]) -> str | None:
+    """Returns advice that names the nearest match for a misspelt name, among xdevice's names (`public`) and those of
+    other libraries; None if no name is similar."""
     from difflib import get_close_matches
 
     # 0.8 allows about one wrong letter in five: a lower limit would suggest unrelated names
-    alike = get_close_matches(name, [*public, *_WORDS], 1, 0.8)
+    alike = get_close_matches(name, [*public, *_REPLACEMENTS], 1, 0.8)
     if not alike:
         return None
-    return _word(alike[0]) if alike[0] in _WORDS else f"did you mean xdevice.{alike[0]}?"
+    return (
+        _replacement(alike[0])
+        if alike[0] in _REPLACEMENTS
+        else f"did you mean xdevice.{alike[0]}?"
+    )

@@ -1,8 +1,8 @@
 """Errors for arguments of other libraries, such as PyTorch's `dim`, that say what to write
 instead.
 
-A function that answers such arguments declares `**misspelled: NoReturn`, so type checkers report
-a call that passes one.
+A function that raises such errors declares `**misspelled: NoReturn`, so that type checkers report a call with such an
+argument.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Final, NoReturn
 
-# the answers that several arguments share
+# advice that several arguments share
 _SHAPE: Final = "pass the shape first, without a name: {function}(2, 3)"
 _SEED: Final = "write `with xdevice.random.seed(n):` around it"
 _GRADIENTS: Final = "compute gradients with xdevice.math.value_and_grad, for any tensor"
 _FIRST: Final = "pass the tensor first, without a name"
 
-_WORDS: Final = {
+_ADVICE: Final = {
     **dict.fromkeys(("dim", "dims", "axes"), "write axis="),
     **dict.fromkeys(("keepdim", "keep_dims"), "write keepdims="),
     **dict.fromkeys(("size", "shape"), _SHAPE),
@@ -55,5 +55,5 @@ def refuse(function: str, misspelled: Iterable[str], takes: str) -> NoReturn:
     """Raises the `ArgumentError` for the first argument in `misspelled`. The function named
     `function` has none of these arguments; `takes` lists, in words, those that it has."""
     name = next(iter(misspelled))
-    advice = _WORDS.get(name, "").format(function=function)
+    advice = _ADVICE.get(name, "").format(function=function)
     raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")

@@ -156,21 +156,19 @@ def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
     values = dict(zip(map(as_name, keys), children, strict=True))
     # such as `device`, or `weights_device`
     for name, child in values.items():
-        notes_device = isinstance(name, str) and name.endswith("device")
-        put(new, name, _gone_along(name, child, x, values) if notes_device else child)
+        records_device = isinstance(name, str) and name.endswith("device")
+        put(new, name, _updated_device(name, child, x, values) if records_device else child)
     return new
 
 
-def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
-    """Returns the new value of the attribute `name`, in which an object records a device.
-    `noted` is the old value, `x` the old object, and `values` has the attributes of the new
-    object by name. The attribute `device` describes all tensors of the object, and
-    `some_device` those whose names begin with `some`. If all described tensors were on the
-    recorded device and have moved to one other device, returns that device, otherwise the old
-    value."""
+def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) -> Any:
+    """Returns the new value of the attribute `name`, in which an object records a device. `recorded` is the old value,
+    `x` the old object, and `values` has the attributes of the new object by name. The attribute `device` describes all
+    tensors of the object, and `some_device` those whose names begin with `some`. Returns the new device if all
+    described tensors were on the recorded device and are now on one device; otherwise the old value."""
     # either a framework's own device object, or a `Device`
-    owner = registry.owner_of(type(noted))
-    place = owner.from_native(noted) if owner is not None else noted
+    owner = registry.owner_of(type(recorded))
+    place = owner.from_native(recorded) if owner is not None else recorded
     before, prefix = attributes(x), name.removesuffix("device").strip("_")
     # the pairs of old and new devices of the described tensors
     moves = set()
@@ -194,5 +192,5 @@ def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
         or len(moves) != 1
         or not all(was is place for was, _ in moves)
     ):
-        return noted
+        return recorded
     return owner.to_native(moves.pop()[1]) if owner is not None else moves.pop()[1]

@@ -122,16 +122,16 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
         if (
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)
-        ) and (_tensors(x) or _tensors([*items.values()])):
+        ) and (_tensor_ids(x) or _tensor_ids([*items.values()])):
             raise ContainerError(
-                _other_than_held(x, "returns items that differ from the ones that it stores")
+                _not_rebuildable(x, "returns items that differ from the ones that it stores")
             )
     return add_attributes(x, *and_keys(items, items.values()))
 
 
-def _other_than_held(x: Any, what: str) -> str:
-    """Returns the message for a mapping that xdevice cannot rebuild. `what` is the predicate
-    that says why: "has several values for one key"."""
+def _not_rebuildable(x: Any, what: str) -> str:
+    """Returns the message of the error for a mapping that xdevice cannot rebuild. `what` is the predicate that says
+    why: "has several values for one key"."""
     name = type(x).__qualname__
     return (
         f"a mapping of type {name} {what}; pass dict(x.items()), or describe the contents with "
@@ -139,7 +139,7 @@ def _other_than_held(x: Any, what: str) -> str:
     )
 
 
-def _tensors(x: Any) -> set[int]:
+def _tensor_ids(x: Any) -> set[int]:
     """Returns the `id`s of the tensors and models in an object; an empty set if there are none.
     Raises `ContainerError` if the object contains too much to be searched."""
     return {id(one.value) for one in looks.search(x)}
@@ -170,7 +170,7 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
         # the item is also an attribute of the same name
         if isinstance(key, str) and own.get(key) is old:
             own[key] = child
-    return _check_taken(new, keys, children)
+    return _check_types(new, keys, children)
 
 
 def _read_mapping(x: Any) -> tuple[Names, Children]:
@@ -180,10 +180,10 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
     items = [*x.items()]
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
     # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
-    if len(dict(items)) < len(items) and _tensors(x):
-        raise ContainerError(_other_than_held(x, "has several values for one key"))
+    if len(dict(items)) < len(items) and _tensor_ids(x):
+        raise ContainerError(_not_rebuildable(x, "has several values for one key"))
     # all tensors are among the values, so the attributes need not be walked
-    if _tensors(x) <= _tensors([*values]):
+    if _tensor_ids(x) <= _tensor_ids([*values]):
         return names, values
     return add_attributes(x, names, values)
 
@@ -197,9 +197,9 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
     items = {key: child for key, child in pairs if type(key) is not Attribute}
-    new = _made(x, items)
+    new = _constructed(x, items)
     if len(new) != len(items) or not all(
-        _is_kept(new[key], child) for key, child in items.items()
+        _has_kept(new[key], child) for key, child in items.items()
     ):
         raise ContainerError("its constructor changes the values that it gets")
     for key, child in pairs:
@@ -208,33 +208,35 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
     return new
 
 
-def _made(x: Any, inside: Any) -> Any:
+def _constructed(x: Any, inside: Any) -> Any:
     """Returns the object that the type of `x`, called with the contents `inside`, makes. Raises
     `ContainerError` if that object has another type than `x` or lacks an attribute of `x`."""
     # the constructor may return another type, as a class with `__new__` can
     new = type(x)(inside)
     if type(new) is not type(x):
-        raise ContainerError(f"the result is of type {type(new).__qualname__}")
+        raise ContainerError(
+            f"its constructor returns an object of type {type(new).__qualname__}"
+        )
     # an attribute that another argument of the constructor, or the program, has set
     if lost := first_lost(x, new):
         raise ContainerError(f"its {lost} would be lost")
     return new
 
 
-def _is_kept(new: Any, old: Any) -> bool:
+def _has_kept(new: Any, old: Any) -> bool:
     """Whether a mapping has kept the value `old` that was put into it; `new` is the value that
     it now returns. If `old` is a tensor or model, `new` must be the same object; otherwise only
     the types must be equal."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 
-def _check_taken(new: Any, keys: Names, children: Children) -> Any:
+def _check_types(new: Any, keys: Names, children: Children) -> Any:
     """Returns the mapping `new`. Raises `ContainerError` if it has changed the type of a child:
     some mappings convert the values that are put into them."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(
-                f"its {shown(key)} is then of type {type(new[key]).__qualname__}"
+                f"the type of its item {shown(key)} would change to {type(new[key]).__qualname__}"
             )
     return new
 
@@ -337,7 +339,7 @@ def read_elements(x: Any) -> tuple[Names, Children]:
 def _write_set(x: Any, keys: Names, children: Children) -> Any:
     """Returns a new set of the type of `x`. Raises `ContainerError` if the type's constructor
     changes an element or loses an attribute."""
-    new = _made(x, children)
+    new = _constructed(x, children)
     # by `id`, because comparing tensors would compute
     if set(map(id, new)) != set(map(id, children)):
         raise ContainerError("its constructor changes the elements that it gets")
@@ -355,9 +357,9 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 
 
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
-KNOWING_ITSELF: Final = Walk(by_attributes.read, by_attributes.write)
-"""How an object is walked if something inside it refers back to it, as the inverse of a
-transform refers to the transform. It equals `ATTRIBUTES`, but is told apart by `is`."""
+SELF_REFERRING: Final = Walk(by_attributes.read, by_attributes.write)
+"""How an object is walked if something inside it refers back to it, as the inverse of a transform refers to the
+transform. It equals `ATTRIBUTES`, and is distinguished from it by `is`."""
 
 # the first entry whose classes include the type counts, so special classes come before general
 # ones

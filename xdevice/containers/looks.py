@@ -1,5 +1,5 @@
-"""Finds the values that an object holds: those in its slots and its `__dict__`, and the items of the containers in
-these.
+"""Finds the tensors and models that an object holds: in its slots, in its `__dict__`, and in the containers and
+objects in these.
 
 None of the object's code is called, not even a property, so values that the object computes are
 not found. Values that an object refers to only from C are found if its type reports them to
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend, Kind
     from xdevice.contract.backend import Owned
 
-_MOST: Final = 10_000
+_SEARCH_LIMIT: Final = 10_000
 """How many values of one object are searched before the search is given up. From some objects,
 such as a training loop, half of the program can be reached."""
 
-_DEEPEST: Final = 16
+_PLAIN_DEPTH: Final = 16
 """How many levels of plain containers `is_plain` looks through. Without a limit, a container
 that contains itself would keep it busy forever."""
 
@@ -48,7 +48,7 @@ PLAIN: Final = frozenset(map(id, (type(None), bool, int, float, complex, str, by
 
 # the containers that `is_plain` looks through, and the types of attributes that are computed
 # when read
-_FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
+_PLAIN_CONTAINERS: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 # types that are never searched: from code and classes the whole program can be reached, and the
 # object of a weak reference belongs to someone else
@@ -63,7 +63,7 @@ _NEVER: Final = (
     ),
     weakref.ReferenceType,
 )
-_FIELDS: Final[dict[type, tuple[str, ...]]] = {
+_HIDDEN_FIELDS: Final[dict[type, tuple[str, ...]]] = {
     partial: ("func", "args", "keywords"),
     slice: ("start", "stop", "step"),
     types.MethodType: ("__self__",),
@@ -92,7 +92,7 @@ class MappingKeys(tuple[Any, ...]):
     __qualname__ = "tuple of keys"
 
 
-class _View(NamedTuple):
+class _References(NamedTuple):
     """Where objects of a type can have references to other objects; determined once for each
     type."""
 
@@ -106,22 +106,21 @@ class _View(NamedTuple):
     """The built-in container that the type is or inherits from; None if it is not a
     container."""
     fields: tuple[str, ...]
-    """The names of the attributes to search, from `_FIELDS`."""
+    """The names of the attributes to search, from `_HIDDEN_FIELDS`."""
 
 
 def search(x: Any) -> list[Inner]:
     """Returns the tensors and models in an object that is neither a tensor nor a model, or in
     an array of Python objects. Raises `ContainerError` if the object contains too much to be
     searched."""
-    inside = _objects(x, registry.kind_of(type(x)))
+    inside = _object_elements(x, registry.kind_of(type(x)))
     x = x if inside is None else inside
     return list(_search(x)) if can_hold(type(x)) else []
 
 
-def answers(x: Any) -> bool:
-    """Whether the type of an object can be hashed, and whether `isinstance` and `hasattr` work
-    for the object and for its type. They may not, because they run code of the object or of its
-    metaclass."""
+def can_be_examined(x: Any) -> bool:
+    """Whether the type of an object can be hashed, and whether `isinstance` and `hasattr` work for the object and for
+    its type. They run code of the object or of its metaclass, which may raise any error."""
     try:
         hash(type(x))
         # a name that no class has: the metaclass may have a `__getattr__` that raises another
@@ -182,8 +181,8 @@ def _defined(cls: type, name: str) -> Any:
     )
 
 
-def _unwrap(x: Any) -> Any:
-    """Returns the object behind a proxy; None if there is none."""
+def _behind_proxy(x: Any) -> Any:
+    """Returns the object for which the proxy `x` stands; None if it has none yet."""
     try:
         return x.__wrapped__
     # a lazy proxy that has no object yet, for example
@@ -191,51 +190,51 @@ def _unwrap(x: Any) -> Any:
         return None
 
 
-def seen_class(x: Any) -> type:
+def class_behind_proxy(x: Any) -> type:
     """Returns the type of an object or, for a proxy, the type of the object behind it.
     `x.__class__` is not used: there a mock with a `spec`, for example, claims a class whose
     contents it does not have."""
     # there may be a proxy of a proxy
     while is_proxy(type(x)):
-        x = _unwrap(x)
+        x = _behind_proxy(x)
     return type(x)
 
 
 def _search(x: Any) -> Iterator[Inner]:
     """Yields the tensors and models in an object, depth first, each of them once. Raises
-    `ContainerError` if more than `_MOST` values have to be searched."""
+    `ContainerError` if more than `_SEARCH_LIMIT` values have to be searched."""
     # objects may refer to each other in cycles
     visited = {id(x)}
     # a stack instead of recursion, because a linked list may be thousands of objects deep; each
     # entry has the step that led to an object, as `_children` yields it, and the iterator over
     # its children
-    way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
-    while way:
-        for form, key, child in way[-1][2]:
+    stack: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
+    while stack:
+        for form, key, child in stack[-1][2]:
             cls = type(child)
             if id(cls) in PLAIN:
                 continue
             owned = registry.kind_of(cls)
-            inside = _objects(child, owned) if owned is not None else None
+            inside = _object_elements(child, owned) if owned is not None else None
             if owned is not None and inside is None:
                 # the text of a path is made only now, because most objects contain no tensors
-                steps = [*((form, key) for form, key, _ in way[1:]), (form, key)]
-                yield Inner("".join(_code(*step) for step in steps), child, *owned)
+                steps = [*((form, key) for form, key, _ in stack[1:]), (form, key)]
+                yield Inner("".join(_step_as_code(*step) for step in steps), child, *owned)
             elif (inside is not None or can_hold(cls)) and id(child) not in visited:
-                if len(visited) == _MOST:
+                if len(visited) == _SEARCH_LIMIT:
                     raise _too_large(x)
                 visited.add(id(child))
-                way.append((form, key, _children(child if inside is None else inside)))
+                stack.append((form, key, _children(child if inside is None else inside)))
                 # goes down into the child
                 break
         # all children were visited: goes back up
         else:
-            way.pop()
+            stack.pop()
 
 
-def _code(form: str, key: Any) -> str:
-    """Returns one step of a path as code, such as `[0]` or `.x`. `form` and `key` are as
-    `_children` yields them."""
+def _step_as_code(form: str, key: Any) -> str:
+    """Returns one step of a path as code, such as `[0]` or `.x`. `form` is `.x`, or ends with `[{}]`, in which the
+    `repr` of `key` replaces the `{}`."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 
 
@@ -243,18 +242,20 @@ def _too_large(x: Any) -> ContainerError:
     """Returns the error for an object that contains too much to be searched."""
     name = type(x).__qualname__
     return ContainerError(
-        f"an object of type {name} contains more than {_MOST:,} objects, too many to search for tensors; take it out "
-        f"of the container, or register which of its parts move. To move none of them, call "
+        f"an object of type {name} contains more than {_SEARCH_LIMIT:,} objects, too many to search for tensors; take "
+        f"it out of the container, or register which of its parts move. To move none of them, call "
         f"xdevice.register_container({name}, flatten=lambda x: [], rebuild=lambda x, inside: x)"
     )
 
 
 @registry.kept_by_type
-def _view(cls: type) -> _View:
+def _references(cls: type) -> _References:
     """Returns where objects of a type can have references to other objects."""
     base = next((base for base in (dict, *_LISTS) if issubclass(cls, base)), None)
-    fields = next((names for base, names in _FIELDS.items() if issubclass(cls, base)), ())
-    return _View(
+    fields = next(
+        (names for base, names in _HIDDEN_FIELDS.items() if issubclass(cls, base)), ()
+    )
+    return _References(
         is_proxy(cls), base is None and not fields and not _is_function(cls), base, fields
     )
 
@@ -265,23 +266,23 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     is the code of the step to the value: `[{}]`, in which `{}` is replaced by the key, or `.x`,
     with '' as the key. If there is no code for the step, both are ''."""
     cls = type(x)
-    view = _view(cls)
-    if view.is_proxy:
-        inner = _unwrap(x)
+    references = _references(cls)
+    if references.is_proxy:
+        inner = _behind_proxy(x)
         yield ".__wrapped__", "", inner
         # what a framework stores in its own proxies is for its internal use
         if registry.owner_of(cls) is None:
             yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
         return
-    if view.base is dict:
+    if references.base is dict:
         if not is_plain(list(dict.values(x))):
             yield from (("[{}]", key, value) for key, value in list(dict.items(x)))
         # tensors may be keys
-        yield from _number(".keys()[{}]", list(dict.keys(x)))
-    elif view.base is not None:
+        yield from _numbered(".keys()[{}]", list(dict.keys(x)))
+    elif references.base is not None:
         # the built-in iterator, because a subclass may have another one that runs its code
-        yield from _number("[{}]", list(view.base.__iter__(x)))
-    yield from ((f".{name}", "", getattr(x, name)) for name in view.fields)
+        yield from _numbered("[{}]", list(references.base.__iter__(x)))
+    yield from ((f".{name}", "", getattr(x, name)) for name in references.fields)
     try:
         own, named = attributes(x), [attribute_dict(x)]
     # a property hides the `__dict__`, but the garbage collector finds it below
@@ -292,12 +293,12 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     )
     # the collector also returns the `__dict__` and the attributes, which were yielded above
     # with their names
-    if view.is_open:
+    if references.is_open:
         listed = set(map(id, chain(named, own.values())))
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in listed)
 
 
-def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+def _numbered(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yields `(form, index, value)` for each value of a list; nothing if all values are plain
     (see `is_plain`)."""
     return iter(()) if is_plain(values) else zip(repeat(form), count(), values, strict=False)
@@ -307,22 +308,24 @@ def is_plain(values: list[Any]) -> bool:
     """Whether the values are only numbers and strings, or built-in containers of these. The
     loops run in C, because a tokenizer has 50,000 pairs, for which a loop in Python takes ten
     times as long."""
-    for _ in range(_DEEPEST):
+    for _ in range(_PLAIN_DEPTH):
         kinds = set(map(id, map(type, values))) - PLAIN
         # all are plain; or one is neither plain nor a built-in container
-        if not kinds or not kinds <= _FLAT:
+        if not kinds or not kinds <= _PLAIN_CONTAINERS:
             return not kinds
         # then the contents of all these containers, one level down; a container in two places
         # once
-        once = {id(value): value for value in values if id(type(value)) in _FLAT}.values()
+        once = {
+            id(value): value for value in values if id(type(value)) in _PLAIN_CONTAINERS
+        }.values()
         values = list(chain.from_iterable(once))
         values += chain.from_iterable(box.values() for box in once if type(box) is dict)
     return False
 
 
-def _objects(x: Any, owned: Owned | None) -> Any:
-    """Returns the elements of a NumPy array of Python objects; None for an array of numbers,
-    and for any other object. `owned` is the backend and kind of the type of `x`."""
+def _object_elements(x: Any, owned: Owned | None) -> Any:
+    """Returns the elements of a NumPy array of Python objects; None for an array of numbers, and for any other object.
+    `owned` is the backend and kind of the type of `x`."""
     # the `container_way` of an adapter that has only host memory is called for tensors, too, and
     # returns a way only for an array of Python objects
     if owned is None or not owned.backend.is_host_only:

@@ -75,8 +75,8 @@ class Stranger:
                     # an optimizer has to be where the parameters are that it updates
                     parameters = enumerate(backend.parameters_of(value))
                     places += [
-                        (f"{path}.parameters[{i}]", backend.device_of(one))
-                        for i, one in parameters
+                        (f"{path}.parameters[{i}]", backend.device_of(parameter))
+                        for i, parameter in parameters
                     ]
         return places
 
@@ -94,14 +94,15 @@ class Stranger:
         """Returns a `Stranger` for the same object whose `parts` lack the models with these
         `id`s, because these are moved separately."""
         return Stranger(
-            self.x, self.way, [one for one in self.parts if id(one.value) not in models]
+            self.x, self.way, [part for part in self.parts if id(part.value) not in models]
         )
 
     def has_tensors(self) -> bool:
         """Whether the object can move itself, or holds a tensor. A model that is one variable
         counts as a tensor here; other models do not."""
         return self.moves or any(
-            one.kind != "model" or _is_variable(one.backend, one.value) for one in self.parts
+            part.kind != "model" or _is_variable(part.backend, part.value)
+            for part in self.parts
         )
 
     def require(self, target: Device) -> None:
@@ -131,13 +132,16 @@ class Stranger:
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
-        if self.parts and all(one.kind == "model" for one in self.parts):
+        if self.parts and all(part.kind == "model" for part in self.parts):
             path, model, _, _ = self.parts[0]
-            return f"models move in place: put its {path} ({type(model).__qualname__}) next to it, or move that first"
+            return (
+                f"models move in place: put its {path} ({type(model).__qualname__}) into the container, or move it "
+                "first"
+            )
         inside = "put its contents in a list or dict and pass that"
         # a gradient scaler of PyTorch, for example
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
-            return "make a new one there, and give it the state of the old one: new.load_state_dict(old.state_dict())"
+            return "make a new one for that device, and load the old one's state: new.load_state_dict(old.state_dict())"
         # types that a user cannot register: built-in ones, and xdevice's own for the keys of a
         # mapping, which are never replaced; and those of a framework, which a user should not
         if (
@@ -147,7 +151,7 @@ class Stranger:
         ):
             return inside
         # the path to a tensor does not begin with an attribute, and only attributes can be walked
-        if not all(one.path.startswith(".") for one in self.parts):
+        if not all(part.path.startswith(".") for part in self.parts):
             return f"{inside}, or call xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register_container({cls.__qualname__}) to have its attributes searched, {other}"
 
@@ -191,7 +195,7 @@ class Stranger:
             homes = {place for _, place in self.places()}
         try:
             # this runs code of the user, which may raise anything
-            moved = self._let_move(x, target)
+            moved = self._call_move(x, target)
         except Exception as error:
             name = type(x).__qualname__
             raise ContainerError(
@@ -200,17 +204,17 @@ class Stranger:
                 "to have its attributes searched"
             ) from error
         try:
-            self._refuse_left(moved, target)
+            self._refuse_left_behind(moved, target)
         except ContainerError:
             if moved is x and len(homes) == 1:
                 # if that fails too, the error already says that the object has not moved as a
                 # whole
                 with suppress(Exception):
-                    self._let_move(x, *homes)
+                    self._call_move(x, *homes)
             raise
         return moved
 
-    def _refuse_left(self, moved: Any, target: Device) -> None:
+    def _refuse_left_behind(self, moved: Any, target: Device) -> None:
         """Raises `ContainerError` if a tensor in `moved`, the result of the object's move, is
         not on the device `target`, or if `moved` holds no tensors although the object did. Does
         nothing if `moved` is itself a tensor or a model."""
@@ -245,7 +249,7 @@ class Stranger:
                 "tensors move"
             )
 
-    def _let_move(self, x: Any, target: Device) -> Any:
+    def _call_move(self, x: Any, target: Device) -> Any:
         """Moves `x`, this object or a copy of it, to `target` by the registered function or, if
         there is none, by its own method. Returns the result; `x` itself if the method returns
         None, as methods that work in place do."""
@@ -315,11 +319,11 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
         return Stranger(x, way, parts) if parts or way.move is not None else None
     stays = set(way.stays) if way is not None else set()
     parts = [
-        one
-        for one in looks.search(x)
-        if (with_host or not one.backend.is_host_only)
+        part
+        for part in looks.search(x)
+        if (with_host or not part.backend.is_host_only)
         # these attributes count at any depth
-        and stays.isdisjoint(re.findall(r"\.(\w+)", one.path))
+        and stays.isdisjoint(re.findall(r"\.(\w+)", part.path))
     ]
     return Stranger(x, way, parts) if parts or way is not None else None
 
@@ -343,7 +347,7 @@ def _mover(x: Any, parts: list[Inner]) -> Backend | None:
     if (
         first is None
         or first.moves_by is None
-        or any(one.backend is not first for one in parts)
+        or any(part.backend is not first for part in parts)
     ):
         return None
     return first if looks.has_method(type(x), first.moves_by) else None

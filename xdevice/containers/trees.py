@@ -23,7 +23,7 @@ from . import looks, strangers
 from .attributes import Attribute, empty, fill
 from .items import (
     ATTRIBUTES,
-    KNOWING_ITSELF,
+    SELF_REFERRING,
     Walk,
     add_attributes,
     and_keys,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 # a type that was not looked up yet, because None means a leaf
-_UNSEEN: Final = object()
+_NOT_LOOKED_UP: Final = object()
 # the mark, during a walk, of a container to which something in it refers back (see `_walk`)
 _REFERRED_TO: Final[Any] = object()
 # shared by all nodes without containers in them, to make no new dict for each
@@ -79,7 +79,7 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
         root: _Node | None = None
         leaves: list[Any] = []
         kinds: dict[int, type] = {}
-        way: Any = ways.get(id(type(x)), _UNSEEN)
+        way: Any = ways.get(id(type(x)), _NOT_LOOKED_UP)
         # a leaf, a type that was not looked up, or a `Whole`
         if type(way) is not Walk:
             way = way_of(x, whole)
@@ -104,8 +104,8 @@ def _walk(
     leaves: list[Any],
     kinds: dict[int, type],
 ) -> _Node:
-    """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns
-    its node.
+    """Walks the container `x` in the way `way`: adds its leaves to `leaves` and their types to `kinds`, and returns
+    its node. If `whole` is True, an object that moves itself is a leaf.
 
     `once` is None if a container in several places is to be walked at each of them. Otherwise
     it has the node of each container that was met before, by the container's `id`; None in
@@ -129,7 +129,7 @@ def _walk(
         if type(child) is not cls:
             cls = type(child)
             # a container, or a type that was not looked up yet
-            if walks.get(id(cls), _UNSEEN) is not None:
+            if walks.get(id(cls), _NOT_LOOKED_UP) is not None:
                 break
             kinds[id(cls)] = cls
     else:
@@ -141,7 +141,7 @@ def _walk(
     inner: dict[int, _Node] = {}
     for i, child in enumerate(children):
         cls = type(child)
-        into: Any = walks.get(id(cls), _UNSEEN)
+        into: Any = walks.get(id(cls), _NOT_LOOKED_UP)
         if into is not None and type(into) is not Walk:
             into = way_of(child, whole)
         if into is None:
@@ -159,19 +159,18 @@ def _walk(
                 if into is not ATTRIBUTES:
                     raise RecursionError
                 once[id(child)] = _REFERRED_TO
-                node = child, KNOWING_ITSELF, (), (), _NO_CONTAINERS
+                node = child, SELF_REFERRING, (), (), _NO_CONTAINERS
             inner[i] = node
     # while the children were walked, one of them has turned out to refer back to `x`
     if once is not None and once[id(x)] is _REFERRED_TO:
-        way = KNOWING_ITSELF
+        way = SELF_REFERRING
     return x, way, keys, children, inner
 
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
-    """Returns a container like the one of `walk`, with the leaves `changed`, in the order of
-    the walk; the container itself if these are the same objects as before. Inner containers
-    that have a leaf whose `id` is in `touched` are rebuilt even if nothing in them has changed.
-    Raises `ContainerError` if a container cannot be rebuilt."""
+    """Returns a container like the one of `walk`, with the leaves `changed`, in the order of the walk; the container
+    itself if these are the same objects as before. Inner containers with a leaf whose `id` is in `touched` are rebuilt
+    even if nothing in them has changed. Raises `ContainerError` if a container cannot be rebuilt."""
     root, leaves, _ = walk
     if root is None:
         # it was a leaf itself
@@ -226,12 +225,12 @@ class Tree:
     def path(self, index: int) -> str:
         """Returns the path to the leaf with this index, as written after the container's name:
         `['x'][1]`."""
-        return written(self.paths()[index])
+        return path_text(self.paths()[index])
 
     def named_leaves(self) -> list[Leaf]:
         """Returns every leaf, tensor or not, with its path, in the order of the walk."""
         return [
-            Leaf(written(keys), value)
+            Leaf(path_text(keys), value)
             for keys, value in zip(self.paths(), self.leaves, strict=True)
         ]
 
@@ -289,7 +288,7 @@ class Tree:
             path, (container, way, keys, _, inner) = nodes.pop()
             if way.dense:
                 raise UnsupportedError(
-                    f"{verb} works on each tensor separately, but {name}{written(path)} is of type "
+                    f"{verb} works on each tensor separately, but {name}{path_text(path)} is of type "
                     f"{type(container).__qualname__}, whose tensors have a meaning only together; {way.dense}"
                 )
             # keys may be an iterator
@@ -297,9 +296,9 @@ class Tree:
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
-        """Returns the `Stranger` for the leaf with this index, or None, as the function
-        `stranger` does. Raises `ContainerError`, with the path of the leaf, if the leaf
-        contains too much to be searched."""
+        """Returns the `Stranger` for the leaf with this index if the leaf holds tensors or models, or if its type is
+        registered with a function that moves it; None for any other leaf. Raises `ContainerError`, with the path of
+        the leaf, if the leaf contains too much to be searched."""
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
@@ -356,18 +355,17 @@ def leaves(x: object) -> list[Leaf]:
     return Tree(x).named_leaves()
 
 
-def written(keys: Iterable[Any]) -> str:
-    """Returns the path that consists of these keys, as written after the container's name:
-    `['x'][1]`."""
+def path_text(keys: Iterable[Any]) -> str:
+    """Returns the path that consists of these keys, as text to follow the container's name: `['x'][1]`."""
     return "".join(
         f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys
     )
 
 
-def have_same_keys(one: Walked, other: Walked) -> bool:
-    """Whether the walked containers `one` and `other` have the same keys in the same order at
-    all levels, so their leaves have the same paths."""
-    nodes = [(one[0], other[0])]
+def have_same_keys(first: Walked, second: Walked) -> bool:
+    """Whether the containers of the walks `first` and `second` have the same keys in the same order at all levels, so
+    that their leaves have the same paths."""
+    nodes = [(first[0], second[0])]
     # the list grows while it is iterated over
     for node, twin in nodes:
         if node is None or twin is None:
@@ -400,8 +398,8 @@ def way_of(x: Any, whole: bool) -> Walk | None:
     """Returns how `x` is walked; None if it is a leaf. If `whole` is True, an object that moves
     itself is a leaf."""
     cls = type(x)
-    way: Any = walks.get(id(cls), _UNSEEN)
-    if way is _UNSEEN:
+    way: Any = walks.get(id(cls), _NOT_LOOKED_UP)
+    if way is _NOT_LOOKED_UP:
         way = way_into(x)
         # the next proxy of this type may be one of another type
         if not looks.is_proxy(cls):
@@ -463,17 +461,17 @@ def _rebuild(
     touched: Container[int],
     done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
-    """Returns a new container for a node, which takes its leaves from the iterator `changed`.
-    `touched` is as in `rebuild`. `done` has, by the `id` of each container that was rebuilt,
-    its node, its new children and the new container, so a container in two places stays one
+    """Returns a new container for a node, which takes its leaves from the iterator `changed`. A container with a leaf
+    whose `id` is in `touched` is rebuilt even if nothing in it has changed. `done` has, by the `id` of each container
+    that was rebuilt, its node, its new children and the new container, so a container in two places stays one
     container."""
     container, way, _, children, inner = node
     # rebuilt already, at another place in the container
     before = done.get(id(container))
-    if before is not None and (before[0] is node or way is KNOWING_ITSELF):
+    if before is not None and (before[0] is node or way is SELF_REFERRING):
         return before[2]
     # made before its children, which refer to it, and filled after them
-    if way is KNOWING_ITSELF:
+    if way is SELF_REFERRING:
         done[id(container)] = node, [], empty(container)
     if inner:
         new = [
@@ -486,7 +484,7 @@ def _rebuild(
     if before is not None and all(map(is_, before[1], new)):
         return before[2]
     twin = container
-    if way is KNOWING_ITSELF:
+    if way is SELF_REFERRING:
         return fill(done[id(container)][2], container, node[2], new)
     # otherwise nothing in it has changed, and the new outer container may share it
     if (
@@ -578,12 +576,12 @@ def register(
 ) -> None:
     """Registers how objects of a type are walked (`flatten` and `rebuild`) or moved (`move`).
     Arguments and errors are those of `register_container`."""
-    _refuse(cls, flatten, rebuild, move)
+    _refuse_registration(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
 
 
-def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
+def _refuse_registration(cls: object, flatten: object, rebuild: object, move: object) -> None:
     """Raises `ContainerError` if `cls`, an argument of `register_container`, cannot be
     registered, or if the functions do not go together."""
     if not isinstance(cls, type):
@@ -618,9 +616,9 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
 
 
 def forget(_: Backend | None = None) -> None:
-    """Forgets how each type is walked. Called for each backend that is loaded; the argument is
-    ignored. `walks` becomes a new dict, so a walk in progress notices that it has to begin
-    again."""
+    """Forgets how each type is walked. Called with each backend that is loaded, because a type may then be walked
+    differently; the argument is ignored. `walks` becomes a new dict, so a walk in progress notices that it has to
+    begin again."""
     global walks
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 

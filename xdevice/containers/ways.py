@@ -27,7 +27,7 @@ from xdevice.errors import ContainerError, shown
 from . import looks
 from .items import ATTRIBUTES, BY_BASE, Children, Names, Walk
 
-_FIELDS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
+_FIELD_MARKERS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
 """The markers that attrs, pydantic and msgspec set in a class. Objects of such a class are walked by their
 attributes."""
 
@@ -48,38 +48,52 @@ registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
 
 
 def way_into(x: Any) -> Walk | Whole | None:
-    """Returns how objects of the type of `x` are walked; None if they are leaves. The result is
-    the same for all objects of the type, except for proxies."""
+    """Returns how objects of the type of `x` are walked: a `Walk`, a `Whole` if they may move themselves, or None if
+    they are leaves. The result is the same for all objects of the type, except for proxies."""
     cls = type(x)
     # keys are never replaced, and an object that raises errors when it is examined cannot be
     # walked
-    if cls is looks.MappingKeys or not looks.answers(x):
+    if cls is looks.MappingKeys or not looks.can_be_examined(x):
         return None
-    own = next((registered[base] for base in cls.__mro__ if base in registered), None)
-    if own is not None:
-        return Whole(_walk_inside(x), own) if own.move is not None else _walk_of(own)
-    # None is named, because it is an empty container for JAX
+    registered_way = next(
+        (registered[base] for base in cls.__mro__ if base in registered), None
+    )
+    if registered_way is not None:
+        return (
+            Whole(_walk_inside(x), registered_way)
+            if registered_way.move is not None
+            else _walk_of(registered_way)
+        )
+    # classes, and tensors, symbols and models, are leaves; so is None, although it is an empty
+    # container for JAX
     if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
         return None
     # an unknown proxy may have state of its own, and could not be rebuilt
     if looks.is_proxy(cls) and registry.owner_of(cls) is None:
         return None
-    offered = _ask_frameworks(x)
+    framework_way = _ask_frameworks(x)
     # the framework says how the object moves, or which of its tensors count
-    if offered is not None and (
-        offered.move is not None or (offered.tensors is not None and offered.flatten is None)
+    if framework_way is not None and (
+        framework_way.move is not None
+        or (framework_way.tensors is not None and framework_way.flatten is None)
     ):
-        inside = _by_functions(offered) if offered.flatten is not None else _walk_inside(x)
-        return Whole(inside and inside._replace(dense=offered.dense), offered)
+        inside = (
+            _by_functions(framework_way)
+            if framework_way.flatten is not None
+            else _walk_inside(x)
+        )
+        return Whole(inside and inside._replace(dense=framework_way.dense), framework_way)
     inside = _walk_inside(x)
     # rule 2 above; tuples, sets and dataclasses are walked by our own rules
-    if offered is not None and (
-        inside is None or looks.is_proxy(cls) or issubclass(looks.seen_class(x), Mapping | list)
+    if framework_way is not None and (
+        inside is None
+        or looks.is_proxy(cls)
+        or issubclass(looks.class_behind_proxy(x), Mapping | list)
     ):
-        inside = _walk_of(offered)
+        inside = _walk_of(framework_way)
     # a dict with a method `to`, such as a batch of tokens, is walked, so that its other values
     # are kept
-    if issubclass(looks.seen_class(x), dict | UserDict) or not may_move(cls):
+    if issubclass(looks.class_behind_proxy(x), dict | UserDict) or not may_move(cls):
         return inside
     return Whole(inside, None)
 
@@ -92,13 +106,12 @@ def may_move(cls: type) -> bool:
 
 
 def _ask_frameworks(x: Any) -> Way | None:
-    """Returns how `x` is walked or moved according to the first framework with which its type
-    is registered; None if there is none. For a dict or a list only the framework that defines
-    the type is asked."""
+    """Returns the `Way` of `x` according to the first framework with which its type is registered; None if there is
+    none. For a dict or a list only the framework that defines the type is asked."""
     owner = registry.owner_of(type(x))
     # the owner first: for JAX every named tuple is a pytree, also one that belongs to PyTorch
     backends = [] if owner is None else [owner]
-    if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
+    if not issubclass(looks.class_behind_proxy(x), dict | UserDict | list | UserList):
         backends += [backend for backend in registry.list_loaded() if backend is not owner]
     return next(
         (way for way in (backend.container_way(x) for backend in backends) if way is not None),
@@ -113,14 +126,15 @@ def _walk_of(way: Way) -> Walk:
 
 
 def _walk_inside(x: Any) -> Walk | None:
-    """Returns the `Walk` of `x` by the rules for types that are not registered; None if `x` is
-    a leaf."""
-    apparent_class = looks.seen_class(x)
+    """Returns the `Walk` of `x` by rule 3 at the top of this file; None if `x` is a leaf. A proxy is walked like the
+    container behind it."""
+    apparent_class = looks.class_behind_proxy(x)
     for kinds, entry in BY_BASE:
         if issubclass(apparent_class, kinds):
             return entry
+    # the type itself, because the proxies that TensorFlow makes stand only for dicts and tuples
     cls = type(x)
-    if is_dataclass(cls) or any(hasattr(cls, name) for name in _FIELDS):
+    if is_dataclass(cls) or any(hasattr(cls, name) for name in _FIELD_MARKERS):
         return ATTRIBUTES
     return None
 

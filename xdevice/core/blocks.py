@@ -1,5 +1,5 @@
-"""Keeps track of the thread and the asyncio task that entered each `with` block: several of
-them may use one object in their `with` statements, and leave their blocks in any order."""
+"""Keeps track of the thread and the asyncio task that entered each `with` block: several of them may use the same
+object in their `with` statements, and exit their blocks in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Protocol
 
-    class Owned(Protocol):
+    class OpenBlock(Protocol):
         """An open block: the object with which it was entered (`key`), and the thread and task that entered it
         (`owner`)."""
 
@@ -26,8 +26,8 @@ _lock = forks.renewed(_thread.allocate_lock())
 
 
 def owner() -> tuple[int, Any]:
-    """Returns the id of this thread and the asyncio task that it is running; None as the task
-    if there is none."""
+    """Returns the id of this thread, and the asyncio task that it is running; None in place of the task if there is
+    none."""
     return _thread.get_ident(), current_task()
 
 
@@ -40,9 +40,9 @@ def current_task() -> Any:
     return None if loop is None else asyncio.current_task(loop)  # type: ignore[union-attr]
 
 
-def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
+def index_in(stack: Sequence[OpenBlock], key: object, code: str) -> int:
     """Returns the index, in a stack of open blocks, of the last block that this thread and task
-    entered with the object `key`. `what` is the code of the `with` statement, for the error.
+    entered with the object `key`. `code` is the `with` statement as errors show it.
 
     Raises:
         ScopeError: if there is no such block.
@@ -53,7 +53,7 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
         if stack[index].key is key and stack[index].owner == here:
             return index
     raise ScopeError(
-        f"{what} was left in a thread or asyncio task that had not entered it; enter and leave it in the same thread "
+        f"{code} was exited in a thread or asyncio task that had not entered it; enter and exit it in the same thread "
         f"and task, as a `with` statement does"
     )
 
@@ -63,9 +63,9 @@ class Entered:
     the thread and task that entered the block. The caller decides which object represents a
     block."""
 
-    def __init__(self, what: str) -> None:
-        # the code of the `with` statement, for the error
-        self._what = what
+    def __init__(self, code: str) -> None:
+        # the `with` statement as errors show it
+        self._code = code
         self._open: list[tuple[tuple[int, Any], Any]] = []
 
     def add(self, block: Any) -> None:
@@ -73,9 +73,8 @@ class Entered:
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
-        """Removes the block that is being left, and returns it with the id of the thread that
-        entered it. This is the last block of this thread and task or, if they have none, the
-        last block of any thread.
+        """Removes the block that is being exited, and returns it with the id of the thread that entered it. This is
+        the last block of this thread and task or, if they have none, the last block of any thread.
 
         Raises:
             ScopeError: if no block is open.
@@ -87,8 +86,10 @@ class Entered:
                     break
             else:
                 if not self._open:
-                    raise ScopeError(f"{self._what} was left, but it had not been entered")
-                # this happens if another thread closes a generator that is inside the block
+                    raise ScopeError(
+                        f"{self._code} was exited without having been entered, or was exited twice"
+                    )
+                # the last one: another thread closes a generator that is inside the block
                 index = -1
             (thread, _), block = self._open.pop(index)
         return block, thread

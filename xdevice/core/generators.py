@@ -44,8 +44,8 @@ class Numbers:
         self.forks = 0
 
     def draw(self, draw: Callable[[Any], Any]) -> Any:
-        """Returns `draw(generator)`, where `generator` is the NumPy generator of these numbers.
-        Only one thread draws at a time."""
+        """Returns `draw(generator)`, where `generator` is the NumPy generator behind this object. Only one thread
+        draws at a time."""
         # NumPy's generators are not safe for several threads
         with self._lock:
             # made at the first draw, so that `import xdevice` does not import NumPy
@@ -103,9 +103,9 @@ def _plain(state: Any) -> Any:
 
 
 class Place:
-    """Holds the generator of the process, of a block or of a task (`numbers`). `seed(n)` puts
-    another generator there. `key` is the object with which the block was entered, None for a
-    process or task; `owner` is the thread and task that made the place."""
+    """The generator that is in use (`numbers`) in the process, in a block or in a task; `seed(n)` replaces it by
+    another one. `key` is the object with which the block was entered; None for a process or task. `owner` is the
+    thread and task that made the place."""
 
     def __init__(self, numbers: Numbers, key: object) -> None:
         self.numbers = numbers
@@ -137,9 +137,8 @@ def branch() -> None:
 
 @contextmanager
 def keep_generator() -> Iterator[None]:
-    """A block after which numbers come from the same generator as before, even if `seed(n)` was
-    called inside. The generator's position is not restored: numbers drawn inside are not drawn
-    again."""
+    """A block after which numbers come from the same generator as before, even if `seed(n)` was called inside. The
+    generator's state is not restored: it continues after the numbers that were drawn inside."""
     place = current_place()
     before = place.numbers
     try:
@@ -163,15 +162,15 @@ def _first_seed() -> int:
     return int(text)
 
 
-def _reachable() -> tuple[Place, ...]:
-    """Returns the places from which the current thread can draw. In a forked child, no other
-    thread exists."""
+def _places_of_thread() -> tuple[Place, ...]:
+    """Returns the places from which the current thread can draw. The places of other threads do not matter, because
+    these threads do not exist in a forked child."""
     return (*_process.values(), *entered.get())
 
 
 def _before_fork() -> None:
-    """Counts the fork, in the parent, before it happens."""
-    for place in _reachable():
+    """Counts the fork, in the parent, before the child is forked."""
+    for place in _places_of_thread():
         # counted in the parent, so that the next child gets another number
         place.numbers.forks += 1
 
@@ -179,7 +178,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     """Gives a forked child its own random numbers. Otherwise it would draw the same numbers as
     its parent and the parent's other children."""
-    for place in _reachable():
+    for place in _places_of_thread():
         place.numbers = place.numbers.for_fork()
 
 

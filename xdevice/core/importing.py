@@ -28,23 +28,25 @@ if TYPE_CHECKING:
 
 # the modules whose import this hook may take over; all frameworks import NumPy (the last), so
 # not that
-_taken: Final = {framework.modules[0]: framework for framework in frameworks.KNOWN[:-1]} | {
+_intercepted: Final = {
+    framework.modules[0]: framework for framework in frameworks.KNOWN[:-1]
+} | {
     guest: framework
     for guest in frameworks.GUESTS
     for framework in frameworks.KNOWN
     if guest in framework.modules
 }
-_handing: Final[list[tuple[int, Known]]] = []
+_being_handed_over: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
-_asking: Final[list[tuple[int, Known]]] = []
+_being_looked_up: Final[list[tuple[int, Known]]] = []
 """The frameworks whose specs are being requested from the other finders of `sys.meta_path`,
 each with the thread that does it."""
 
 
 class _Finder:
-    """Hands the import of a framework to xdevice if a plain import may not work: if environment
-    variables set something for every framework, if another framework is imported, and for
-    fragile frameworks (`Known.is_fragile`)."""
+    """Hands the import of a framework to xdevice if a plain import may not work: if environment variables of xdevice
+    apply to every framework, if another framework has been imported, or if a plain import may fail or break the
+    framework (`Known.is_fragile`)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -52,22 +54,22 @@ class _Finder:
         """Returns the spec of a framework, with a `_Loader` in it; None to leave the import to
         the other finders. Python calls this for each import."""
         # most imports are of other modules, and end here
-        framework = _taken.get(name)
+        framework = _intercepted.get(name)
         if framework is None or name in sys.modules:
             return None
         here = _thread.get_ident(), framework
         # this thread is inside `find_spec` below or inside the loader: now the framework's own
         # loader has to do the import
-        if here in _handing or here in _asking or not _is_needed(framework):
+        if here in _being_handed_over or here in _being_looked_up or not _is_needed(framework):
             return None
         from importlib.util import find_spec
 
-        _asking.append(here)
+        _being_looked_up.append(here)
         try:
-            # asks all finders; this one returns None, because of the entry in `_asking`
+            # asks all finders; this one returns None, because of the entry in `_being_looked_up`
             spec = find_spec(name)
         finally:
-            _asking.remove(here)
+            _being_looked_up.remove(here)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, framework)  # type: ignore[assignment]
         return spec
@@ -81,7 +83,7 @@ class _Loader:
         self._loader = loader
         self._known = framework
 
-    # other parts of a loader, such as `get_source`, are those of the framework's own
+    # other methods, such as `get_source`, are those of the framework's own loader
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
@@ -92,16 +94,16 @@ class _Loader:
         from importlib import import_module
 
         here = _thread.get_ident(), self._known
-        _handing.append(here)
+        _being_handed_over.append(here)
         try:
-            if spec.name not in frameworks.GUESTS and not self._is_brought():
+            if spec.name not in frameworks.GUESTS and not self._is_imported_by_another():
                 self._hand_over(spec.name)
             module = import_module(spec.name)
             # after the import: the adapter may need the finished module
             if spec.name in frameworks.GUESTS:
                 self._hand_over(spec.name)
         finally:
-            _handing.remove(here)
+            _being_handed_over.remove(here)
         self._spec = module.__spec__
         return module
 
@@ -111,15 +113,15 @@ class _Loader:
         # Python has replaced it by the spec that has this loader
         module.__spec__ = self._spec
 
-    def _is_brought(self) -> bool:
+    def _is_imported_by_another(self) -> bool:
         """Whether a framework that is being imported imports this framework too, as TensorFlow
         imports JAX. If another thread is importing a framework that this one will import, first
         waits until that import is done."""
         # making a backend now could deadlock: the other framework's thread may hold
         # `import_lock` while it waits for this import
-        if any(self._known.name in other.brings for _, other in tuple(_handing)):
+        if any(self._known.name in other.brings for _, other in tuple(_being_handed_over)):
             return True
-        while any(other.name in self._known.brings for _, other in tuple(_handing)):
+        while any(other.name in self._known.brings for _, other in tuple(_being_handed_over)):
             time.sleep(0.01)
         return False
 
@@ -138,7 +140,7 @@ class _Loader:
 
         try:
             selection.hand_over(name, self._known)
-        # going on would silently ignore what the variable asks for
+        # continuing would silently ignore the variable
         except SettingError:
             raise
         except BackendImportError as error:
@@ -186,5 +188,5 @@ def install() -> None:
 def _after_fork() -> None:
     """Forgets the frameworks that other threads were handing over to xdevice: these threads do not exist in the forked
     child."""
-    for entries in (_handing, _asking):
+    for entries in (_being_handed_over, _being_looked_up):
         entries[:] = [entry for entry in entries if entry[0] == _thread.get_ident()]

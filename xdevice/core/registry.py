@@ -366,7 +366,7 @@ def _register(backend: Backend) -> None:
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
     devices.KINDS.update(backend.kinds)
-    dtypes.state(backend.dtype_names)
+    dtypes.register_names(backend.dtype_names)
     import copyreg
 
     from xdevice.contract import Backend
@@ -414,7 +414,7 @@ def _from_native(native: object) -> devices.Device | None:
     return owner.from_native(native) if owner is not None else None
 
 
-devices.answers.from_native = _from_native
+devices.core_functions.from_native = _from_native
 
 
 def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:

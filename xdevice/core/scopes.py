@@ -1,9 +1,9 @@
 """Implements `with device:`, `with stream:` and `set_default_device`.
 
 xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep theirs per
-thread, Paddle even for the whole process, so during an `await` the device would hold for whichever task runs next.
-Therefore, if an asyncio task waits inside a block, the block is undone at that point, and raises a `ScopeError` at
-its end. Blocks that overlap in one task, as blocks in generators may, can end in any order.
+thread, Paddle even for the whole process, so during an `await` the device would apply to whichever task runs next.
+Therefore, if an asyncio task waits inside a block, the framework's device is restored at that point, and the end of
+the block raises a `ScopeError`. Blocks that overlap in one task, as blocks in generators may, can end in any order.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def current_device() -> Device:
 
 
 def set_default_device(device: object) -> None:
-    """Sets the device on which creation functions, xdevice's and the selected framework's own, make tensors here.
+    """Sets the default device of creation functions in this thread: of xdevice's, and of the selected framework's own.
 
-    The device holds for this thread, as in a `with device:`, but until the thread ends or calls this again. None
-    restores the device before the first call. A `with device:` takes precedence. In Paddle, the framework's own
-    creation functions are affected in other threads too, as by `paddle.set_device`.
+    The setting applies to this thread until it ends or calls this function again. None restores the device before the
+    first call. A `with device:` block takes precedence. In Paddle, the framework's own creation functions are affected
+    in other threads too, as by `paddle.set_device`.
 
     Experimental: it may change in a minor version.
 
@@ -73,11 +73,12 @@ def set_default_device(device: object) -> None:
         chosen = backend.require(chosen)
         native = backend.scope(chosen)
     before, _threads.native, _threads.device = _threads.native, None, None
-    # left before the new one is entered, because blocks of a framework nest
+    # exited before the new one is entered, because the framework's blocks must nest
     if before is not None:
         before.__exit__(None, None, None)
     if native is not None:
-        # entered and never left by a `with`: it holds until the next call or the thread's end
+        # without a `with` statement: it stays entered until the next call or the end of the
+        # thread
         native.__enter__()
         _threads.native, _threads.device = native, chosen
 
@@ -91,13 +92,13 @@ def enter(device: Device) -> None:
 
 
 def leave(device: Device, error: BaseException | None) -> None:
-    """Leaves `with device:`. `error` is the exception with which the block ends; None if there
-    is none. Raises `ScopeError` as `pop` does."""
+    """Exits `with device:`. `error` is the exception with which the block ends; None if there is none. Raises
+    `ScopeError` as `pop` does."""
     # `enter` has put `gpu:1` on the stack for `cuda:1`
     pop(_entered, devices.plain(device), error)
 
 
-devices.answers.enter, devices.answers.leave = enter, leave
+devices.core_functions.enter, devices.core_functions.leave = enter, leave
 
 
 def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
@@ -115,7 +116,7 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
         ScopeError: if there is no such block, or if its task has waited inside it.
     """
     entered = stack.get()
-    index = blocks.place_in(entered, key, f"`with {key}:`")
+    index = blocks.index_in(entered, key, f"`with {key}:`")
     # taken off first, so that it is gone even if `end` raises
     stack.set(entered[:index] + entered[index + 1 :])
     entered[index].end(error)
@@ -144,61 +145,61 @@ class Block:
         self.owner = blocks.owner()
         self._make = make
         # the call of `_undo_at_await` that is scheduled in the event loop; None outside tasks
-        self._watch: Any = None
+        self._scheduled_undo: Any = None
         self._has_waited = False
 
     def begin(self) -> None:
         """Enters the block, and prepares to undo it if its task waits inside."""
-        self._put_on()
+        self._enter_native()
         _threads.open.append(self)
         # only tasks can wait inside a block
         task = self.owner[1]
         if task is not None:
             # if the task waits while the block is open, the event loop calls this before the task goes on
-            self._watch = task.get_loop().call_soon(self._undo_at_await)
+            self._scheduled_undo = task.get_loop().call_soon(self._undo_at_await)
 
     def end(self, error: BaseException | None) -> None:
-        """Leaves the block. Raises `ScopeError` if its task has waited inside it, unless the block ends with an error
+        """Exits the block. Raises `ScopeError` if its task has waited inside it, unless the block ends with an error
         anyway."""
-        if self._watch is not None:
+        if self._scheduled_undo is not None:
             # the block has ended before its task waited
-            self._watch.cancel()
+            self._scheduled_undo.cancel()
         if not self._has_waited:
-            self._undo()
+            self._exit_native()
         elif error is None:
             raise ScopeError(
                 f"`with {self.key}:` contains an `await` or the end of a notebook cell, where other tasks run: "
                 f"the framework keeps one device for all tasks of a thread, and would have put their work on "
-                f"{self.key} too; leave the block before the await, pass device= to functions, or do the work "
+                f"{self.key} too; end the block before the await, pass device= to functions, or do the work "
                 f"in asyncio.to_thread"
             )
 
-    def _put_on(self) -> None:
+    def _enter_native(self) -> None:
         """Enters a new context manager of the framework; a new one each time, because a context
         manager can be entered only once."""
         self._native = self._make()
         self._native.__enter__()
 
-    def _undo(self) -> None:
-        """Leaves the framework's context manager of this block. Context managers that were
-        entered later in this thread are left first, and entered again afterwards."""
+    def _exit_native(self) -> None:
+        """Exits the framework's context manager of this block. Context managers that were entered later in this thread
+        are exited first, and entered again afterwards."""
         # no exception is passed to `__exit__`: contextlib would set attributes of it, which
         # fails for an exception that is a frozen dataclass
         index = _threads.open.index(self)
-        # blocks of generators may end before those that were entered later
-        above = _threads.open[index + 1 :]
-        for block in reversed(above):
+        # blocks in generators may end before blocks that were entered later
+        inner = _threads.open[index + 1 :]
+        for block in reversed(inner):
             block._native.__exit__(None, None, None)
         # even if the framework raises an error, the block is over
         try:
             self._native.__exit__(None, None, None)
         finally:
             del _threads.open[index]
-            for block in above:
-                block._put_on()
+            for block in inner:
+                block._enter_native()
 
     def _undo_at_await(self) -> None:
         """Called by the event loop if the task waits inside the block: undoes it before another
         task runs."""
         self._has_waited = True
-        self._undo()
+        self._exit_native()

@@ -25,7 +25,7 @@ VARIABLE: Final = "XDEVICE_BACKEND"
 
 # the backend of the innermost open block of `use_backend`, and all open blocks
 _scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
-_entered: ContextVar[tuple[_Used, ...]] = ContextVar("xdevice_use", default=())
+_open_blocks: ContextVar[tuple[_OpenBlock, ...]] = ContextVar("xdevice_use", default=())
 # the backend that `set_backend` was given; None if it was not called, or with None
 _default: Backend | None = None
 _resolved: Backend | None = None
@@ -145,7 +145,7 @@ def _prefer() -> str:
     """Returns the name of the only framework that the program has imported. If it has imported
     none or several, returns the first installed one in the order of preference."""
     imported = registry.imported_frameworks()
-    # the program has shown which framework it means
+    # a single import shows which framework the program uses
     if len(imported) == 1:
         return imported[0]
     return next(
@@ -160,7 +160,7 @@ def _to_native(device: devices.Device) -> Any:
     return chosen.to_native(chosen.require(device))
 
 
-devices.answers.to_native = _to_native
+devices.core_functions.to_native = _to_native
 
 
 def backend(name: str | Backend | None = None) -> Backend:
@@ -228,11 +228,12 @@ def set_backend(name: str | Backend | None) -> None:
 class use_backend:
     """Selects a backend for the block: `with xdevice.use_backend("paddle"): ...`, for this thread or task only.
 
-    Blocks nest, and also end after an exception. One object may be entered several times, and by several threads. The
-    choice holds across an `await`. The backend is loaded when the block is entered, and is the value after `as`.
+    Blocks can be nested, and end even after an exception. One object may be entered several times, and by several
+    threads. The choice stays in effect across an `await`. The backend is loaded when the block is entered, and `as`
+    gives it a name.
 
     Raises:
-        ScopeError: if the block is left in a different thread or asyncio task than the one that
+        ScopeError: if the block is exited in a different thread or asyncio task than the one that
             entered it; the thread or task that entered it then keeps the backend.
         BackendNotFoundError, BackendImportError: on entering, as with `backend`.
 
@@ -248,21 +249,21 @@ class use_backend:
     def __enter__(self) -> Backend:
         chosen = backend(self._name)
         chosen.on_choice()
-        _entered.set((*_entered.get(), _Used(self, chosen)))
+        _open_blocks.set((*_open_blocks.get(), _OpenBlock(self, chosen)))
         _scope.set(chosen)
         return chosen
 
     def __exit__(self, *_: object) -> None:
-        entered = _entered.get()
-        # blocks may be left in a different order than they were entered
-        index = blocks.place_in(entered, self, f"use_backend({self._name!r})")
+        entered = _open_blocks.get()
+        # blocks may be exited in a different order from the one in which they were entered
+        index = blocks.index_in(entered, self, f"use_backend({self._name!r})")
         # without this block, wherever it is in the stack
-        left = entered[:index] + entered[index + 1 :]
-        _entered.set(left)
-        _scope.set(left[-1].chosen if left else None)
+        remaining = entered[:index] + entered[index + 1 :]
+        _open_blocks.set(remaining)
+        _scope.set(remaining[-1].chosen if remaining else None)
 
 
-class _Used:
+class _OpenBlock:
     """An open block of `use_backend`: the object that was entered (`key`), the thread and task
     that entered it (`owner`), and the backend that it chose."""
 

@@ -38,7 +38,7 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
         return uuids
     chosen: list[str] = []
     for name in map(str.strip, wanted.split(",")):
-        uuid = _named(uuids, name)
+        uuid = _uuid_named(uuids, name)
         # CUDA ignores everything from the first wrong name on
         if uuid is None:
             break
@@ -49,7 +49,7 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _named(uuids: tuple[str, ...], name: str) -> str | None:
+def _uuid_named(uuids: tuple[str, ...], name: str) -> str | None:
     """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means; None for a
     wrong name. The name is an index into `uuids`, the ids of the driver's GPUs, or the
     beginning of an id."""

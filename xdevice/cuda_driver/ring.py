@@ -43,7 +43,7 @@ _PER_THREAD: Final = 2
 """CUDA's handle for the default stream of the calling thread (CU_STREAM_PER_THREAD). In the
 ring's threads it would mean another stream, so copies on it are left to the framework."""
 _THREADS_TO_GPU: Final = 12
-"""How many threads make a copy to the GPU at most."""
+"""The largest number of threads that make one copy to the GPU."""
 _LEAST_CORES: Final = 4
 """With fewer cores than this, the ring is not used."""
 # constants of cuda.h: flags of functions, kinds of memory, attributes of pointers
@@ -83,8 +83,8 @@ def to_host(
     # waking up a thread would take longer than the copy
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
-    _advise(target, nbytes)
-    return _done(_ToHost((x, array), address, target, nbytes, stream))
+    _advise_huge_pages(target, nbytes)
+    return _make_copy(_ToHost((x, array), address, target, nbytes, stream))
 
 
 def to_gpu(
@@ -94,7 +94,7 @@ def to_gpu(
     memory of `x`. To be called only if `is_measured` returns True. Returns True when the source
     has been read; the copy then goes on as work on `stream`, or is complete if that is None.
     Returns False if the framework must make the copy."""
-    return _done(_ToGpu((x, array), address, source, nbytes, stream))
+    return _make_copy(_ToGpu((x, array), address, source, nbytes, stream))
 
 
 def pinned_bytes() -> int:
@@ -106,10 +106,9 @@ def pinned_bytes() -> int:
 
 
 def free() -> None:
-    """Waits for the copies under way, and releases the ring's memory. The next copy makes a new
-    ring."""
+    """Waits for the copies in progress, and releases the ring's memory. The next copy makes a new ring."""
     global _ring
-    # from here on, no copy can begin on this ring
+    # after this, no copy can begin on this ring
     with _making:
         ring, _ring = _ring, None
     if ring is not None:
@@ -136,7 +135,7 @@ def _call(name: str, *arguments: Any) -> None:
         raise DriverError(f"{name} returned {status}")
 
 
-def _asked(name: str, kind: Any, *arguments: Any) -> Any:
+def _result_of(name: str, kind: Any, *arguments: Any) -> Any:
     """Calls a function of the driver that writes its result to its first argument, and returns
     the result, an object of the ctypes type `kind`. Raises `DriverError` if the call fails."""
     result = kind()
@@ -144,7 +143,7 @@ def _asked(name: str, kind: Any, *arguments: Any) -> Any:
     return result
 
 
-def _done(copy: _Copy) -> bool:
+def _make_copy(copy: _Copy) -> bool:
     """Makes a copy through the ring. Returns False if the ring cannot make it, or has failed;
     the framework then makes the copy, and raises its own error if it fails too."""
     global _ring
@@ -152,7 +151,7 @@ def _done(copy: _Copy) -> bool:
     if copy.stream == _PER_THREAD:
         return False
     try:
-        copy.place = _place_of(copy.address)
+        copy.place = _gpu_of(copy.address)
         # one ring for all GPUs, made for the first one that copies; under the lock, so that no
         # other thread frees it before the copy has begun
         with _making:
@@ -171,7 +170,7 @@ def _few_to_host(address: int, target: int, nbytes: int) -> bool:
     try:
         # a stream brings its context along; after Ctrl-C, a context that was made current here
         # might stay so
-        stream = _place_of(address).quick
+        stream = _gpu_of(address).quick
         _call("cuMemcpyDtoHAsync_v2", host, gpu, size, stream)
         _call("cuStreamSynchronize", stream)
     except DriverError:
@@ -179,48 +178,48 @@ def _few_to_host(address: int, target: int, nbytes: int) -> bool:
     return True
 
 
-def _place_of(address: int) -> _Place:
+def _gpu_of(address: int) -> _Gpu:
     """Returns the GPU in whose memory an address is. Raises `DriverError` for any other memory,
     such as the host's."""
     pointer = ctypes.c_uint64(address)
     if (
         # managed and host memory are left to the framework
-        _asked("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value
+        _result_of("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value
         != _DEVICE_MEMORY
     ):
         raise DriverError("not the memory of a GPU")
-    index = _asked("cuPointerGetAttribute", ctypes.c_int, _DEVICE_ORDINAL, pointer).value
+    index = _result_of("cuPointerGetAttribute", ctypes.c_int, _DEVICE_ORDINAL, pointer).value
     with _making:
         # made once for each GPU, because its context and streams are never released
         if index not in _places:
-            _places[index] = _Place(index)
+            _places[index] = _Gpu(index)
         return _places[index]
 
 
-class _Place:
+class _Gpu:
     """A GPU: its primary CUDA context, which the CUDA runtimes of all frameworks share; a
     stream for copies whose caller names none (`stream`); and a stream for copies of a few bytes
     (`quick`), so these do not wait for large copies."""
 
     def __init__(self, index: int) -> None:
-        device = _asked("cuDeviceGet", ctypes.c_int, index)
-        self.primary = _asked("cuDevicePrimaryCtxRetain", ctypes.c_void_p, device)
+        device = _result_of("cuDeviceGet", ctypes.c_int, index)
+        self.primary = _result_of("cuDevicePrimaryCtxRetain", ctypes.c_void_p, device)
         with _Current(self):
-            self.stream = _asked("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
-            self.quick = _asked("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
+            self.stream = _result_of("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
+            self.quick = _result_of("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
 
 
 class _Current:
     """A block in which the CUDA context of a GPU is the current one of this thread."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: _Gpu) -> None:
         self._place = place
 
     def __enter__(self) -> None:
         _call("cuCtxPushCurrent_v2", self._place.primary)
 
     def __exit__(self, *raised: object) -> None:
-        _asked("cuCtxPopCurrent_v2", ctypes.c_void_p)
+        _result_of("cuCtxPopCurrent_v2", ctypes.c_void_p)
 
 
 class _Slot:
@@ -229,15 +228,15 @@ class _Slot:
     def __init__(self, address: int) -> None:
         self.address = address
         # one event for each GPU that has used the slot, and the one that was recorded last
-        self._events: dict[_Place, Any] = {}
+        self._events: dict[_Gpu, Any] = {}
         self._last: Any = None
 
-    def mark(self, place: _Place, stream: Any) -> None:
+    def mark(self, place: _Gpu, stream: Any) -> None:
         """Records an event in a stream of the GPU: when the GPU reaches it, the slot is free
         again. The GPU's context must be current."""
         # an event belongs to the context of one GPU
         if place not in self._events:
-            self._events[place] = _asked("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
+            self._events[place] = _result_of("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
         _call("cuEventRecord", self._events[place], stream)
         self._last = self._events[place]
 
@@ -259,19 +258,19 @@ class _Copy:
     they are kept alive until the copy is done."""
 
     threads = SLOTS
-    """How many threads make a copy at most."""
+    """The largest number of threads that make one copy."""
 
     def __init__(
         self, owners: tuple[Any, Any], address: int, host: int, nbytes: int, stream: int | None
     ) -> None:
         self.address = address
-        # the GPU, a `_Place`; set before the copy begins
+        # the GPU, a `_Gpu`; set before the copy begins
         self.place: Any = None
         self.host = host
         self.nbytes = nbytes
         self.stream = stream
         self.owners: Any = owners
-        # of the thread that has failed, if one has
+        # the error of a thread that has failed; None if none has
         self.error: BaseException | None = None
         # the offsets of the chunks that nobody has begun; several threads can pop from a deque
         self._starts = deque(range(0, nbytes, SLOT))
@@ -382,10 +381,10 @@ class _Ring:
     """The page-locked memory, divided into slots, and the threads that copy through it. `place`
     is the GPU in whose context the memory is allocated; all GPUs can use it."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: _Gpu) -> None:
         with _Current(place):
             # `_PORTABLE`: page-locked for all GPUs
-            self._memory = _asked(
+            self._memory = _result_of(
                 "cuMemHostAlloc", ctypes.c_void_p, ctypes.c_size_t(SLOT * SLOTS), _PORTABLE
             )
         self._place = place
@@ -437,12 +436,12 @@ class _Ring:
 _driver: Any = None
 _ring: _Ring | None = None
 # the GPUs that were used, by the driver's index
-_places: dict[int, _Place] = {}
+_places: dict[int, _Gpu] = {}
 # held while a ring or a place is made, and while a copy begins
 _making = threading.Lock()
 
 
-def _advise(target: int, nbytes: int) -> None:
+def _advise_huge_pages(target: int, nbytes: int) -> None:
     """Asks the system for huge pages in the `nbytes` of new memory at `target`, as NumPy does:
     the first write to each page is slow, and there are 512 times fewer huge pages than ordinary
     ones."""

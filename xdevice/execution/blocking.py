@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 class blocking:
     """Every operation inside the block completes before the next line runs: `with xdevice.accelerator.blocking(): ...`.
 
-    An error of asynchronous work then appears at the line that caused it, and a clock around a line measures that line.
-    Work no longer overlaps: use it to find a fault. Blocks nest, and end after exceptions.
+    An error of asynchronous work then appears at the line that caused it, and a clock around a line measures that
+    line. Work no longer overlaps, so use it only to find a fault. Blocks can be nested, and end even after an
+    exception.
 
     Args:
         backends: names of backends, or backends; without any, the selected backend, as with `sync`.
 
-    XDEVICE_BLOCKING=1 does the same to every backend, from when xdevice loads the backend to the end of the process. It
-    uses the framework's own switch if that works only before the framework is imported or started.
+    XDEVICE_BLOCKING=1 does the same for every backend, from the time when xdevice loads the backend to the end of the
+    process. It uses the framework's own switch if that works only before the framework is imported or started.
 
     | backend | blocks by |
     |---|---|
@@ -37,7 +38,7 @@ class blocking:
     | numpy | computes synchronously: nothing to do |
 
     Raises:
-        ScopeError: if the block is left in a different thread than the one that entered it (docs/reference/async.md).
+        ScopeError: if the block is exited in a different thread than the one that entered it (docs/reference/async.md).
         SettingError: when a backend is loaded, if XDEVICE_BLOCKING is set to something other than 1 or 0.
         UnsupportedError: if JAX's private API differs in this version: set XDEVICE_BLOCKING=1 before the start.
         BackendNotFoundError, BackendImportError: as `backend` does.
@@ -53,7 +54,7 @@ class blocking:
 
     def __enter__(self) -> None:
         # the backends are looked up when the block is entered, not when the object is made
-        chosen = [selection.backend(one) for one in self._backends] or [selection.current()]
+        chosen = [selection.backend(name) for name in self._backends] or [selection.current()]
         # if a later backend refuses, the stack ends the blocking mode of the backends entered before it
         with ExitStack() as stack:
             for backend in chosen:
@@ -66,6 +67,6 @@ class blocking:
         block.close()
         if thread != threading.get_ident():
             raise ScopeError(
-                "blocking() was left in a different thread from the one that entered it; a framework's per-thread "
-                "state can be restored only in that thread, so enter and leave the block in the same thread"
+                "blocking() was exited in a different thread from the one that entered it; a framework's per-thread "
+                "state can be restored only in that thread, so enter and exit the block in the same thread"
             )

@@ -32,12 +32,11 @@ _entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", d
 
 
 class Stream:
-    """A queue of work on one device, which runs in order, and next to the device's other
-    streams.
+    """A queue of work on one device. Its work runs in order, and concurrently with that of the device's other streams.
 
-    `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you.
-    Before a stream reads a tensor that another stream writes, call `wait`. Before you drop your last reference to a
-    tensor that a stream still uses, call `keep`. Costs about 10 us on a GPU that is in use.
+    `with stream:` sends this thread's work on the stream's device to the stream. You must order everything else
+    yourself. Before a stream reads a tensor that another stream writes, call `wait`. Before you drop your last
+    reference to a tensor that a stream still uses, call `keep`. Costs about 10 us on a GPU that is in use.
 
     | backend | a stream is | the block `with stream:` holds for |
     |---|---|---|
@@ -65,16 +64,18 @@ class Stream:
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
         # without a name, the first GPU comes before cpu:0, which has no streams
-        place = _default(backend) if device is None else devices.parse(device)
+        place = _default_device(backend) if device is None else devices.parse(device)
         place = backend.require(place)
-        self._hold(backend, place, backend.new_stream(place))
+        self._set_attributes(backend, place, backend.new_stream(place))
 
     @classmethod
     def current(cls, device: object = None) -> Stream:
         """Returns the stream to which this thread's work on a device goes now. Arguments and
         errors are those of `Stream`."""
         backend = selection.current()
-        return cls._current(backend, here(backend) if device is None else devices.parse(device))
+        return cls._current(
+            backend, device_of_work(backend) if device is None else devices.parse(device)
+        )
 
     @classmethod
     def _current(cls, backend: Backend, device: Device) -> Stream:
@@ -82,20 +83,21 @@ class Stream:
         goes now."""
         place = backend.require(device)
         stream = cls.__new__(cls)
-        stream._hold(backend, place, backend.current_stream(place))
+        stream._set_attributes(backend, place, backend.current_stream(place))
         return stream
 
-    def _hold(self, backend: Backend, device: Device, native: Any) -> None:
+    def _set_attributes(self, backend: Backend, device: Device, native: Any) -> None:
         """Sets the attributes of a new stream. `native` is the framework's own stream."""
         self.backend = backend
         self.device = device
         self.native = native
 
     def __enter__(self) -> Stream:
-        """Sends this thread's work on the stream's device to the stream. Blocks nest, and also end after an exception.
+        """Sends this thread's work on the stream's device to the stream. Blocks can be nested, and end even after an
+        exception.
 
         Raises:
-            ScopeError: if the block is left in another thread or task, or if its task has waited inside it.
+            ScopeError: if the block is exited in another thread or task, or if its task has waited inside it.
             UnsupportedError: if another backend is selected, whose work cannot go to this stream.
             DeviceMismatchError: if the `with device:` around the block names another device.
         """
@@ -107,11 +109,11 @@ class Stream:
                 f"same xdevice.use_backend({chosen.name!r}), or enter it inside "
                 f"xdevice.use_backend({self.backend.name!r})"
             )
-        around = scopes.current()
-        if around is not None and around is not self.device:
+        outer = scopes.current()
+        if outer is not None and outer is not self.device:
             raise DeviceMismatchError(
-                f"{self} was entered inside `with {around}:`, but work on {around} does not go to a stream of "
-                f"{self.device}; make one with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
+                f"{self} was entered inside `with {outer}:`, but work on {outer} does not go to a stream of "
+                f"{self.device}; make one with xdevice.accelerator.Stream({str(outer)!r}), or leave that block first"
             )
         scopes.push(
             _entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native))
@@ -141,10 +143,12 @@ class Stream:
                 f"a stream waits for a Stream or an Event of xdevice.accelerator, not for {shown(other)} of type "
                 f"{type(other).__qualname__}; to make the host wait, call xdevice.sync(x)"
             )
-        _same_backend(self, other)
+        _check_same_backend(self, other)
         # frameworks let streams wait for events only, so a new event marks the end of the other
         # stream's work
-        event = other._mark() if isinstance(other, Stream) else other._happening("wait for")
+        event = (
+            other._mark() if isinstance(other, Stream) else other._recorded_event("wait for")
+        )
         self.backend.stream_wait(self.native, event)
 
     def sync(self) -> None:
@@ -162,7 +166,7 @@ class Stream:
     def keep(self, x: object) -> None:
         """Keeps the memory of tensors from being reused while this stream still uses them.
 
-        Call it for tensors that another stream made and this stream reads. The memory is free again once nothing refers
+        Call it for tensors that another stream made and this stream reads. The memory becomes free once nothing refers
         to the tensors any more and the stream's work is done.
 
         Args:
@@ -269,13 +273,13 @@ class Event:
         """
         # the stream to which the next operation of this thread would go
         if stream is None:
-            stream = Stream._current(self.backend, self.device or here(self.backend))
+            stream = Stream._current(self.backend, self.device or device_of_work(self.backend))
         elif not isinstance(stream, Stream):
             raise DeviceError(
                 f"record() takes an xdevice.accelerator.Stream, not {shown(stream)} of type "
                 f"{type(stream).__qualname__}; without an argument, it uses this thread's current stream"
             )
-        _same_backend(self, stream)
+        _check_same_backend(self, stream)
         if self._native is None:
             # no device was named, so the event gets the device of the first stream
             self._make(stream.device)
@@ -294,7 +298,7 @@ class Event:
         Raises:
             TimingError: if the event was not recorded.
         """
-        self.backend.wait_event(self._happening("wait for"))
+        self.backend.wait_event(self._recorded_event("wait for"))
 
     def elapsed(self, other: Event) -> float:
         """Returns the seconds of device time from this event to the other one. Waits until both
@@ -309,8 +313,8 @@ class Event:
             raise DeviceError(
                 f"elapsed() takes the later Event, not {shown(other)} of type {type(other).__qualname__}"
             )
-        start, end = self._happening("time from"), other._happening("time to")
-        _same_backend(self, other)
+        start, end = self._recorded_event("time from"), other._recorded_event("time to")
+        _check_same_backend(self, other)
         if self.device is not other.device:
             raise DeviceMismatchError(
                 f"the events belong to {self.device} and {other.device}, whose clocks differ; record both on streams "
@@ -321,7 +325,7 @@ class Event:
         self.backend.wait_event(end)
         return self.backend.elapsed(start, end)
 
-    def _happening(self, verb: str) -> Any:
+    def _recorded_event(self, verb: str) -> Any:
         """Returns the framework's own event. Raises `TimingError` if the event was not
         recorded; `verb` names the attempted call in the error."""
         if not self._recorded:
@@ -341,23 +345,23 @@ def _is_tensor(x: object) -> bool:
     return owned is not None and owned.kind == "tensor"
 
 
-def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
-    """Raises `UnsupportedError` if `one` and `other`, each a stream or an event, belong to
+def _check_same_backend(first: Stream | Event, second: Stream | Event) -> None:
+    """Raises `UnsupportedError` if `first` and `second`, each a stream or an event, belong to
     different backends."""
-    if one.backend is not other.backend:
+    if first.backend is not second.backend:
         raise UnsupportedError(
-            f"{one} cannot wait for {other}, which belongs to another backend; make the host wait with "
+            f"{first} cannot wait for {second}, which belongs to another backend; make the host wait with "
             f"xdevice.sync(...)"
         )
 
 
-def _default(backend: Backend) -> Device:
+def _default_device(backend: Backend) -> Device:
     """Returns the device of a new stream if the program names none: that of the innermost `with
     device:`, else the first GPU, else the CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
-def here(backend: Backend) -> Device:
+def device_of_work(backend: Backend) -> Device:
     """Returns the device to which this thread's work on the backend goes: that of the innermost
     `with stream:`, else of `with device:`, else the only GPU, else the CPU. Raises
     `DeviceError` if there are several GPUs and no block names one of them."""
@@ -366,9 +370,9 @@ def here(backend: Backend) -> Device:
     ]
     if entered:
         return entered[-1]
-    around = scopes.current()
-    if around is not None:
-        return around
+    outer = scopes.current()
+    if outer is not None:
+        return outer
     gpus = backend.count("gpu")
     # virtual GPUs have no streams, and the caller's next call raises the better error
     if gpus > 1 and not backend.virtual:

@@ -18,9 +18,9 @@ from .waiting import sync
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_IDLE = 2e-4
+_IDLE_WAIT = 2e-4
 """How many seconds a wait for an idle device takes at most, even on a busy machine."""
-_MISSED = 0.05
+_MISSED_SHARE = 0.05
 """If the device is busy on streams that the events do not cover for a larger share of the
 measured time than this, the host's clock is used instead."""
 
@@ -54,7 +54,7 @@ class Timer:
         self.start()
 
     def start(self) -> None:
-        """Waits for the devices, and starts to measure. A timer that is running starts again."""
+        """Waits for the devices, and starts to measure. Restarts a timer that is running."""
         sync(*self._targets)
         self._started = perf_counter()
 
@@ -97,8 +97,8 @@ class Timer:
 class Benchmark:
     """Prints how long a block takes, asynchronous work included: `Run on GPU1: 0.2001 sec`.
 
-    Afterwards the attribute `seconds` has the time. Blocks nest, and a benchmark may be entered again. If the block
-    raises an error, nothing is printed.
+    Afterwards the attribute `seconds` has the time. Blocks can be nested, and a benchmark may be entered again. If the
+    block raises an error, nothing is printed.
 
     Args:
         description: the text before the time.
@@ -178,7 +178,8 @@ def measure(
     repeats: int = 10,
     devices: object = None,
 ) -> Measurement:
-    """Returns how long `fn(*args)` takes with all its asynchronous work: the median of repeats, and their spread.
+    """Returns how long `fn(*args)` takes with all its asynchronous work: the median of several repeats, and their
+    spread.
 
     Experimental: it may change in a minor version.
 
@@ -210,19 +211,23 @@ def measure(
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)
-    # in the same way as the repeats, with the wait, because its first call is slow too
+    # with a wait, as the repeats, because the first wait is slow too
     for _ in range(warmup):
-        _once(fn, args, targets)
+        _time_once(fn, args, targets)
     # an event belongs to one GPU, so the host's clock is read if there are several
     place = _only_gpu(targets)
-    measured = _by_events(fn, args, targets, repeats, place) if place is not None else None
+    measured = (
+        _measure_by_events(fn, args, targets, repeats, place) if place is not None else None
+    )
     if measured is not None:
         return measured
     sync(*targets)
-    return _summary([_once(fn, args, targets) for _ in range(repeats)], "host")
+    return _summary([_time_once(fn, args, targets) for _ in range(repeats)], "host")
 
 
-def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
+def _time_once(
+    fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]
+) -> float:
     """Returns how many seconds one call of `fn` and its asynchronous work take, by the host's
     clock. `targets` are the arguments with which `sync` waits for that work. The device must be
     idle before the call."""
@@ -236,7 +241,7 @@ def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, 
     return seconds
 
 
-def _by_events(
+def _measure_by_events(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     targets: tuple[object, ...],
@@ -264,16 +269,16 @@ def _by_events(
         # both events have happened; if the device is still busy, then on other streams
         before = perf_counter()
         sync(*targets)
-        # kept until the wait is over, as in `_once`. Freeing it is timed too: if that takes
+        # kept until the wait is over, as in `_time_once`. Freeing it is timed too: if that takes
         # longer than the limit, the host's clock is used instead
         del result
-        if perf_counter() - before > _IDLE + _MISSED * times[-1]:
+        if perf_counter() - before > _IDLE_WAIT + _MISSED_SHARE * times[-1]:
             return None
     return _summary(times, "device")
 
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
-    """Returns the `Measurement` of these times, which were read from `clock`."""
+    """Returns the `Measurement` of these times, which were measured by `clock`."""
     # `quantiles` needs two times; one time is taken as all three quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Measurement(median(times), high - low, tuple(times), clock)

@@ -33,7 +33,7 @@ def sync(*targets: object) -> None:
 
     Raises:
         DeviceNotFoundError, DeviceError: if a device does not exist; if a string does not name a device.
-        NotATensorError, TimingError: if a target cannot be waited for; if it is an event that was not recorded.
+        NotATensorError, TimingError: if a target cannot be waited for; if a target is an event that was not recorded.
         UnsupportedError: if a tensor is on a device that the backend does not know. Also the framework's own error, if
             the work has failed.
 
@@ -59,7 +59,8 @@ def _sync_one(target: object) -> None:
         _sync_owned(*backend_and_kind, target)
         return
     is_named = isinstance(target, Device | str)
-    # an object of a framework that is no container can only be a device object
+    # a framework's object that is neither a tensor, a model nor a container can only be a
+    # device object
     if is_named or (
         registry.owner_of(type(target)) is not None and not trees.is_container(target)
     ):

@@ -27,7 +27,7 @@ from xdevice.math.arithmetic.checks import shape_of
 from xdevice.math.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.math.arithmetic.lookup import Functions, Lookup
 from xdevice.math.arithmetic.namespace import array_namespace
-from xdevice.tensors.creation import listed
+from xdevice.tensors.creation import as_tuple
 from xdevice.tensors.verbs import check_same_device
 
 if TYPE_CHECKING:
@@ -603,8 +603,12 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
     layers = _layers_of(indices, "one_hot")
     indices = layers.indices(indices, "one_hot")
     (classes,) = _ints("n", n, 1, 1, "one_hot")
-    # `usual` is float32, or float64 in a run with `--float64`
-    name = floats.usual() if dtype is None else layers.checks.supported_dtype(dtype_name(dtype))
+    # `effective` is float32, or float64 in a run with `--float64`
+    name = (
+        floats.effective()
+        if dtype is None
+        else layers.checks.supported_dtype(dtype_name(dtype))
+    )
     operands = indices, classes, name
     if name in FLOATS:
         return layers.guarded("one_hot", layers.kernels.one_hot, indices, classes, operands)
@@ -1079,8 +1083,8 @@ def _ints(what: str, value: Any, number: int, least: int, function: str) -> tupl
     """Returns the argument `value` as a tuple of `number` ints of at least `least`; a single
     int is repeated. Raises `ArgumentError` for anything else; `what` is the name of the
     argument in the error."""
-    lengths = listed(value) if number > 1 else (value,)
-    # `listed` returns a single value in a tuple; a sequence of one int is not repeated, but
+    lengths = as_tuple(value) if number > 1 else (value,)
+    # `as_tuple` returns a single value in a tuple; a sequence of one int is not repeated, but
     # refused
     lengths = lengths * number if len(lengths) == 1 and lengths[0] is value else lengths
     if len(lengths) != number or any(

@@ -470,7 +470,7 @@ class seed:
 
     Raises:
         ArgumentError: `n` is not an int of 0 or more. No generator is seeded then.
-        ScopeError: the block is exited in another thread or asyncio task than the one that entered it.
+        ScopeError: the block is exited in a different thread or asyncio task than the one that entered it.
         SettingError: XDEVICE_SEED is not an int of 0 or more.
 
     Costs 2 us, and 50 us with the first draw.
@@ -505,7 +505,7 @@ class seed:
     def __exit__(self, *_: object) -> None:
         # raises ScopeError if this thread or task has not entered the block
         entered = generators.entered.get()
-        i = blocks.place_in(entered, self, f"{self!r}")
+        i = blocks.index_in(entered, self, f"{self!r}")
         generators.entered.set(entered[:i] + entered[i + 1 :])
 
     def __repr__(self) -> str:

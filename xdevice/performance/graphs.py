@@ -31,7 +31,8 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
 
     Calls the task twice: first to do its work, then to record the work without doing it. A replay reads and writes the
     same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
-    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory while the graph lives.
+    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory for as long as the
+    graph exists.
 
     Args:
         task: a function without arguments that works on one GPU, with constant shapes, and reads nothing on the host.
@@ -44,13 +45,14 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     | mxnet | none | `net.hybridize()` |
     | paddle | none | `paddle.jit.to_static` |
     | jax | none | `jax.jit` |
-    | numpy | none: it computes at once | the task itself |
+    | numpy | none: it computes synchronously | the task itself |
 
     Raises:
-        UnsupportedError: the backend has no graphs, or none on that device; the error names what to use instead.
-        CaptureError: the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
-        DeviceMismatchError: the task works on another device, which a replay would leave out.
-        ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also the errors of the task.
+        UnsupportedError: if the backend has no graphs, or none on that device; the error names what to use instead.
+        CaptureError: if the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
+        DeviceMismatchError: if the task works on another device, whose work a replay would leave out. ArgumentError,
+            DeviceError: if `task` is not a function; if there are several GPUs and none is named. Also the errors of
+            the task.
 
     Example:
         >>> try:
@@ -66,7 +68,7 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
         )
     refuse_in_capture("accelerator.make_graphed_callable")
     backend = selection.current()
-    place = streams.here(backend) if device is None else devices.parse(device)
+    place = streams.device_of_work(backend) if device is None else devices.parse(device)
     place = backend.require(place)
     # before the task runs, so that nothing has happened if the backend has no graphs
     native = backend.new_graph(place)
@@ -124,7 +126,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     first call only, which is impossible while recording. Raises `CaptureError`, with the line
     of the program, if the task reads a tensor on the host or copies one between devices, and
     `DeviceMismatchError` if it works on another device."""
-    # here, because a program without graphs need not import it
+    # imported here, because a program without graphs does not need it
     from xdevice.performance.transfers import transfers
 
     caller = streams.Stream.current(stream.device)

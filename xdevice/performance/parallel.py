@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task gets a thread, and on PyTorch a stream on every GPU in use. The task inherits `with device:`, the selected
-    backend, context variables and the framework's own per-thread state. Up to 32 tasks run at once, or one per core on
-    a machine with more than 32 cores; the others wait. Calls nest. docs/reference/async.md has more. Costs tens of
-    microseconds a task, ten times that for the first thread, and on GPUs a few microseconds for each tensor in a
-    result.
+    Each task gets a thread, and on PyTorch a stream on every GPU in use. The task inherits `with device:`, the
+    selected backend, context variables and the framework's own per-thread state. Up to 32 tasks run at once, or one
+    per core on a machine with more than 32 cores; the others wait. Calls can be nested. docs/reference/async.md has
+    more. Costs tens of microseconds a task, ten times that for the first thread, and on GPUs a few microseconds for
+    each tensor in a result.
 
     Args:
         tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` is `[]`.
@@ -78,10 +78,10 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
         return []
     refuse_in_capture("parallel.run")
     backend = selection.current()
-    forks = _forks(backend)
-    # all of them before the first task starts, so that each takes along the state that the
-    # caller has now
-    runs = [_Run(task, backend, forks) for task in tasks]
+    gpus = _gpus_in_use(backend)
+    # all of them before the first task starts, so that each task gets the state that the caller
+    # has now
+    runs = [_Run(task, backend, gpus) for task in tasks]
     try:
         _run_all(runs, backend)
         for run in runs:
@@ -89,7 +89,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
             # semantics
             run.rejoin()
         # also if a task has failed: the others may have written into tensors of the caller
-        _join(runs, backend, forks)
+        _join(runs, backend, gpus)
         _raise_first(runs)
         return [run.result for run in runs]
     finally:
@@ -99,13 +99,14 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
 
 
 def close_pool() -> None:
-    """Ends the threads that `parallel.run` keeps for its next call, and waits for them. Busy threads stay.
+    """Ends the idle threads that `parallel.run` keeps for its next call, and waits for them. Busy threads are not
+    ended.
 
     Experimental: it may change in a minor version.
 
-    The next `parallel.run` starts new ones. A program need not call this at its end: the threads end by themselves
-    then, after the tasks at work. A program that ends with a daemon thread inside `parallel.run` waits for these up
-    to 10 seconds.
+    The next `parallel.run` starts new ones. A program need not call this at its end, because the threads then end by
+    themselves, after the tasks that are running. If the program ends while one of its daemon threads is inside
+    `parallel.run`, it waits up to 10 seconds for these tasks.
 
     Example:
         >>> xdevice.parallel.close_pool()
@@ -113,30 +114,30 @@ def close_pool() -> None:
     pool.threads.close()
 
 
-# one task, and the state that it takes along
+# one task, and the caller's state in which it runs
 
 
-class _Fork(NamedTuple):
-    """A GPU in use, and an event that marks how far the caller's stream on it had got when
-    `parallel.run` was called."""
+class _GpuInUse(NamedTuple):
+    """A GPU in use, and an event that was recorded in the caller's stream on that GPU when `parallel.run` was
+    called."""
 
     device: Device
     event: Any
 
 
 class _Run:
-    """One task of a call of `parallel.run`: the caller's state that the task takes along, and
-    its result or error. Calling the object, in any thread, runs the task, and never raises."""
+    """One task of a call of `parallel.run`: the caller's state in which it runs, and its result or error. Calling the
+    object, in any thread, runs the task, and never raises."""
 
     def __init__(
-        self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]
+        self, task: Callable[[], Any], backend: Backend, gpus: Sequence[_GpuInUse]
     ) -> None:
         self.task = task
         self.result: Any = None
         self.error: BaseException | None = None
         self.events: list[Any] = []
         self._backend = backend
-        self._forks = forks
+        self._gpus = gpus
         self._context = copy_context()
         # each task draws its own random numbers, whichever runs first
         self._context.run(generators.branch)
@@ -149,14 +150,14 @@ class _Run:
             self.error = error
 
     def rejoin(self) -> None:
-        """Tells the caller's frameworks, in the caller's thread, that the task has ended."""
+        """Notifies the caller's frameworks, in the caller's thread, that the task has ended."""
         rejoin(self._states)
 
     def _run(self) -> None:
         """Runs the task on this thread's streams and in the caller's state. Sets `result` or
         `error`, and `events`: one event for each GPU in use, after the task's work there."""
         with ExitStack() as stack:
-            streams = [self._branch(fork, stack) for fork in self._forks]
+            streams = [self._branch(gpu, stack) for gpu in self._gpus]
             # after the streams, because entering a stream can change the current device
             for state in self._states:
                 stack.enter_context(state())
@@ -167,15 +168,15 @@ class _Run:
                 self.error = error
             finally:
                 self.events = [
-                    mark(self._backend, fork.device, stream)
-                    for fork, stream in zip(self._forks, streams, strict=True)
+                    record_event(self._backend, gpu.device, stream)
+                    for gpu, stream in zip(self._gpus, streams, strict=True)
                 ]
 
-    def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
-        """Enters this thread's stream on the GPU of `fork` until `stack` is closed, makes the
-        stream wait for the caller's work on that GPU, and returns the stream."""
-        stream = _own_stream(self._backend, fork.device)
-        self._backend.stream_wait(stream, fork.event)
+    def _branch(self, gpu: _GpuInUse, stack: ExitStack) -> Any:
+        """Enters this thread's stream on the GPU `gpu` until `stack` is closed, makes the stream wait for the caller's
+        work on that GPU, and returns the stream."""
+        stream = _own_stream(self._backend, gpu.device)
+        self._backend.stream_wait(stream, gpu.event)
         stack.enter_context(self._backend.stream_scope(stream))
         return stream
 
@@ -201,7 +202,7 @@ def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
 def _nothing() -> None: ...
 
 
-_in_turn = forks.renewed(threading.RLock())
+_one_at_a_time = forks.renewed(threading.RLock())
 """Held while tasks run whose framework allows one thread at a time: MXNet crashes if two
 threads record operations on the same input. Reentrant, because a task may call
 `parallel.run`."""
@@ -214,14 +215,14 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
     else:
-        with _in_turn:
+        with _one_at_a_time:
             for run in runs:
                 run()
                 if isinstance(run.error, KeyboardInterrupt):
                     break
     # if the program is ending, some tasks were dropped, and the caller must not go on without
     # their results
-    workers.park()
+    workers.block_if_ending()
 
 
 def _raise_first(runs: Sequence[_Run]) -> None:
@@ -314,9 +315,9 @@ def _feeds_gpus(backend: Backend) -> bool:
 # the streams of the caller and of the tasks
 
 
-def _forks(backend: Backend) -> list[_Fork]:
-    """Returns the GPUs in use, each with an event on the caller's stream. Empty if tasks cannot
-    have their own streams: they then work on the caller's."""
+def _gpus_in_use(backend: Backend) -> list[_GpuInUse]:
+    """Returns the GPUs in use, each with an event on the caller's stream there. The list is empty if tasks cannot have
+    their own streams, and so work on the caller's."""
     # entering a stream in one thread would change the stream of all threads
     if backend.stream_reach == "process":
         return []
@@ -325,15 +326,17 @@ def _forks(backend: Backend) -> list[_Fork]:
         gpus = [
             gpu for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)
         ]
-        return [_Fork(gpu, mark(backend, gpu, backend.current_stream(gpu))) for gpu in gpus]
+        return [
+            _GpuInUse(gpu, record_event(backend, gpu, backend.current_stream(gpu)))
+            for gpu in gpus
+        ]
     # the framework has no streams: it schedules its work by itself
     except UnsupportedError:
         return []
 
 
-def mark(backend: Backend, device: Device, stream: Any) -> Any:
-    """Returns a new event that is reached when the work in the stream, as it is now, is
-    done."""
+def record_event(backend: Backend, device: Device, stream: Any) -> Any:
+    """Returns a new event, recorded in a stream: it is reached when the work that is in the stream now is done."""
     event = backend.new_event(device)
     backend.record(event, stream)
     return event
@@ -354,23 +357,22 @@ def _own_stream(backend: Backend, device: Device) -> Any:
     return streams[key]
 
 
-def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> None:
+def _join(runs: Sequence[_Run], backend: Backend, gpus: Sequence[_GpuInUse]) -> None:
     """Makes the caller's streams wait for the work of the tasks, and keeps the allocator from
     reusing the memory of the results while the caller's streams use them."""
-    if not forks:
+    if not gpus:
         return
-    streams = {fork.device: backend.current_stream(fork.device) for fork in forks}
+    streams = {gpu.device: backend.current_stream(gpu.device) for gpu in gpus}
     for run in runs:
         # a task that never ran has no events
         for stream, event in zip(streams.values(), run.events, strict=False):
             backend.stream_wait(stream, event)
-        keep(run.result, backend, streams)
+        keep_memory(run.result, backend, streams)
 
 
-def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
-    """Tells a backend's allocator that streams use the tensors in `x`, which may be a
-    container: it must not reuse their memory before the streams are done with it. `streams` has
-    one stream for each device."""
+def keep_memory(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
+    """Keeps a backend's allocator from reusing the memory of the tensors in `x`, which may be a container, before the
+    streams that use them are done. `streams` has one stream for each device."""
     from xdevice.tensors.contents import owned
 
     for owner, kind, value in owned(x):

@@ -28,8 +28,8 @@ MOST: Final = max(32, os.cpu_count() or 1)
 
 
 class Call:
-    """One call of `parallel.run`: the tasks that no thread has taken yet, and a queue with one
-    None for each task that has ended."""
+    """One call of `parallel.run`: the tasks that no thread has taken yet, and a queue that gets a None for each task
+    that has ended."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.count = len(runs)
@@ -48,15 +48,16 @@ class Call:
         """Forgets the tasks that still wait for a thread, so that they never start."""
         self._waiting.clear()
 
-    def work(self, run: Run | None, rest: Callable[[], None] = lambda: None) -> None:
-        """Runs a task, and then the tasks that wait for a thread, one after another. Calls `rest` before it reports the
-        end of the last task, so that this thread is free for the caller's next call of `parallel.run`."""
+    def work(self, run: Run | None, mark_idle: Callable[[], None] = lambda: None) -> None:
+        """Runs a task, and then the tasks that wait for a thread, one after another. Calls `mark_idle`, which returns
+        this thread to the pool, before it reports the end of the last task, so that the thread is free for the
+        caller's next call of `parallel.run`."""
         while run is not None:
             run()
             # before the report, since the name `run` would keep the last result alive
             run = self.next()
             if run is None:
-                rest()
+                mark_idle()
             self.ended.put(None)
 
     def wait(self) -> None:
@@ -86,7 +87,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rested = threading.Condition(self._lock)
+        self._became_idle = threading.Condition(self._lock)
         """Notified each time that a thread becomes idle."""
         self._idle: list[_Worker] = []
         self._busy = 0
@@ -121,12 +122,13 @@ class Pool:
                 return
 
     def _submit(self, call: Call, is_nested: bool) -> bool:
-        """Gives the next task of a call to an idle thread, or to a new one. Returns False if no
-        task is left, or no further thread may be used."""
+        """Gives the next task of a call to an idle thread, or to a new one. Returns False if no task is left, or if no
+        further thread may be used."""
         with self._lock:
-            # a call that is not nested always gets its threads, because its own thread only
-            # waits
-            if (is_nested and self._busy >= MOST) or workers.must_park():
+            # a call that is not nested may use more than `MOST` busy threads, because its own
+            # thread only waits. If the program is ending, a call from one of its daemon threads
+            # gets none: that thread then blocks in `Call.wait` until Python ends it
+            if (is_nested and self._busy >= MOST) or workers.must_block():
                 return False
             run = call.next()
             if run is None:
@@ -139,19 +141,19 @@ class Pool:
                 worker.start()
             # the system may have no thread left
             except BaseException:
-                self._rest(None)
+                self._mark_idle(None)
                 raise
-        worker.jobs.put(partial(call.work, run, partial(self._rest, worker)))
+        worker.jobs.put(partial(call.work, run, partial(self._mark_idle, worker)))
         return True
 
-    def _rest(self, worker: _Worker | None) -> None:
+    def _mark_idle(self, worker: _Worker | None) -> None:
         """Counts `worker`, which has been busy, as idle. With None, for a thread that could not
         be started, only lowers the number of busy threads."""
         with self._lock:
             if worker is not None:
                 self._idle.append(worker)
             self._busy -= 1
-            self._rested.notify_all()
+            self._became_idle.notify_all()
 
     def close(self) -> None:
         """Ends the idle threads, and waits until they have ended."""
@@ -171,8 +173,8 @@ class Pool:
             call.drop()
         with self._lock:
             # with a limit, because a task may never end, but the program must
-            is_at_rest = self._rested.wait_for(lambda: not self._busy, workers.PATIENCE)
-        if is_at_rest:
+            are_all_idle = self._became_idle.wait_for(lambda: not self._busy, workers.PATIENCE)
+        if are_all_idle:
             self.close()
 
 

@@ -23,7 +23,7 @@ from xdevice.core import generators, registry, selection
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.performance import workers
 from xdevice.performance.graphs import refuse_in_capture
-from xdevice.performance.parallel import carry_states, keep, mark, rejoin
+from xdevice.performance.parallel import carry_states, keep_memory, record_event, rejoin
 from xdevice.tensors import leaves
 from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import refuse_lacking, traced
@@ -42,8 +42,8 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
 
     Each loop over the result starts `iterable` again, so call `prefetch` once for all epochs. `len` works as well.
     Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are not
-    numbers pass through. No batch shares memory with its source, which may fill one buffer again and again. The source
-    runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
+    numbers pass through. No batch shares memory with its source, which may therefore reuse one buffer for all batches.
+    The source runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
 
     Args:
         iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
@@ -59,11 +59,12 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     | mxnet | through pinned memory by MXNet's engine, from 16 MB on by the ring, from the thread |
 
     Raises:
-        ArgumentError, DeviceNotFoundError: a depth below 1, or `iterable` is not one; no such device.
-        ContainerError: a batch with an object whose tensors would stay behind, as with `to_device`.
-        UnsupportedError: a batch with a model or a variable that is not on the device; a second loop over an iterable
-            that can be started only once, such as a generator.
-        Any error of the source, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
+        ArgumentError, DeviceNotFoundError: if `depth` is below 1, or `iterable` cannot be iterated over; if the device
+        does not exist.
+        ContainerError: for a batch with an object whose tensors would stay behind, as with `to_device`.
+        UnsupportedError: for a batch with a model or a variable that is not on the device; for a second loop over an
+        iterable that can be started only once, such as a generator. Any error of the source, in place of the batch.
+        Paddle and tf.data change the error (docs/reference/async.md).
 
     Costs about 50 us a batch in addition to the copy, in the thread.
 
@@ -91,7 +92,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
 
 
 class Feed:
-    """The result of `prefetch`: each loop over it takes the batches of the source again."""
+    """The result of `prefetch`: each loop over it iterates over the source from the start."""
 
     def __init__(
         self, source: Iterable[Any], place: Device, depth: int, backend: Backend
@@ -101,7 +102,7 @@ class Feed:
         self._depth = depth
         self._backend = backend
         self._has_batches = False
-        """Whether an earlier loop has got batches."""
+        """Whether an earlier loop got any batches."""
         self._is_whole = True
         """Whether the last loop has taken all batches. If not, batches that were made in
         advance are lost."""
@@ -114,7 +115,7 @@ class Feed:
         producer = _Producer(self._source, self._place, self._depth, self._backend)
         # a generator cannot start again, and its next batches were already taken in advance
         if not (self._is_whole or producer.is_ours):
-            raise self._used_up("has given batches to a loop that did not finish")
+            raise self._cannot_restart("has given batches to a loop that did not finish")
         self._is_whole = False
         place, count = self._place, 0
         try:
@@ -130,7 +131,7 @@ class Feed:
                     owner.stream_wait(current, event)
                     # the memory of the batch belongs to the stream for copies, but is used on
                     # the consumer's stream
-                    keep(staged.batch, owner, {place: current})
+                    keep_memory(staged.batch, owner, {place: current})
                 count += 1
                 yield staged.batch
                 # the name would keep this batch's memory while the consumer waits for the next
@@ -142,11 +143,11 @@ class Feed:
         # a source that gives nothing the second time can be started only once; a collection may
         # have become empty
         if not count and self._has_batches and not isinstance(self._source, Collection):
-            raise self._used_up("gave batches before, but gives none now")
+            raise self._cannot_restart("gave batches before, but gives none now")
         self._has_batches |= count > 0
         self._is_whole = True
 
-    def _used_up(self, why: str) -> UnsupportedError:
+    def _cannot_restart(self, why: str) -> UnsupportedError:
         """Returns the error for a second loop over a source that can be started only once.
         `why` says how that was noticed."""
         return UnsupportedError(
@@ -163,7 +164,7 @@ class _Staged(NamedTuple):
     events: list[tuple[Backend, Any]]
 
 
-class _Lane:
+class _CopyStream:
     """A backend's stream for copies to one device. The producer's thread enters it before its
     first copy."""
 
@@ -174,7 +175,7 @@ class _Lane:
         self._stream: Any = None
         # on a GPU that is not started, there is no work that the copies have to wait for
         if backend.is_started(place):
-            self._start = mark(backend, place, backend.current_stream(place))
+            self._start = record_event(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
         """Makes the lane's stream the current one of this thread until `stack` is closed. Only
@@ -196,9 +197,9 @@ class _Lane:
             self.backend.stream_wait(self._stream, self._start)
         stack.enter_context(self.backend.stream_scope(self._stream))
 
-    def mark(self) -> Any:
+    def record_event(self) -> Any:
         """Returns an event that is reached when the copies so far are done."""
-        return mark(self.backend, self._place, self._stream)
+        return record_event(self.backend, self._place, self._stream)
 
 
 class _Producer(workers.Worker):
@@ -216,24 +217,23 @@ class _Producer(workers.Worker):
         passed in belongs to the user."""
         self._place = place
         self._backend = backend
-        self._lanes = _lanes(backend, place)
+        self._copy_streams = _copy_streams(backend, place)
         self._states = carry_states()
         # not named `_context`, which is an attribute of Python 3.14's threads
-        self._callers = copy_context()
+        self._callers_context = copy_context()
         # with its own generator, so that the source's random numbers do not depend on when the
         # thread runs
-        self._callers.run(generators.branch)
-        # one None for each batch that may still be made. Not Python's semaphore, which Ctrl-C
-        # may leave locked for ever
-        self._free: SimpleQueue[None] = SimpleQueue()
+        self._callers_context.run(generators.branch)
+        # one None for each batch that may still be made. A queue and not a semaphore of Python,
+        # which Ctrl-C may leave locked forever
+        self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
-            self._free.put(None)
+            self._permits.put(None)
         self._staged: SimpleQueue[_Staged | BaseException | None] = SimpleQueue()
         """The copied batches in order; then the error of the source, or None at its end."""
         self._stopping = False
         self.is_awaited = False
-        """Whether the program is ending. `_end_all` waits for this thread then, so `stop` does
-        not."""
+        """Whether the program is ending. `_end_all` then waits for this thread, so that `stop` need not."""
 
     # called in the consumer's thread
 
@@ -247,10 +247,10 @@ class _Producer(workers.Worker):
         """Waits for the next batch, and returns it; None at the end of the source. Raises the
         error of the source."""
         staged = self._staged.get()
-        # at the program's end the thread stops early, and the consumer must not take that for
-        # the end of the source
-        workers.park()
-        self._free.put(None)
+        # at the end of the program the thread stops early, which must not look like the end of
+        # the source to the consumer
+        workers.block_if_ending()
+        self._permits.put(None)
         rejoin(self._states)
         if isinstance(staged, BaseException):
             raise staged
@@ -260,7 +260,7 @@ class _Producer(workers.Worker):
         """Makes the thread end before its next batch, and does not wait for that."""
         self._stopping = True
         # wakes the thread, which may be waiting until it may make another batch
-        self._free.put(None)
+        self._permits.put(None)
 
     def stop(self) -> None:
         """Tells the thread to end, and waits up to `PATIENCE` seconds until it has ended. It is
@@ -291,7 +291,7 @@ class _Producer(workers.Worker):
         """Runs the thread: in the caller's context it makes all batches, and then reports the
         end or an error."""
         try:
-            self._callers.run(self._produce)
+            self._callers_context.run(self._produce)
         # `take` raises it in the consumer's thread
         except BaseException as error:
             self._staged.put(error)
@@ -329,7 +329,7 @@ class _Producer(workers.Worker):
         stop."""
         while True:
             # waits while `depth` batches are ready
-            self._free.get()
+            self._permits.get()
             if self._stopping:
                 return
             try:
@@ -356,8 +356,13 @@ class _Producer(workers.Worker):
             if id(value) not in staged:
                 staged[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
         on_device = tree.rebuilt([staged[id(value)] for value in tree.leaves])
-        lanes = [self._lanes[name] for name in owners if name in self._lanes]
-        return _Staged(on_device, [(lane.backend, lane.mark()) for lane in lanes])
+        copy_streams = [
+            self._copy_streams[name] for name in owners if name in self._copy_streams
+        ]
+        return _Staged(
+            on_device,
+            [(copy_stream.backend, copy_stream.record_event()) for copy_stream in copy_streams],
+        )
 
     def _stage(
         self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
@@ -398,9 +403,10 @@ class _Producer(workers.Worker):
         self._enter(backend, stack)
         owners[backend.name] = backend
         copied = backend.stage(value, self._place)
-        # a tensor that nobody can write into may be shared; of any other, another copy is made
+        # the result may be the tensor itself only if nobody can write into it; otherwise this
+        # raises an error
         if copied is value and backend.can_write(value):
-            return leaves.another(backend, value, copied, "prefetching")
+            return leaves.require_new(backend, value, copied, "prefetching")
         return copied
 
     def _refuse_elsewhere(self, backend: Backend, model: Any, path: Callable[[], str]) -> None:
@@ -443,9 +449,9 @@ class _Producer(workers.Worker):
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
         """Makes the backend's stream for copies the current one, if it has such a stream."""
-        lane = self._lanes.get(backend.name)
-        if lane is not None:
-            lane.enter(stack)
+        copy_stream = self._copy_streams.get(backend.name)
+        if copy_stream is not None:
+            copy_stream.enter(stack)
 
 
 _running: set[_Producer] = set()
@@ -477,19 +483,19 @@ def _after_fork() -> None:
 workers.at_exit(_end_all)
 
 
-def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
+def _copy_streams(backend: Backend, place: Device) -> dict[str, _CopyStream]:
     """Returns, by the name of the backend, a stream for copies for each backend that tensors in
     a batch may belong to. Backends whose threads cannot have their own streams are left out.
     Returns {} if the device is not a GPU."""
     if place.kind != "gpu":
         return {}
-    lanes = {}
+    copy_streams = {}
     # a batch may hold tensors of any framework that is loaded
     for owner in {backend, *registry.list_loaded()}:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:
-                lanes[owner.name] = _Lane(owner, place)
+                copy_streams[owner.name] = _CopyStream(owner, place)
             except UnsupportedError:
                 # the framework has no streams: it schedules its copies by itself
                 continue
-    return lanes
+    return copy_streams

@@ -133,16 +133,17 @@ class transfers:
     A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
     `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),
     and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies by an operation). A block applies
-    to its own thread or task, can be nested, and lasts across an `await`. docs/reference/async.md has its limits.
+    to its own thread or task, can be nested, and stays in effect across an `await`. docs/reference/async.md has its
+    limits.
 
     Args:
         mode: as in `jax.transfer_guard`. "allow" records, "log" also warns of implicit transfers at their line,
             "disallow" refuses them before the read; "log_explicit" and "disallow_explicit" do so for all transfers.
 
     Raises:
-        ArgumentError, ScopeError: another mode; the block is left without having been entered.
-        TransferError: a transfer inside "disallow" or "disallow_explicit"; its `record` says where.
-        UnsupportedError: a third-party backend is loaded whose transfers cannot be recorded.
+        ArgumentError, ScopeError: if `mode` is none of these; if the block is exited without having been entered.
+        TransferError: for a transfer inside "disallow" or "disallow_explicit"; its `record` says where.
+        UnsupportedError: if a third-party backend is loaded whose transfers cannot be recorded.
 
     Costs a few us a transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a block.
 
@@ -172,22 +173,22 @@ class transfers:
 
 
 class _Block:
-    """One open block of `transfers`, with its log. From when it is made until `end` is called,
-    it watches all loaded backends, and those that are loaded later in the same thread."""
+    """One open block of `transfers`, with its log. From its creation until `end` is called, it watches all loaded
+    backends, and those that are loaded later in the same thread."""
 
     def __init__(self, mode: Mode) -> None:
         self.log = TransferLog(mode)
         self._thread = threading.get_ident()
         # the names of the watched backends
         self._watched: set[str] = set()
-        # what ends the watching
-        self._watches = ExitStack()
+        # closing it ends the watching
+        self._watching = ExitStack()
         try:
             for backend in registry.list_loaded():
                 self._watch(backend)
         # one backend may refuse: then none stays watched
         except BaseException:
-            self._watches.close()
+            self._watching.close()
             raise
         registry.on_load.append(self._watch_loaded)
         _open.append(self)
@@ -209,11 +210,11 @@ class _Block:
         logs = _logs.get()
         still_open = tuple(log for log in logs if log._open)
         _logs.set(still_open)
-        # blocks may be left in any order: if this is not the innermost one, that one goes on
-        # listening
+        # blocks may be exited in any order: if this one is not the innermost, the innermost one
+        # continues to listen
         if logs and logs[-1] is self.log:
             listening.set(self._was_listening and bool(still_open))
-        self._watches.close()
+        self._watching.close()
 
     def _watch_loaded(self, backend: Backend) -> None:
         """Watches a backend that was loaded inside the block. It is called in the thread that
@@ -227,7 +228,7 @@ class _Block:
         """Watches a backend until the block ends. Raises `UnsupportedError` if its adapter
         cannot watch."""
         if backend.refusal is None and backend.name not in self._watched:
-            self._watches.enter_context(backend.watch(_report))
+            self._watching.enter_context(backend.watch(_report))
             self._watched.add(backend.name)
 
 
@@ -253,13 +254,13 @@ def _report(transfer: Transfer) -> None:
     logs = [log for log in _logs.get() if log._open]
     if not logs:
         return
-    frame, verb = _user_frame(sys._getframe(1))
+    frame, called = _user_frame(sys._getframe(1))
     transfer = transfer._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
-    if verb is not None:
-        # explicit, because the program called xdevice by name; but xdevice's arithmetic reads
-        # values of its own accord if a framework lacks a function
+    if called is not None:
+        # explicit, because the program called a function of xdevice; but not if that is one of
+        # the arithmetic, which reads values on its own if a framework lacks a function
         transfer = transfer._replace(
-            how=verb.co_name, explicit=not verb.co_filename.startswith(_ARITHMETIC)
+            how=called.co_name, explicit=not called.co_filename.startswith(_ARITHMETIC)
         )
     record = Record(*transfer)
     # before the modes are checked, because a refused transfer belongs in the log too
@@ -281,7 +282,7 @@ def _report(transfer: Transfer) -> None:
             record,
         )
     if modes & ({"log_explicit"} if record.explicit else {"log", "log_explicit"}):
-        space = frame.f_globals
+        module_globals = frame.f_globals
         # at the line of the program, so that Python's warning filters and its "once" apply to
         # that line
         warnings.warn_explicit(
@@ -289,8 +290,8 @@ def _report(transfer: Transfer) -> None:
             TransferWarning,
             record.file,
             record.line,
-            module=space.get("__name__"),
-            registry=space.setdefault("__warningregistry__", {}),
+            module=module_globals.get("__name__"),
+            registry=module_globals.setdefault("__warningregistry__", {}),
         )
 
 

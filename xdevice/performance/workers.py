@@ -22,18 +22,17 @@ if TYPE_CHECKING:
 PATIENCE: Final = 10
 """How many seconds xdevice waits for a thread that was told to end while it is at work."""
 
-_ends: Final[list[Callable[[], None]]] = []
+_exit_functions: Final[list[Callable[[], None]]] = []
 """The functions that `at_exit` has registered."""
 _is_ending = False
 """Whether the program is ending."""
 
 
 def at_exit(end: Callable[[], None]) -> None:
-    """Registers a function that is called when the program ends, before frameworks and modules
-    are torn down. `end` must end threads and open blocks. The function that was registered last
-    is called first."""
-    _ends.append(end)
-    _be_first()
+    """Registers the function `end`, which is called when the program ends, before frameworks and modules are torn
+    down. It must end threads and exit open blocks. The function that was registered last is called first."""
+    _exit_functions.append(end)
+    _register_first()
 
 
 class Worker(threading.Thread):
@@ -46,7 +45,7 @@ class Worker(threading.Thread):
     def start(self) -> None:
         """Starts the thread, and makes sure that xdevice's exit function is called first."""
         # a framework that was imported meanwhile may have registered an exit function
-        _be_first()
+        _register_first()
         super().start()
 
     def join(self, timeout: float | None = None) -> None:
@@ -56,20 +55,20 @@ class Worker(threading.Thread):
             super().join(timeout)
 
 
-def park() -> None:
-    """Never returns if the program is ending and the calling thread is one of the program's
-    daemon threads: the thread waits until Python ends it. Otherwise it returns at once.
+def block_if_ending() -> None:
+    """Blocks forever if the program is ending and the calling thread is one of the program's own daemon threads, which
+    Python ends. Otherwise returns at once.
 
-    Such a thread has not got all results from xdevice's threads, and must not go on without
-    them.
+    The threads of xdevice no longer take on work then, so the calling thread may lack results, and must not continue
+    without them.
     """
-    if must_park():
+    if must_block():
         threading.Event().wait()
 
 
-def must_park() -> bool:
-    """Whether the program is ending and the calling thread is a daemon that is not xdevice's
-    own."""
+def must_block() -> bool:
+    """Whether the program is ending and the calling thread is a daemon thread that xdevice has not started, so that
+    Python ends it."""
     if not _is_ending:
         return False
     thread = threading.current_thread()
@@ -80,11 +79,11 @@ def _end() -> None:
     """Calls the functions that `at_exit` has registered. Python calls this when it exits."""
     global _is_ending
     _is_ending = True
-    for end in reversed(_ends):
+    for end in reversed(_exit_functions):
         end()
 
 
-def _be_first(*_: object) -> None:
+def _register_first(*_: object) -> None:
     """Registers `_end` again as an exit function. Python calls the function that was registered
     last first, and so calls `_end` before the exit functions of all frameworks that are
     imported so far. Arguments are ignored."""
@@ -93,11 +92,11 @@ def _be_first(*_: object) -> None:
 
 
 # called with each backend that is loaded
-registry.on_load.append(_be_first)
+registry.on_load.append(_register_first)
 
 
 @forks.in_child
 def _after_fork() -> None:
-    """Lets a child that is forked while its parent is ending go on."""
+    """Resets the state in a forked child, which goes on even if its parent was ending."""
     global _is_ending
     _is_ending = False

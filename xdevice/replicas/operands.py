@@ -43,11 +43,11 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
-    # walked twice: first to find objects of unknown types, and then with every place of a
-    # tensor that is in several, because each gets its result
+    # walked twice: first to find objects of unknown types, and then to list every place of a
+    # tensor that is in several places, because each of them gets the result
     once = trees.searched(x)
     once.refuse_strangers()
-    # the replicas may not share arrays in other objects
+    # replicas must not share arrays that objects of other types hold
     if verb == "replicate":
         once.refuse_shared()
     tree = trees.Tree(x)
@@ -61,9 +61,9 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors and symbols in `x`, as operands; `name` and `verb` are as in
-    `leaves_in`. Raises `NotATensorError` if `x` contains no tensor, or a model;
-    `UnsupportedError` for a tensor that is not dense; and the errors of `leaves_in`."""
+    """Returns the tensors and symbols in `x`, as operands. `name` is what errors call `x`, and `verb` names the
+    function that was called. Raises `NotATensorError` if `x` contains no tensor, or a model; `UnsupportedError` for a
+    tensor that is not dense; and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -107,9 +107,9 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Returns every leaf of `x`, tensor or not, with its path; `x` itself, with an empty path,
-    if it is a leaf. Raises `UnsupportedError` if `x` is or contains a sparse array. `name` and
-    `verb` are as in `leaves_in`."""
+    """Returns every leaf of `x`, tensor or not, with its path; `x` itself, with an empty path, if it is a leaf. Raises
+    `UnsupportedError` if `x` is or contains a sparse array. In the error, `name` stands for `x`, and `verb` for the
+    function that was called."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -124,7 +124,7 @@ def refuse_symbol(operand: Operand) -> None:
 
 
 def refuse_sparse(operand: Operand, verb: str) -> None:
-    """Raises `UnsupportedError` for a tensor that is not dense; `verb` is as in `leaves_in`."""
+    """Raises `UnsupportedError` for a tensor that is not dense. `verb` names the function that was called."""
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, an object of type {type(operand.value).__qualname__} that is not dense",
@@ -187,9 +187,9 @@ def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list
     """Returns the sizes of `count` parts of an axis of this length, which differ by at most
     one; the larger parts come first. Raises `ShapeError` if `even` is True and the length
     cannot be divided evenly. `what` is what the error calls the receivers of the parts."""
-    size, rest = divmod(length, count)
-    sizes = [size + (i < rest) for i in range(count)]
-    if even and rest:
+    size, remainder = divmod(length, count)
+    sizes = [size + (i < remainder) for i in range(count)]
+    if even and remainder:
         raise ShapeError(
             f"a first axis of length {length} cannot be split evenly over {count} {what}; even=False gives parts of "
             f"lengths {', '.join(map(str, sizes))}"
@@ -238,10 +238,10 @@ def check_sum(operand: Operand, op: str) -> None:
 def refuse_overlaps(operands: list[Operand]) -> None:
     """Raises `ContainerError` if two of the operands share memory, because writing one of them
     would change the other."""
-    twins = first_overlap(operands)
-    if twins is not None:
+    overlap = first_overlap(operands)
+    if overlap is not None:
         raise ContainerError(
-            f"{twins[0]} and {twins[1]} share memory but are not the same tensor, so a sum "
+            f"{overlap[0]} and {overlap[1]} share memory but are not the same tensor, so a sum "
             "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
         )
 
@@ -259,9 +259,9 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
                 id(operand.value)
             ] = block
     for together in blocks.values():
-        twins = overlaps.first_overlap(together.values())
-        if twins is not None:
-            return twins[0].name, twins[1].name
+        overlap = overlaps.first_overlap(together.values())
+        if overlap is not None:
+            return overlap[0].name, overlap[1].name
     return None
 
 

@@ -52,23 +52,23 @@ class Block(NamedTuple):
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
     """Returns the first pair of blocks found that share a byte; None if no two blocks do."""
     # sorted, so that each block is compared only with those that begin before it ends
-    row = sorted(blocks, key=lambda block: block.first)
-    for i, one in enumerate(row):
-        for other in row[i + 1 :]:
-            if other.first > one.last:
+    sorted_blocks = sorted(blocks, key=lambda block: block.first)
+    for i, block in enumerate(sorted_blocks):
+        for other in sorted_blocks[i + 1 :]:
+            if other.first > block.last:
                 break
-            if _overlap(one, other):
-                return one, other
+            if _overlap(block, other):
+                return block, other
     return None
 
 
-def _overlap(one: Block, other: Block) -> bool:
-    """Whether the blocks `one` and `other` share a byte. Two columns of a matrix share none,
+def _overlap(first: Block, second: Block) -> bool:
+    """Whether the blocks `first` and `second` share a byte. Two columns of a matrix share none,
     although their bytes alternate. Also True if NumPy would take too long to decide."""
     import numpy
 
     try:
-        return numpy.shares_memory(one, other, max_work=100_000)
+        return numpy.shares_memory(first, second, max_work=100_000)
     # the module `numpy.exceptions` is new in NumPy 1.25
     except getattr(numpy, "exceptions", numpy).TooHardError:
         return True

@@ -62,8 +62,9 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             first. 5 over 2 devices gives 3 and 2; 3 over 4 gives 1, 1, 1 and 0; 0 over 2 gives 0 and 0.
 
     Raises:
-        ShapeError: if the length does not divide evenly and `even` is True; if a tensor has no first axis, or another
-            length than the first tensor. ArgumentError, DeviceError: if `devices` is empty; if it is not a list.
+        ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or a
+            different length from the first tensor. ArgumentError, DeviceError: if `devices` is empty; if it is not a
+            list.
         DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays are on cpu:0 only: make tensors of them.
         NotATensorError: if `x` holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
             or a tensor made of other tensors (DTensor).
@@ -79,7 +80,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     places = _places(devices)
     # all checks come first, so that nothing is split if one part cannot be placed
     operands = tensors_in(x, "x", "split")
-    places = _required(operands, places)
+    places = _checked_devices(operands, places)
     sizes = sizes_of(length_of(operands), len(places), even)
     pieces: dict[int, list[Any]] = {}
     for operand in operands:
@@ -87,7 +88,8 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         if id(operand.value) not in pieces:
             parts = operand.backend.split(operand.value, sizes)
             pieces[id(operand.value)] = [
-                _on(operand, part, place, x) for part, place in zip(parts, places, strict=True)
+                _moved_part(operand, part, place, x)
+                for part, place in zip(parts, places, strict=True)
             ]
     return [
         rebuilt(x, operands, [pieces[id(operand.value)][i] for operand in operands])
@@ -124,15 +126,16 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     _check_others(listed)
     columns = list(zip(*rows, strict=True))
     for column in columns:
+        # the parts may have different lengths along axis 0, along which they are joined
         _check_alike(column, start=1)
-    [place] = _required([operand for row in rows for operand in row], [place])
+    [place] = _checked_devices([operand for row in rows for operand in row], [place])
     # by the `id`s of the parts of a tensor: one that each container has in two places is joined
     # once
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
             joined[_ids(column)] = column[0].backend.join(
-                [_on(operand, operand.value, place, listed[0]) for operand in column]
+                [_moved_part(operand, operand.value, place, listed[0]) for operand in column]
             )
     return rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
 
@@ -182,7 +185,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         if operand.kind != "model":
             refuse_symbol(operand)
             refuse_sparse(operand, "replicate")
-    places = _required(operands, places)
+    places = _checked_devices(operands, places)
     models = _models(operands)
     return [_replica(params_or_model, operands, models, place) for place in places]
 
@@ -240,7 +243,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         ArgumentError: if the list is empty, the tensors are of several backends, or `op` is another word.
         ContainerError, UnsupportedError: if two different tensors share memory; if a tensor is sparse or masked.
 
-    Costs NCCL's own time, or without NCCL one copy to the first device and one back: docs/reference/devices.md.
+    Costs as much as NCCL itself, or without NCCL one copy to the first device and one back
+    (docs/reference/devices.md).
 
     Example:
         >>> [x.tolist() for x in xdevice.parallel.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]
@@ -316,7 +320,7 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     return listed
 
 
-def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
+def _checked_devices(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
     """Returns the devices `places` under their plain names, `gpu:1` for `cuda:1`. Raises
     `DeviceNotFoundError` if a backend of the operands lacks one of the devices, and
     `DTypeError` if a device lacks the dtype of an operand."""
@@ -331,10 +335,10 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
     return plain
 
 
-def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """Returns `x`, a part of `operand`, on a device. As in `to_device`, a tensor that cannot
-    leave the host stays there if `whole`, the argument of the verb, is a container."""
-    if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
+def _moved_part(operand: Operand, x: Any, place: Device, argument: Any) -> Any:
+    """Returns `x`, a part of `operand`, on a device. As in `to_device`, a tensor that cannot leave the host stays
+    there if it is in a container: if `argument`, which was passed to the verb, is not the tensor itself."""
+    if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(argument):
         return x
     return leaves.move(operand.backend, operand.kind, x, place)
 
@@ -356,12 +360,14 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
     ]
-    for i, own in enumerate(paths):
+    for i, own_paths in enumerate(paths):
         # the path is "" if the item itself is a tensor
-        if own == paths[0] and (own != [""] or is_leaf(listed[i]) is is_leaf(listed[0])):
+        if own_paths == paths[0] and (
+            own_paths != [""] or is_leaf(listed[i]) is is_leaf(listed[0])
+        ):
             continue
-        missing = [path for path in paths[0] if path not in own]
-        extra = [path for path in own if path not in paths[0]]
+        missing = [path for path in paths[0] if path not in own_paths]
+        extra = [path for path in own_paths if path not in paths[0]]
         difference = "has its tensors in another order"
         if missing:
             difference = f"has no tensor at {missing[0]!r}"
@@ -384,19 +390,19 @@ def _check_others(parts: list[Any]) -> None:
     ]
     for i, other in enumerate(others):
         for path in {**others[0], **other}:
-            mine, first = other.get(path), others[0].get(path)
+            own_value, first = other.get(path), others[0].get(path)
             # a value of None differs from no value, for which `get` returns None as well
-            if (path in other) is not (path in others[0]) or not _is_same(mine, first):
+            if (path in other) is not (path in others[0]) or not _is_same(own_value, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {shown(mine)}, but parts[0]{path} is {shown(first)}; values that are not "
-                    "tensors must be the same in all parts"
+                    f"parts[{i}]{path} is {shown(own_value)}, but parts[0]{path} is {shown(first)}; values that are "
+                    "not tensors must be the same in all parts"
                 )
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(first: Any, second: Any) -> bool:
     """Whether two values are equal; two NaNs are."""
     # only a NaN is unequal to itself
-    return bool(one is other or one == other or (one != one and other != other))
+    return bool(first is second or first == second or (first != first and second != second))
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:

@@ -29,7 +29,7 @@ from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedErro
 
 from . import leaves
 from .refusals import refuse_lacking
-from .unlisted import WholeModel, take_back
+from .unlisted import WholeModel, move_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 
     from .leaves import Location
 
-    One = Callable[[Backend, str, Any, Device], Any]
+    TransferOne = Callable[[Backend, str, Any, Device], Any]
     """A function of `leaves` that moves or copies one tensor or model: `move`, `start_move` or
     `copy`."""
     Undo = list[Callable[[BaseException], None]]
-    """Functions that undo moves in place, or add notes about them to the error, which they
-    take."""
+    """Functions that take the error of a later step, and undo a move in place or add a note about it to the error."""
     _Away = dict[Backend, list[Any]]
     """The tensors that are not on the target device yet and have to move, by their backends."""
     _Owned = tuple[int, Any, Backend, str]
@@ -56,47 +55,53 @@ if TYPE_CHECKING:
 _movable = registry.movable
 
 
-def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
-    """Returns what `to_device` or `copy_to` returns for `x`. `one` is the function of `leaves`
-    that moves or copies one tensor or model, and `verb` names the attempted call in errors
-    ("move")."""
+def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) -> Any:
+    """Returns what `to_device` or `copy_to` returns for `x`. `requested` is the device as the caller named it, perhaps
+    by its hardware (`cuda:1`). `transfer_one` is the function of `leaves` that moves or copies one tensor or model,
+    and `verb`, "move" or "copy", is the word for that in errors."""
     # the most frequent cases come first: one tensor, a batch, one model, any other container
     owner = _movable.get(type(x))
     if owner is not None:
-        place = owner.require(target)
-        if place is not CPU and owner.lacks(place):
-            refuse_lacking(x, place, (owner,))
-        return one(owner, "tensor", x, place)
+        target = owner.require(requested)
+        if target is not CPU and owner.lacks(target):
+            refuse_lacking(x, target, (owner,))
+        return transfer_one(owner, "tensor", x, target)
     batch = flatten_batch(x)
+    # not a container: `walks` has None for a leaf, and nothing for a type that was not looked up
     if batch is None and trees.walks.get(id(type(x))) is None:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))
         if owned is not None:
-            place = owned.backend.require(target)
-            refuse_lacking(array, place, (owned.backend,))
+            target = owned.backend.require(requested)
+            refuse_lacking(array, target, (owned.backend,))
             # a NumPy scalar needs no copy, because nobody can write into it
-            return x if array is not x else one(*owned, x, place)
+            return x if array is not x else transfer_one(*owned, x, target)
     # the general walk, for a container that `flatten_batch` has not accepted
     walk = None
     if batch is None:
         walk = flatten(x, whole=True, once=True)
         batch = _only_tensors(walk)
-    # `cuda:1` as hardware is `gpu:1` as a place
-    place = target if type(target) is Device else devices.plain(target)
-    away = _locate(x, batch, target, place, one is leaves.copy) if batch is not None else None
+    # backends check the name `cuda:1`, but tensors report their device as `gpu:1`
+    target = requested if type(requested) is Device else devices.plain(requested)
+    away = (
+        _locate(x, batch, requested, target, transfer_one is leaves.copy)
+        if batch is not None
+        else None
+    )
     # models, objects of unknown types, or tensors that cannot leave the host
     if batch is None or away is None:
-        return _Sorted(x, walk).transfer(target, place, one, verb)
+        return _Sorted(x, walk).transfer(requested, target, transfer_one, verb)
     # everything is there already: returns the same object, which tells the program that nothing
     # moved
     if not away:
         return x
     for backend in away:
-        if place is not CPU and backend.lacks(place):
-            refuse_lacking(x, place, (backend,))
+        if target is not CPU and backend.lacks(target):
+            refuse_lacking(x, target, (backend,))
+    # `walk[1]` and `batch[0]` are the old leaves
     if walk is not None:
-        return rebuild(walk, _move(away, place, one, {}, walk[1]))
-    return rebuild_batch(x, batch, _move(away, place, one, {}, batch[0]))
+        return rebuild(walk, _move(away, target, transfer_one, {}, walk[1]))
+    return rebuild_batch(x, batch, _move(away, target, transfer_one, {}, batch[0]))
 
 
 def check_copies(x: Any, places: Iterable[Device]) -> None:
@@ -104,11 +109,11 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
     `places`. Copies nothing."""
     content = _Sorted(x)
     # True: as for a copy, where the tensors on the device count too
-    for target in places:
-        content.check(target, devices.plain(target), True)
+    for requested in places:
+        content.check(requested, devices.plain(requested), True)
 
 
-def where(x: Any) -> set[Device] | None:
+def device_set(x: Any) -> set[Device] | None:
     """Returns the set of the devices of all tensors in a container. Returns None if only
     `places` can tell, or has to raise an error: if `x` is not a container, or holds a model, a
     symbol, an array that can only be on the host, an object of an unknown type, or a tensor on
@@ -117,15 +122,15 @@ def where(x: Any) -> set[Device] | None:
     if batch is None:
         return None
     tensors, backends, _ = batch
-    device_set: set[Device] = set()
+    distinct: set[Device] = set()
     try:
         for cls, backend in backends.items():
-            device_set |= backend.devices_of(
+            distinct |= backend.devices_of(
                 cls, tensors if len(backends) == 1 else _of_type(cls, tensors)
             )
     except UnsupportedError:
         return None
-    return device_set
+    return distinct
 
 
 def places(x: Any, name: str) -> Iterator[Location]:
@@ -224,7 +229,7 @@ class _Sorted:
                 self.owned.append((i, value, owned.backend, owned.kind))
         # NumPy arrays of Python objects are tensors for their backend, but containers here
         if any(backend.is_host_only for _, _, backend, _ in self.owned):
-            self._set_objects_apart()
+            self._reclassify_object_arrays()
         data = {
             id(value)
             for _, value, backend, kind in self.owned
@@ -238,20 +243,22 @@ class _Sorted:
         """The `id`s of values that can only be on the host, if the container also has tensors
         that can be on other devices; empty otherwise."""
 
-    def transfer(self, target: Device, place: Device, one: One, verb: str) -> Any:
-        """Returns the container with its leaves moved or copied: models first, then tensors,
-        then objects that move themselves. If a leaf raises an error, models that have moved in
-        place are moved back. `place` is `target` under its plain name, `gpu:1` for `cuda:1`;
-        `one` and `verb` are as in the function `transfer`."""
+    def transfer(
+        self, requested: Device, target: Device, transfer_one: TransferOne, verb: str
+    ) -> Any:
+        """Returns the container with its leaves moved or copied: models first, then tensors, then objects that move
+        themselves. If a leaf raises an error, models that have moved in place are moved back. `target` is the device
+        `requested` under its plain name, `gpu:1` for `cuda:1`. `transfer_one` moves or copies one tensor or model, and
+        `verb`, "move" or "copy", is the word for that in errors."""
         self._require_container(verb)
-        is_copy = one is leaves.copy
-        away = self.check(target, place, is_copy)
+        is_copy = transfer_one is leaves.copy
+        away = self.check(requested, target, is_copy)
         # functions that take the moves so far back, in the order of the moves
         undo: Undo = []
         try:
-            done = self._move_first(place, one, undo)
-            _move(away, place, one, done)
-            self._move_strangers(place, is_copy, done, undo)
+            done = self._move_before_tensors(target, transfer_one, undo)
+            _move(away, target, transfer_one, done)
+            self._move_strangers(target, is_copy, done, undo)
             return self.tree.rebuilt([done.get(id(leaf), leaf) for leaf in self.tree.leaves])
         except BaseException as error:
             # the last move first, because it may depend on earlier ones
@@ -259,14 +266,14 @@ class _Sorted:
                 step(error)
             raise
 
-    def _set_objects_apart(self) -> None:
-        """Moves each array of Python objects from `owned` to `strangers` if the array holds
-        tensors that can be moved."""
+    def _reclassify_object_arrays(self) -> None:
+        """Lists each array of Python objects under `strangers` instead of `owned` if it holds tensors that can be on
+        other devices than the host."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
             if not backend.is_host_only or backend.container_way(value) is None:
                 continue
-            # None if nothing in the array can be moved
+            # None if the array holds nothing that can leave the host
             stranger = strangers.find(value, None)
             if stranger is not None:
                 self.owned.remove(leaf)
@@ -292,48 +299,54 @@ class _Sorted:
     def _models(self) -> list[_Owned]:
         """The models in the container. A model comes before the models that are parts of it,
         and optimizers come last."""
+        # `leaf[3]` is the kind
         models = [leaf for leaf in self.owned if leaf[3] == "model"]
         if len(models) > 1:
             # a model has more parts than any model inside it
             models.sort(key=lambda leaf: len(_parts(leaf)), reverse=True)
         return models
 
-    def check(self, target: Device, place: Device, is_copy: bool) -> _Away:
-        """Returns the tensors that have to move to `target`; all of them if `is_copy`. `place`
-        is `target` under its plain name. Raises an error if a leaf cannot be on the device, if
-        tensors in an object of an unknown type would stay behind, or if the container cannot be
-        rebuilt or copied."""
+    def check(self, requested: Device, target: Device, is_copy: bool) -> _Away:
+        """Returns the tensors that have to move to `requested`; all of them if `is_copy`. `target` is the same device
+        under its plain name. Both are needed: a backend refuses `cuda:1` if its GPUs are of another kind, but tensors
+        report `gpu:1` as their device. Raises an error if a leaf cannot be on the device, if tensors in an object of
+        an unknown type would stay behind, or if the container cannot be rebuilt or copied."""
         tree = self.tree
         tensors = [
-            leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data
+            (value, backend)
+            for _, value, backend, kind in self.owned
+            if kind == "tensor" and id(value) not in self.data
         ]
-        backends = {type(value): backend for _, value, backend, _ in tensors}
-        batch: Batch = [value for _, value, _, _ in tensors], backends, {}
+        backends = {type(value): backend for value, backend in tensors}
+        batch: Batch = [value for value, _ in tensors], backends, {}
         # `or {}` is for type checkers: without `may_be_bound`, the result is never None
-        away = _locate(self.x, batch, target, place, is_copy, may_be_bound=False) or {}
+        away = _locate(self.x, batch, requested, target, is_copy, may_be_bound=False) or {}
         for _, value, backend, kind in self.owned:
             # tensors were looked at above, and data may stay on the host
             if kind == "tensor" or id(value) in self.data:
                 continue
-            _require(backend, target, self.x, value)
+            _require(backend, requested, self.x, value)
             # iterating raises the error of a model that has no variables yet
             if kind == "model":
                 list(backend.model_devices(value))
         for i, stranger in self.strangers:
             if stranger.moves:
-                _require(stranger, target, self.x, stranger.x)
+                _require(stranger, requested, self.x, stranger.x)
             elif is_copy:
-                raise stranger.refusal(tree.path(i) or "it", place)
+                raise stranger.refusal(tree.path(i) or "it", target)
             # a move leaves an object that is on the device alone, whatever its type
-            elif not stranger.is_on(place):
+            elif not stranger.is_on(target):
                 # models in it that are also in the container move in place, so only the rest
                 # would stay behind
-                moving = {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
+                # `leaf[1]` is the model itself
+                moving = {
+                    id(part) for leaf in self._models for part in (leaf[1], *_parts(leaf))
+                }
                 left = stranger.without(moving)
-                if not left.is_on(place):
-                    raise left.refusal(tree.path(i) or "it", place)
+                if not left.is_on(target):
+                    raise left.refusal(tree.path(i) or "it", target)
         inside = {part.backend for _, stranger in self.strangers for part in stranger.parts}
-        refuse_lacking(self.x, place, inside.union(backend for _, _, backend, _ in self.owned))
+        refuse_lacking(self.x, target, inside.union(backend for _, _, backend, _ in self.owned))
         if is_copy:
             self._refuse_shared()
             tree.refuse_shared()
@@ -355,21 +368,23 @@ class _Sorted:
             parts = _parts(leaf)
             for part in parts:
                 if part is not model and id(part) in owners:
-                    one, other = (
+                    first, second = (
                         self.tree.path(index) for index in sorted((owners[id(part)], i))
                     )
                     raise UnsupportedError(
-                        f"{one} and {other} share an object of type {type(part).__qualname__}, which their copies "
+                        f"{first} and {second} share an object of type {type(part).__qualname__}, which their copies "
                         "would not share; put them in one model"
                     )
             owners.update((id(part), i) for part in (model, *parts))
 
-    def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
-        """Moves or copies, by the function `one`, all leaves in `owned` that must come before
-        the tensors: models, then symbolic tensors, and data, which goes to the host. Returns
-        the results, by the `id`s of the old leaves. Because models come first, a parameter that
-        is also in the container outside its model stays the parameter of the new model. Adds to
-        `undo` a function for each model that has moved."""
+    def _move_before_tensors(
+        self, target: Device, transfer_one: TransferOne, undo: Undo
+    ) -> dict[int, Any]:
+        """Moves or copies, by the function `transfer_one`, all leaves in `owned` that must come before the tensors:
+        models, then symbolic tensors, and data, which goes to the host. Returns the results, by the `id`s of the old
+        leaves. Because models come first, a parameter that is also in the container outside its model stays the
+        parameter of the new model. For each model that is moved in place, adds to `undo` a function that moves it
+        back."""
         done: dict[int, Any] = {}
         others = (leaf for leaf in self.owned if leaf[3] != "model")
         for _, value, backend, kind in (*self._models, *others):
@@ -379,20 +394,20 @@ class _Sorted:
             # data goes to its backend's only device
             place = backend.devices()[0] if is_data else target
             if kind != "model":
-                done[id(value)] = one(backend, kind, value, place)
+                done[id(value)] = transfer_one(backend, kind, value, place)
                 continue
             whole = WholeModel(backend, value)
-            if one is not leaves.copy and whole.is_all_on(place):
+            if transfer_one is not leaves.copy and whole.is_all_on(place):
                 done[id(value)] = value
                 continue
             # listed before the move, which may replace them; needed only if the container has
             # other leaves
             parts = whole.parts() if len(self.owned) > 1 else []
             self._kept += parts
-            if one is leaves.copy:
-                done[id(value)] = one(backend, kind, value, place)
+            if transfer_one is leaves.copy:
+                done[id(value)] = transfer_one(backend, kind, value, place)
             else:
-                undo.append(partial(take_back, backend, value, list(whole.places())))
+                undo.append(partial(move_back, backend, value, list(whole.places())))
                 done[id(value)] = whole.move(place)
             if parts:
                 _pair(backend, parts, done[id(value)], done)
@@ -401,10 +416,9 @@ class _Sorted:
     def _move_strangers(
         self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo
     ) -> None:
-        """Moves, or copies if `is_copy`, the objects of unknown types that can move themselves,
-        and puts the results into `done`. Their moves in place are not taken back: after an
-        error, a note says where such an object is now; `undo` gets the function that adds the
-        note."""
+        """Moves, or copies if `is_copy`, the `strangers` that can move themselves, and puts the results into `done`,
+        by the `id`s of the old objects. A move in place is not undone. Instead, the function that is added to `undo`
+        notes in the error where the object is now."""
         for _, stranger in self.strangers:
             # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:
@@ -434,16 +448,15 @@ def _parts(leaf: _Owned) -> list[Any]:
 def _locate(
     x: Any,
     batch: Batch,
+    requested: Device,
     target: Device,
-    place: Device,
     is_copy: bool,
     may_be_bound: bool = True,
 ) -> _Away | None:
-    """Returns the tensors of `batch` that have to move, in a dict by backend: those that are
-    not on `place`, or all of them if `is_copy`. `batch` has the tensors in the container `x`,
-    which only errors need. `place` is `target` under its plain name, `gpu:1` for `cuda:1`. With
-    `may_be_bound`, returns None if one of these tensors cannot leave the host. Raises
-    `DeviceNotFoundError` if the backend of a tensor lacks `target`."""
+    """Returns the tensors of `batch` that have to move, in a dict by backend: those that are not on `target`, or all
+    of them if `is_copy`. `batch` has the tensors in the container `x`, which only errors need. `target` is the device
+    `requested` under its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of these tensors
+    cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor lacks `requested`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
@@ -456,15 +469,15 @@ def _locate(
             except UnsupportedError:
                 # a tensor is on several devices, or on an unknown one: these values lead to a
                 # check of each tensor below
-                current_devices = {place, None}
+                current_devices = {target, None}
             # some of the tensors are on the device already; if not all are, each is checked
-            if place in current_devices:
-                if len(current_devices) == 1 and place is target:
+            if target in current_devices:
+                if len(current_devices) == 1 and target is requested:
                     continue
                 candidates = (
                     []
                     if len(current_devices) == 1
-                    else [x for x in candidates if not leaves.is_on(backend, x, place)]
+                    else [x for x in candidates if not leaves.is_on(backend, x, target)]
                 )
         if (
             may_be_bound
@@ -473,31 +486,35 @@ def _locate(
         ):
             return None
         # `cuda:1` is checked even if nothing moves: `gpu:1` may be other hardware
-        if candidates or place is not target:
-            _require(backend, target, x, leaf)
+        if candidates or target is not requested:
+            _require(backend, requested, x, leaf)
         if candidates:
             away[backend] = [*away[backend], *candidates] if backend in away else candidates
     return away
 
 
-def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> None:
+def _require(owner: Backend | Stranger, requested: Device, x: Any, leaf: Any) -> None:
     """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the device is missing in
     the leaf's backend, or for a `Stranger` in the backend of one of its tensors."""
     try:
-        owner.require(target)
+        owner.require(requested)
     except DeviceNotFoundError as error:
         # `x` is walked again only for an error, because the paths take longer than the move
         tree = Tree(x, whole=True, once=True)
-        path = tree.path(next(i for i, one in enumerate(tree.leaves) if one is leaf))
+        path = tree.path(next(i for i, value in enumerate(tree.leaves) if value is leaf))
         raise DeviceNotFoundError(
             f"{path} cannot be placed on that device: {error}" if path else str(error)
         ) from None
 
 
 def _move(
-    away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequence[Any] = ()
+    away: _Away,
+    target: Device,
+    transfer_one: TransferOne,
+    done: dict[int, Any],
+    old: Sequence[Any] = (),
 ) -> list[Any]:
-    """Moves or copies each tensor of `away` once, by the function `one`, and puts the new
+    """Moves or copies each tensor of `away` once, by the function `transfer_one`, and puts the new
     tensor into `done`, by the `id` of the old one. Tensors that are in `done` already are left
     out. Returns the leaves `old`, with the old tensors replaced by the new ones."""
     for backend, tensors in away.items():
@@ -508,15 +525,15 @@ def _move(
             # all of them are parts of models that have moved
             if not once:
                 continue
-        if one is not leaves.move:
-            moved = [one(backend, "tensor", x, target) for x in once]
+        if transfer_one is not leaves.move:
+            moved = [transfer_one(backend, "tensor", x, target) for x in once]
         else:
             moved = backend.move_all(once, target)
             # a framework, or a user's class, has returned a tensor itself: `another` raises the
             # error
             if any(map(is_, moved, once)):
                 moved = [
-                    leaves.another(backend, x, new, "moving")
+                    leaves.require_new(backend, x, new, "moving")
                     for x, new in zip(once, moved, strict=True)
                 ]
         # all leaves have moved: looking them up in `done` would take a tenth longer
@@ -526,19 +543,19 @@ def _move(
     return [done.get(id(leaf), leaf) for leaf in old]
 
 
-def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """Puts the parts of `twin`, the moved or copied model, into `done`, so they replace the
-    parts of the original model (`own`) wherever those are in the container. If a part has a
-    replacement already, because another model shares the part, `twin` gets that replacement
-    instead of its own part. Does nothing if `twin` has another number of parts."""
+def _pair(backend: Backend, old: list[Any], twin: Any, done: dict[int, Any]) -> None:
+    """Puts the parts of `twin`, the moved or copied model, into `done`, so they replace the parts of the original
+    model (`old`) wherever those are in the container. If a part has a replacement already, because another model
+    shares the part, `twin` gets that replacement instead of its own part. Does nothing if `twin` has a different
+    number of parts."""
     new = WholeModel(backend, twin).parts()
-    # the new model has another form, so its parts cannot be paired with the old ones
-    if len(own) != len(new):
+    # the new model has a different structure, so its parts cannot be paired with the old ones
+    if len(old) != len(new):
         return
     # the parts of the new model to replace, by their `id`s
-    apart = {}
-    for before, after in zip(own, new, strict=True):
+    replacements = {}
+    for before, after in zip(old, new, strict=True):
         if done.setdefault(id(before), after) is not after:
-            apart[id(after)] = done[id(before)]
-    if apart:
-        backend.rebind(twin, apart)
+            replacements[id(after)] = done[id(before)]
+    if replacements:
+        backend.rebind(twin, replacements)

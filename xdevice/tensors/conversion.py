@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Takes
 
-_SOONER_READ: Final = 32768
+_FASTER_TO_READ: Final = 32768
 """Up to this many elements, `to_numpy` is faster than sharing memory with NumPy, even if
 `to_numpy` copies."""
 
@@ -50,7 +50,7 @@ def convert(
     """Returns `x` as a tensor of another framework, in the same memory if both can use it.
 
     Values, dtype and shape stay the same, and so does the device unless `device` or `like` names another. The result
-    never requires grad, and no gradient flows through. While two tensors share memory, only read it;
+    never requires grad, and no gradients flow through the conversion. While two tensors share memory, only read it;
     docs/reference/conversion.md says why, and lists the tensors that are always copied.
 
     Args:
@@ -87,10 +87,10 @@ def convert(
         )
     target, place = _target(backend, device, like)
     # NumPy scalars count as arrays here
-    number = registry.as_array(x)
-    owned = registry.kind_of(type(number))
+    array = registry.as_array(x)
+    owned = registry.kind_of(type(array))
     if owned is not None:
-        return _convert_one(*owned, x, number, target, place, copy)
+        return _convert_one(*owned, x, array, target, place, copy)
     from xdevice.containers import trees
 
     if not (trees.is_container(x) or trees.stranger(x)):
@@ -98,20 +98,20 @@ def convert(
             f"cannot convert {shown(x)} of type {type(x).__qualname__}: expected a tensor, or a container of tensors"
         )
 
-    def all_of(values: list[Any]) -> list[Any]:
+    def converted_leaves(values: list[Any]) -> list[Any]:
         """Returns the leaves of the container, with each tensor converted."""
         if place is not None:
             _require_all(values, target, place, copy)
         # by `id`, so that a tensor in two places stays one tensor
         done: dict[int, Any] = {}
         for value in values:
-            number = registry.as_array(value)
-            owned = registry.kind_of(type(number))
+            array = registry.as_array(value)
+            owned = registry.kind_of(type(array))
             if owned is not None and id(value) not in done:
-                done[id(value)] = _convert_one(*owned, value, number, target, place, copy)
+                done[id(value)] = _convert_one(*owned, value, array, target, place, copy)
         return [done.get(id(value), value) for value in values]
 
-    return trees.map_leaves(x, all_of, copies=copy is True)
+    return trees.map_leaves(x, converted_leaves, copies=copy is True)
 
 
 def _target(
@@ -183,14 +183,14 @@ def _convert_one(
             f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; pass copy=None to make a copy"
         )
     if place is not None and kind == "tensor" and source.device_of(array) is not place:
-        return _elsewhere(source, array, target, place, copy)
+        return _on_other_device(source, array, target, place, copy)
     if array is x:
         return _convert(source, kind, x, target, copy)
     # True: always as a copy, because other frameworks could write into the memory of a scalar
     return x if source is target else _convert(source, kind, array, target, True)
 
 
-def _elsewhere(
+def _on_other_device(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
     """Returns `x`, a tensor of `source`, as a tensor of the target on another device, `place`.
@@ -230,10 +230,10 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
         import numpy
 
         return target.from_numpy(numpy.empty(tuple(x.shape), host_dtype(dtype)), device)
-    # the target does not wait for work of the source that is still going on
+    # the target does not wait for work of the source that is still in progress
     source.finish(plain)
     # if the layout alone shows that sharing would fail, it is not tried
-    if copy is False or (copy is None and not _is_hopeless(source, plain, target)):
+    if copy is False or (copy is None and not _cannot_share(source, plain, target)):
         try:
             return _shared(source, plain, target, device, dtype)
         except (BufferError, UnsupportedError) as error:
@@ -275,7 +275,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 # sharing memory
 
 
-def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
+def _cannot_share(source: Backend, x: Any, target: Backend) -> bool:
     """Whether it is clear without an attempt that the target cannot use the memory of `x`, a
     tensor of `source`: because the target uses no memory of other frameworks, or because the
     address or the strides do not fit. False if only an attempt can tell."""
@@ -285,7 +285,7 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
     if takes.alignment == 1 and takes.strides == "any":
         return False
     layout = source.memory_layout(x)
-    # the framework has no fast way to them, so sharing has to be tried
+    # the adapter cannot tell the layout quickly, so sharing has to be tried
     if layout is None:
         return False
     address, is_compact, is_forward = layout
@@ -313,10 +313,10 @@ def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             )
     # for as long as both frameworks deal with the memory
     with source.lending(x):
-        return _taken_over(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
+        return _adopted(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
 
 
-def _taken_over(
+def _adopted(
     source: Backend,
     lent: dlpack.Lent,
     takes: Takes,
@@ -328,9 +328,9 @@ def _taken_over(
     memory in which the target can compute; `device` and `dtype` are those of the lent tensor.
     Raises `BufferError` if the target could not compute in this memory, or regards it as memory
     of another device."""
-    hindrance = _hindrance(lent, takes, device, dtype)
-    if hindrance is not None:
-        raise BufferError(f"{hindrance}, and {target.name} cannot compute in such memory")
+    reason = _why_unusable(lent, takes, device, dtype)
+    if reason is not None:
+        raise BufferError(f"{reason}, and {target.name} cannot compute in such memory")
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
     if takes.strides == "compact":
         lent.straighten()
@@ -347,14 +347,15 @@ def _taken_over(
     return result
 
 
-def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
+def _why_unusable(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
     """Returns a text for an error that says why a framework cannot compute in the lent memory
     as it is; None if it can. `takes` describes the memory in which the framework can compute,
     and the lent tensor has this dtype and should be on `device`."""
     if not _is_on(lent, device):
         return f"its memory is on the DLPack device {lent.device}, not on {device}"
     # numbers at an address that is not a multiple of their size crash some kernels, although
-    # the framework accepts them
+    # the framework accepts them; 8 is enough for complex128, which consists of two float64
+    # numbers
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
     if lent.address % alignment:
         return f"its memory does not begin at a multiple of {alignment} bytes"
@@ -403,7 +404,7 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             pass
     import numpy
 
-    # asarray converts to the host's byte order; only NumPy arrays can have the other one
+    # `asarray` converts to the host's byte order, because a NumPy array may have the other one
     return target.from_numpy(numpy.asarray(source.to_numpy(x), host_dtype(dtype)), device)
 
 
@@ -421,7 +422,7 @@ def _host_view(source: Backend, x: Any, host: Backend, dtype: str) -> Any:
     # `x` is a NumPy array
     if source is host:
         return x
-    if math.prod(x.shape) <= _SOONER_READ:
+    if math.prod(x.shape) <= _FASTER_TO_READ:
         return source.to_numpy(x)
     try:
         return _shared(source, x, host, devices.CPU, dtype)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.contract.backend import Owned
 
-_KEPT = frozenset(DTYPES) - {"float64"}
+_KEPT_DTYPES = frozenset(DTYPES) - {"float64"}
 """The dtypes that an array keeps if no dtype is named. (Float64 becomes float32.)"""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
 """The float dtypes that the package ml_dtypes adds to NumPy. For some of them NumPy's
@@ -70,15 +70,19 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     place = place_for(backend, device)
     # the most frequent case: an array of float32 or of ints, which needs none of the steps
     # below
-    if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
+    if dtype is None and not floats.setting() and (name := _dtype_without_cast(data)):
         _require(backend, name, place)
         return backend.from_numpy(data, place)
     # NumPy cannot read every tensor in a list
     data = _with_arrays(data)
     array = _host_array(data)
-    wanted = dtype_name(dtype) if dtype is not None else _usual_for(backend, place, data, array)
+    wanted = (
+        dtype_name(dtype) if dtype is not None else _dtype_of_data(backend, place, data, array)
+    )
     _require(backend, wanted, place)
-    return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
+    return backend.from_numpy(
+        floats.jitter(_cast(_with_exact_ints(data, array, wanted), wanted)), place
+    )
 
 
 def ones(
@@ -308,8 +312,8 @@ def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> 
     one."""
     # the host lacks no dtype, and its floats are those that XDEVICE_FLOATS asks for
     if place is CPU:
-        return floats.usual(name)
-    wanted = name if backend.is_float32_default(place) else floats.usual(name)
+        return floats.effective(name)
+    wanted = name if backend.is_float32_default(place) else floats.effective(name)
     return NARROWER.get(wanted, wanted) if wanted in backend.lacks(place) else wanted
 
 
@@ -317,7 +321,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     """Returns the shape that the positional arguments of functions such as `ones` name: (2, 3)
     for `(2, 3)` and for `((2, 3),)`. Raises `ShapeError` if they are not a shape, or if a
     tensor of this shape and dtype cannot be addressed."""
-    sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
+    sizes: Any = as_tuple(shape[0]) if len(shape) == 1 else shape
     is_wrong = [
         # NumPy ints and int tensors without dimensions count as ints, but True does not
         isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0
@@ -328,20 +332,20 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
             f"a shape must consist of ints of 0 or more, such as 2, 3 or (2, 3), not {shown(sizes)}"
         )
     # as Python ints, which cannot overflow in the product below
-    whole = tuple([size.__index__() for size in sizes])
+    lengths = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
-    for size in whole:
+    for size in lengths:
         # a size of 0 counts as 1, because frameworks overflow or refuse even if there are no
         # elements
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"a tensor of dtype {dtype} and shape {shown(whole)} would take 2**63 bytes or more, which no device has"
+            f"a tensor of dtype {dtype} and shape {shown(lengths)} would take 2**63 bytes or more, which no device has"
         )
-    return whole
+    return lengths
 
 
-def listed(value: Any) -> tuple[Any, ...]:
+def as_tuple(value: Any) -> tuple[Any, ...]:
     """Returns a shape, or axes, as a tuple. `value` is an int, or an iterable of ints, such as
     a shape object of a framework or a tensor."""
     if not hasattr(value, "__iter__"):
@@ -362,17 +366,17 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
         return data
     # finds that a long list has only numbers, without a loop in Python
     classes = set(map(type, data))
-    if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
+    if not any(issubclass(cls, list | tuple) or _read_by_backend(cls) for cls in classes):
         return data
     return [
         owned.backend.to_numpy(x)
-        if (owned := _is_read(type(x)))
+        if (owned := _read_by_backend(type(x)))
         else _with_arrays(x, levels - 1)
         for x in data
     ]
 
 
-def _taken_as_it_is(data: Any) -> str | None:
+def _dtype_without_cast(data: Any) -> str | None:
     """Returns the name of the dtype of `data` if `data` is a NumPy array that can become a
     tensor without a cast; None otherwise."""
     import numpy
@@ -381,10 +385,10 @@ def _taken_as_it_is(data: Any) -> str | None:
     if type(data) is not numpy.ndarray or not data.dtype.isnative:
         return None
     name = name_of(data.dtype)
-    return name if name in _KEPT else None
+    return name if name in _KEPT_DTYPES else None
 
 
-def _is_read(cls: type) -> Owned | None:
+def _read_by_backend(cls: type) -> Owned | None:
     """Returns the backend and kind of a type of tensors whose values its backend has to read,
     because NumPy cannot; None for any other type, including NumPy's own arrays. Raises
     `UnsupportedError` for a type of symbols."""
@@ -421,7 +425,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor from {shown(data)}: {error}") from error
     # a masked array in a list: NumPy has dropped its mask
-    if array.ndim > _depth(data) and any(map(_is_masked, _flat(data))):
+    if array.ndim > _list_depth(data) and any(map(_is_masked, _flat(data))):
         raise DTypeError(
             f"cannot make a tensor from {shown(data)}: its mask would be lost; pass x.filled(...) instead"
         )
@@ -445,14 +449,18 @@ def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "biufc" or name_of(array.dtype) in _EXTENDED
 
 
-def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any, Any]) -> str:
+def _dtype_of_data(
+    backend: Backend, place: Device, data: Any, array: np.ndarray[Any, Any]
+) -> str:
     """Returns the dtype that a tensor of this data gets on the device `place` if the program
     names none. `array` is what `_host_array(data)` returns. Raises `DTypeError` as
     `_default_dtype` does."""
     name = _default_dtype(data, array)
     # the dtype of an array is not narrowed for a device that lacks it, which refuses it instead
     return (
-        floats.usual(name) if hasattr(data, "dtype") else default_dtype_on(backend, place, name)
+        floats.effective(name)
+        if hasattr(data, "dtype")
+        else default_dtype_on(backend, place, name)
     )
 
 
@@ -498,11 +506,11 @@ def _holds_arrays(data: Any) -> bool:
     return any(hasattr(x, "dtype") for x in _flat(data))
 
 
-def _depth(data: Any) -> int:
+def _list_depth(data: Any) -> int:
     """Returns how many levels of lists and tuples `data` has along its first items; 0 for any
     other object. If the NumPy array that is made of `data` has more dimensions, the lists
     contain arrays."""
-    return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
+    return 1 + _list_depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
 def _is_masked(x: Any) -> bool:
@@ -520,7 +528,7 @@ def _require(backend: Backend, dtype: str, place: Device) -> None:
     )
 
 
-def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+def _with_exact_ints(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """Returns `array`, which NumPy has made of `data`, for a cast to the dtype `name`. Returns
     an array of the Python objects in `data` instead if `name` is an integer dtype and NumPy may
     have rounded large ints: NumPy makes float64 of ints if there is a float among them."""
@@ -554,7 +562,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     if array.dtype.name in _EXTENDED:
         array = array.astype("float32")
     if target.kind in "iu":
-        return _whole(array, target)
+        return _as_ints(array, target)
     # without NumPy's warnings, because values that do not fit raise an error below
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
@@ -578,7 +586,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     return cast
 
 
-def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _as_ints(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Returns the numbers as ints of the dtype `target`; fractions are cut off, toward 0.
     Raises `DTypeError` if a number is NaN or out of range."""
     import numpy
@@ -605,7 +613,7 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
         else:
             fits = bool(
                 least >= array.dtype.type(limits.min)
-                and most < array.dtype.type(2.0) ** _bits(limits)
+                and most < array.dtype.type(2.0) ** _bits_of_largest(limits)
             )
         if not fits:
             values = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
@@ -613,7 +621,7 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
     return array.astype(target)
 
 
-def _bits(limits: np.iinfo[Any]) -> int:
+def _bits_of_largest(limits: np.iinfo[Any]) -> int:
     """Returns the number of bits of the largest int within `limits`: 63 for int64, 64 for
     uint64."""
     return int(limits.max).bit_length()

@@ -44,7 +44,7 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return (
             x
             if is_on(backend, x, target)
-            else another(backend, x, backend.move(x, target), "moving")
+            else require_new(backend, x, backend.move(x, target), "moving")
         )
     if kind == "symbol":
         return backend.move(x, target)
@@ -54,7 +54,7 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     """Does what `move` does, but may return before the values of a tensor have arrived."""
     if kind == "tensor" and not is_on(backend, x, target):
-        return another(backend, x, backend.start_move(x, target), "moving")
+        return require_new(backend, x, backend.start_move(x, target), "moving")
     return move(backend, kind, x, target)
 
 
@@ -73,36 +73,35 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return backend.copy(x, target)
     if kind == "model":
         twin = unlisted.WholeModel(backend, x).copy(target)
-        return another(backend, x, twin, "copying")
-    return _separate(x, another(backend, x, backend.copy(x, target), "copying"))
+        return require_new(backend, x, twin, "copying")
+    return _with_own_attributes(x, require_new(backend, x, backend.copy(x, target), "copying"))
 
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:
-    """Returns a copy of a tensor on a device. Gradients can be taken with respect to the
-    copy."""
-    return _separate(x, backend.leaf(x, target))
+    """Returns a copy of a tensor on a device, with respect to which gradients can be taken: a leaf of the framework's
+    graph."""
+    return _with_own_attributes(x, backend.leaf(x, target))
 
 
 @registry.kept_by_type
-def _may_carry(cls: type) -> bool:
+def _may_have_attributes(cls: type) -> bool:
     """Whether a type of tensors is defined outside its framework, so that its objects may have
     further attributes."""
     owned = registry.kind_of(cls)
     return owned is None or cls.__module__.partition(".")[0] not in owned.backend.modules
 
 
-def _separate(x: Any, new: Any) -> Any:
-    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not the framework's own,
-    first replaces the attributes that `new` shares with `x` by copies."""
-    if _may_carry(type(x)):
+def _with_own_attributes(x: Any, new: Any) -> Any:
+    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not the framework's own, first replaces those
+    attributes of `new` that it shares with `x` by copies."""
+    if _may_have_attributes(type(x)):
         strangers.separate(x, new)
     return new
 
 
-def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
-    """Returns `new`, which was made by moving or copying `x`. Raises `UnsupportedError` if
-    `new` is `x`, because a method of a user's class may return the object itself. `verb`, such
-    as "moving", begins the error."""
+def require_new(backend: Backend, x: Any, new: Any, verb: str) -> Any:
+    """Returns `new`, the result of moving or copying `x`. Raises `UnsupportedError` if `new` is `x` itself, which a
+    method of a user's class may have returned. `verb`, such as "moving", begins the error."""
     if new is x:
         raise backend.unsupported(
             f"{verb} an object of type {type(x).__qualname__}, because its class returns the same object",

@@ -32,22 +32,25 @@ def memory(device: object = None) -> Memory:
 
     `total` and `free` are of the whole device, for all processes. `allocated` is the memory of this process's live
     tensors, as the framework reports it; `peak` is its maximum. A number that the framework does not report is None.
-    `pinned`, on the CPU, is the page-locked memory that xdevice keeps for copies to and from GPUs, for all backends
-    together: 64 MB from the first large copy on, until `empty_host_cache`.
+    For the CPU, `pinned` is the page-locked memory that xdevice keeps for copies to and from GPUs, shared by all
+    backends: 64 MB from the first large copy until `empty_host_cache` is called. For other devices it is 0.
+
+    The table says which of `total`, `free`, `allocated` and `peak` each backend reports:
 
     | backend | on a GPU | on the CPU |
     |---|---|---|
     | torch | all four | nothing |
-    | tensorflow | allocated and peak | allocated and peak, of all CPU devices together, where oneDNN is on |
+    | tensorflow | allocated and peak | allocated and peak, of all CPU devices together, if oneDNN is on |
     | mxnet | total and free | nothing |
     | paddle | all four | allocated and peak |
-    | jax | all four; `total` is the share that JAX takes | allocated, of arrays that are alive |
-    | numpy | none | nothing |
+    | jax | all four; `total` is the share that JAX takes | allocated, by live arrays |
+    | numpy | no GPU | nothing |
 
-    On virtual GPUs PyTorch and Paddle have allocated and peak, and JAX has allocated. With
-    `XDEVICE_VIRTUAL_GPUS=2:memory=8GB` all five have all four.
+    On virtual GPUs, PyTorch and Paddle report `allocated` and `peak`, and JAX reports `allocated`. With
+    `XDEVICE_VIRTUAL_GPUS=2:memory=8GB`, all backends but NumPy report all four.
 
-    Asynchronous work may still allocate: call `xdevice.sync()` first, if that matters. The call may start the device.
+    Asynchronous work may still allocate memory: call `xdevice.sync()` first if that matters. The call may initialize
+    the device.
 
     Args:
         device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
@@ -62,21 +65,21 @@ def memory(device: object = None) -> Memory:
         ('total', 'free', 'allocated', 'peak', 'pinned', 'name')
     """
     backend = selection.current()
-    place = _required(backend, device)
+    place = _required_device(backend, device)
     usage = backend.memory(place)._replace(name=backend.describe(place).name)
     # the page-locked memory is the host's, and belongs to no backend
     return usage._replace(pinned=ring.pinned_bytes()) if place.kind == "cpu" else usage
 
 
 def empty_cache(device: object = None) -> None:
-    """Releases the memory of a device that the framework keeps for its next tensors, as
-    `torch.accelerator.empty_cache` does. Live tensors keep their memory.
+    """Releases the memory of a device that the framework keeps for later tensors, as `torch.accelerator.empty_cache`
+    does. Live tensors keep their memory.
 
     | backend | on a GPU |
     |---|---|
     | torch, paddle | the caches of all GPUs |
     | mxnet | the cache of this GPU |
-    | tensorflow, jax | `UnsupportedError`: they keep what they have taken until the process ends |
+    | tensorflow, jax | `UnsupportedError`: they keep the memory that they have taken until the process ends |
 
     The CPU and virtual GPUs have no cache, so nothing happens there: a program can call this
     without a GPU.
@@ -92,8 +95,8 @@ def empty_cache(device: object = None) -> None:
         >>> xdevice.accelerator.empty_cache("cpu")
     """
     backend = selection.current()
-    place = _required(backend, device)
-    # adapters need not handle these cases
+    place = _required_device(backend, device)
+    # on the CPU and on virtual GPUs there is no cache
     if place.kind != "cpu" and not backend.virtual:
         backend.empty_cache(place)
 
@@ -104,7 +107,7 @@ def empty_host_cache() -> None:
 
     Experimental: it may change in a minor version.
 
-    Waits for copies that are under way. The next large copy allocates such memory again.
+    Waits for copies that are in progress. The next large copy allocates such memory again.
 
     Example:
         >>> xdevice.accelerator.empty_host_cache()
@@ -134,10 +137,10 @@ def reset_peak_memory_stats(device: object = None) -> None:
         True
     """
     backend = selection.current()
-    backend.reset_peak(_required(backend, device))
+    backend.reset_peak(_required_device(backend, device))
 
 
-def _required(backend: Backend, device: object) -> Device:
+def _required_device(backend: Backend, device: object) -> Device:
     """Returns the device that a spelling names; for None, the default device. Raises
     `DeviceNotFoundError` if the backend lacks the device, and `DeviceError` if `device` is not
     a spelling."""

@@ -90,7 +90,7 @@ def require_dtype(
             f"{what} is {dtype}, but {backend.name} supports only {supported}; {instead}"
         )
     if place is not CPU and dtype in backend.lacks(place):
-        raise _lack(backend, dtype, place, what, "use {}")
+        raise _lacking_dtype(backend, dtype, place, what, "use {}")
 
 
 def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str = "") -> None:
@@ -107,28 +107,28 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
 
     tree = Tree(x, whole=True, once=True)
     for i in range(len(tree.leaves)):
-        for path, value, backend, kind in _held(tree, i):
+        for path, value, backend, kind in _parts_of_leaf(tree, i):
             # what this tensor's backend lacks; another backend may have the dtype on the same
             # device
             lacks = backend.lacks(place)
-            for inner, one in _variables(backend, value) if kind == "model" else [("", value)]:
-                dtype = _dtype_in(one)
+            for inner, part in _variables(backend, value) if kind == "model" else [("", value)]:
+                dtype = _dtype_of_part(part)
                 if dtype in lacks:
-                    way = (
+                    subject = (
                         f"{name}{tree.path(i)}{path}.{inner}".strip(".")
                         or f"the {type(value).__qualname__}"
                     )
-                    makes = f"write xdevice.tensor(x, device={str(place)!r}, dtype={{!r}})"
-                    raise _lack(
+                    advice = f"write xdevice.tensor(x, device={str(place)!r}, dtype={{!r}})"
+                    raise _lacking_dtype(
                         backend,
                         dtype,
                         place,
-                        way,
-                        "cast the model to {} first" if kind == "model" else makes,
+                        subject,
+                        "cast the model to {} first" if kind == "model" else advice,
                     )
 
 
-def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
+def _parts_of_leaf(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
     """Returns the tensors, symbols and models in the leaf with the index `i`: the leaf itself,
     or those that an object of an unknown type holds; none for any other leaf. Each comes with
     its path within the leaf, its backend and its kind."""
@@ -150,7 +150,7 @@ def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
     yield from (("", part) for part in backend.model_parts(model))
 
 
-def _dtype_in(x: Any) -> str | None:
+def _dtype_of_part(x: Any) -> str | None:
     """Returns the name of the dtype of a part of a model; None if the part has no dtype, or one
     that xdevice does not know."""
     try:
@@ -160,7 +160,9 @@ def _dtype_in(x: Any) -> str | None:
         return None
 
 
-def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
+def _lacking_dtype(
+    backend: Backend, dtype: str, place: Device, what: str, write: str
+) -> DTypeError:
     """Returns the error for a dtype that a device cannot hold. `what` is the subject of the
     error, such as "the tensor". `write` is advice on how to get a narrower dtype, whose name
     replaces the `{}` in it."""
@@ -172,7 +174,7 @@ def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) ->
         "" if other is None or other in backend.lacks(place) else f"{write.format(other)}, or "
     )
     return DTypeError(
-        f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}stay on cpu:0"
+        f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}keep it on cpu:0"
     )
 
 

@@ -61,7 +61,7 @@ class _Holding(NamedTuple):
         attributes."""
         for keys, value in zip(self.tree.paths(), self.tree.leaves, strict=True):
             # the first key is the index of the attribute in the list
-            yield self.attributes[keys[0]].name + trees.written(keys[1:]), value
+            yield self.attributes[keys[0]].name + trees.path_text(keys[1:]), value
 
     def owned(self) -> Iterator[tuple[str, Any, Owned]]:
         """Yields the name and value of each tensor, symbol and model, with its backend and
@@ -83,8 +83,8 @@ class WholeModel:
         name and backend."""
         self._holdings: list[_Holding] = []
         # `_search` adds the models that it finds to the list, so these are searched too
-        for name, owner, one in self.models:
-            self._search(name, owner, one)
+        for name, owner, inner in self.models:
+            self._search(name, owner, inner)
 
     @cached_property
     def _listed(self) -> list[Any]:
@@ -94,7 +94,7 @@ class WholeModel:
         return list(self._backend.model_parts(self._model))
 
     @cached_property
-    def _known(self) -> set[int]:
+    def _listed_ids(self) -> set[int]:
         """The `id`s of the model, of the models found in its attributes, and of the listed
         parts of all of these."""
         return {id(self._model), *map(id, self._listed)}
@@ -105,7 +105,7 @@ class WholeModel:
         self.models.append((name, backend, model))
         parts = list(backend.model_parts(model))
         self._listed.extend(parts)
-        self._known.update(map(id, (model, *parts)))
+        self._listed_ids.update(map(id, (model, *parts)))
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
         """Adds a `_Holding` for the attributes of a model, if these hold tensors or models.
@@ -128,7 +128,7 @@ class WholeModel:
         )
         self._holdings.append(holding)
         # computed before anything moves, because a move may replace listed parts
-        own = self._known
+        own = self._listed_ids
         for inner, value, owned in holding.owned():
             if (
                 owned.kind == "model"
@@ -149,7 +149,7 @@ class WholeModel:
             (name, value, owned.backend)
             for holding in self._holdings
             for name, value, owned in holding.owned()
-            if id(value) not in self._known and _moves(owned, value)
+            if id(value) not in self._listed_ids and _moves(owned, value)
         ]
 
     def parts(self) -> list[Any]:
@@ -205,7 +205,7 @@ class WholeModel:
         self._check(target)
         moved = self._backend.move_model(self._model, target)
         moved = self._model if moved is None else moved
-        self._follow(moved, target, is_copy=False)
+        self._move_unlisted(moved, target, is_copy=False)
         return moved
 
     def copy(self, target: Device) -> Any:
@@ -216,7 +216,7 @@ class WholeModel:
         self._check(target)
         # `leaves.copy` raises the error if the model returns itself
         if twin is not self._model:
-            self._follow(twin, target, is_copy=True)
+            self._move_unlisted(twin, target, is_copy=True)
         return twin
 
     def _check(self, target: Device) -> None:
@@ -244,20 +244,20 @@ class WholeModel:
         for holding in self._holdings if away else ():
             holding.tree.check_rebuilding(away)
 
-    def _follow(self, moved: Any, target: Device, is_copy: bool) -> None:
-        """Moves everything that the framework does not list to `target`, after the framework
-        itself has moved or copied the model. `moved` is the result: the model itself, if it was
-        moved in place, or a new model."""
+    def _move_unlisted(self, moved: Any, target: Device, is_copy: bool) -> None:
+        """Moves everything that the framework does not list to the device `target`, after the framework itself has
+        moved or copied the model. `moved` is the result of that: the model itself, if it was moved in place, or a new
+        model."""
         if not self._holdings:
             return
         backend = self._backend
         other = WholeModel(backend, moved) if is_copy or moved is not self._model else self
         # the listed parts as they are now; the framework may have replaced some
         now = list(backend.model_parts(moved))
-        for _, owner, one in other.models[1:]:
-            if not owner.is_all_on(one, target):
-                owner.move_model(one, target)
-            now += owner.model_parts(one)
+        for _, owner, inner in other.models[1:]:
+            if not owner.is_all_on(inner, target):
+                owner.move_model(inner, target)
+            now += owner.model_parts(inner)
         listed = self._listed
         # the new part for each old one, by the `id` of the old one; empty if they cannot be
         # paired
@@ -268,19 +268,22 @@ class WholeModel:
         )
         done: dict[int, Any] = {}
         for old, new in zip(self._holdings, other._holdings, strict=False):
-            # the leaves of the old model, by which `twins` is asked, if the new one has as many
+            # the leaves of the old model, which are looked up in `twins`, if the new one has as
+            # many
             before = (
                 old.tree.leaves
                 if len(old.tree.leaves) == len(new.tree.leaves)
                 else new.tree.leaves
             )
             leaves = [
-                twins[id(was)] if id(was) in twins else _arrived(value, target, done)
-                for was, value in zip(before, new.tree.leaves, strict=True)
+                twins[id(old_leaf)]
+                if id(old_leaf) in twins
+                else _moved_leaf(value, target, done)
+                for old_leaf, value in zip(before, new.tree.leaves, strict=True)
             ]
             for attribute, value in zip(new.attributes, new.tree.rebuilt(leaves), strict=True):
-                merged = _put_back(attribute.value, value)
-                # straight into the `__dict__`, past the framework's `__setattr__`
+                merged = _update_in_place(attribute.value, value)
+                # directly into the `__dict__`, without the framework's `__setattr__`
                 if merged is not attribute.value:
                     attribute.owner[attribute.key] = merged
 
@@ -296,11 +299,11 @@ def move(backend: Backend, model: Any, target: Device) -> Any:
     try:
         return whole.move(target)
     except BaseException as error:
-        take_back(backend, model, before, error)
+        move_back(backend, model, before, error)
         raise
 
 
-def take_back(
+def move_back(
     backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException
 ) -> None:
     """Moves a model back after a move that failed with `error`. `before` lists the names and
@@ -318,7 +321,7 @@ def take_back(
     name = type(model).__qualname__
     try:
         after = dict(WholeModel(backend, model).places())
-        moved = [one for one, place in before if after.get(one) is not place]
+        moved = [variable for variable, place in before if after.get(variable) is not place]
         if moved:
             note(
                 error,
@@ -338,9 +341,9 @@ def refuse(
     whole = WholeModel(backend, model)
     instead = "" if only_trained else "; or use the model's own state dict, which leaves it out"
     layers = [
-        (name, one)
-        for name, owner, one in whole.models[1:]
-        if not only_trained or list(owner.gradients(one))
+        (name, layer)
+        for name, owner, layer in whole.models[1:]
+        if not only_trained or list(owner.gradients(layer))
     ]
     parameters = [(name, x) for name, x, owner in whole.tensors() if owner.is_parameter(x)]
     # refuses the first of them, if there is any
@@ -353,12 +356,11 @@ def refuse(
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a value is a list or tuple of numbers and strings, such as the sizes of a
-    layer."""
+    """Whether a value is a list or tuple of only numbers, strings and None, such as the sizes of a layer."""
     if type(value) is not tuple and type(value) is not list:
         return False
-    for one in value:  # noqa: SIM110  # twice as fast as `all`
-        if id(type(one)) not in PLAIN:
+    for item in value:  # noqa: SIM110  # twice as fast as `all`
+        if id(type(item)) not in PLAIN:
             return False
     return True
 
@@ -420,7 +422,7 @@ def _moves(owned: Owned, value: Any) -> bool:
     )
 
 
-def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
+def _moved_leaf(value: Any, target: Device, done: dict[int, Any]) -> Any:
     """Returns a leaf on a device: for a tensor that can leave the host, the moved tensor; for
     an object that moves itself, the result of its move; any other leaf itself, because models
     have been moved in place already. `done` has the results of earlier calls, by the `id`s of
@@ -434,14 +436,13 @@ def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
     return done.get(id(value), value)
 
 
-def _put_back(old: Any, new: Any) -> Any:
-    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, instead puts the
-    contents of `new` into `old`, to which other objects may refer, and returns `old`; so at
-    every level of nesting."""
+def _update_in_place(old: Any, new: Any) -> Any:
+    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, instead puts the contents of `new` into
+    `old`, to which other objects may refer, and returns `old`. Does the same at every level of nesting."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):
-        merged = _put_back(old[key], new[key])
+        merged = _update_in_place(old[key], new[key])
         if merged is not old[key]:
             old[key] = merged
     return old

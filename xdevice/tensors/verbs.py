@@ -116,7 +116,7 @@ def num_gpus() -> int:
         >>> xdevice.num_gpus() >= 0
         True
     """
-    backend = _counted()
+    backend = _backend_for_counting()
     return backend.count("gpu") or backend.count("tpu")
 
 
@@ -134,7 +134,7 @@ def try_gpu(i: int = 0) -> Device:
     # the check without a call, because this function is called often
     if type(i) is not int or i < 0:
         i = _index(i)
-    backend = _counted()
+    backend = _backend_for_counting()
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
     # TPUs count only if there is no GPU, as in `num_gpus`. Most backends have no TPUs, which
@@ -152,12 +152,12 @@ def try_all_gpus() -> list[Device]:
         >>> len(xdevice.try_all_gpus()) >= 1
         True
     """
-    backend = _counted()
+    backend = _backend_for_counting()
     kind = "gpu" if backend.count("gpu") else "tpu"
     return [devices.of(kind, i) for i in range(backend.count(kind))] or [CPU]
 
 
-def _counted() -> Backend:
+def _backend_for_counting() -> Backend:
     """Returns the selected backend, for functions that count its GPUs. Raises `SettingError` if
     XDEVICE_VIRTUAL_GPUS was set after the backend was loaded."""
     backend = selection.current()
@@ -189,9 +189,9 @@ def _index(i: object) -> int:
 def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: NoReturn) -> T:
     """Moves `x` to a device. Returns `x` itself if it is there already, else a new tensor; models move in place.
 
-    Values, dtype, shape and `requires_grad` stay, and gradients flow through the move (on MXNet inside `record()`).
-    Each tensor is moved by its own backend, whichever is selected. docs/reference/devices.md lists which containers and
-    objects are known, and says what `non_blocking` does on each backend.
+    Values, dtype, shape and `requires_grad` stay the same, and gradients flow through the move (on MXNet inside
+    `record()`). Each tensor is moved by its own backend, whichever is selected. docs/reference/devices.md lists which
+    containers and objects are known, and says what `non_blocking` does on each backend.
 
     Args:
         x: a tensor, a model or optimizer, an object with its own method for moving, such as a `TensorDict`, or a
@@ -221,14 +221,15 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
         target = (_spelled.get(device) if type(device) is str else None) or devices.parse(
             device
         )
-    # a tensor that is on the device already: this path is the reason why a call costs so little
+    # the fast path, for a tensor that is on the device already
     probe = _probes.get(type(x))
     try:
         if probe is not None:
             here = probe(x)
             if here is target:
                 return x
-            # `cuda:1`, after the backend has confirmed that its GPUs are of that hardware
+            # `cuda:1` names the tensor's device; the backend has answered before that its GPUs
+            # are of that hardware
             if (
                 type(target) is Named
                 and here is target.plain
@@ -302,19 +303,19 @@ def _device_of(x: object) -> Device:
         x = registry.as_array(x)
         owned = registry.kind_of(type(x))
     if owned is not None:
-        shared = _common(leaves.places(*owned, x, str))
+        common = _common_device(leaves.places(*owned, x, str))
     else:
         # without the names of the tensors, which only an error needs
-        places = contents.where(x)
+        places = contents.device_set(x)
         if places is not None and len(places) == 1:
             return places.pop()
         refuse_non_container(x, "find the device of")
-        shared = _common(contents.places(x, ""))
-    if shared is None:
+        common = _common_device(contents.places(x, ""))
+    if common is None:
         raise NotATensorError(
             f"{shown(x)} of type {type(x).__qualname__} holds no tensor, so it has no device"
         )
-    return shared
+    return common
 
 
 def same_device(*xs: object) -> bool:
@@ -361,8 +362,8 @@ def same_device(*xs: object) -> bool:
 def _same_device(xs: tuple[object, ...]) -> bool:
     """Does what `same_device` does if some of the arguments `xs` are not tensors of known
     types. Raises `NotATensorError` for an argument that cannot have a device."""
-    places = _where(xs)
-    # the second way leaves out string tensors, which `_where` counts
+    places = _device_set(xs)
+    # the second way leaves out string tensors, which `_device_set` counts
     if places is None or len(places) > 1:
         places = {place for _, place, _ in _argument_places(xs, {})}
     return len(places) <= 1
@@ -385,22 +386,21 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
         Device('cpu:0')
     """
-    places = _where((*xs, *named.values()))
+    places = _device_set((*xs, *named.values()))
     if places is not None and len(places) <= 1:
         return places.pop() if places else None
-    return _common(_argument_places(xs, named))
+    return _common_device(_argument_places(xs, named))
 
 
-def _where(xs: tuple[object, ...]) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in the arguments `xs` of a verb. Returns
-    None if an argument is neither a tensor of a known type nor a container, or if a container
-    needs the slower search by `_argument_places`."""
+def _device_set(xs: tuple[object, ...]) -> set[Device] | None:
+    """Returns the set of the devices of all tensors in the arguments `xs` of a verb. Returns None if an argument is
+    neither a tensor of a known type nor a container, or if only the slower search by `_argument_places` can tell."""
     for x in xs:
         if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
     # several arguments, or one tensor, are searched as the tuple that they are in; one
     # container without that tuple
-    return contents.where(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
+    return contents.device_set(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
 
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
@@ -416,11 +416,12 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
             yield from contents.places(x, name)
 
 
-def _common(places: Iterable[Location]) -> Device | None:
+def _common_device(places: Iterable[Location]) -> Device | None:
     """Returns the device on which all of `places` are (each is the `Location` of a tensor);
     None if there are none. Raises `DeviceMismatchError` if two devices differ."""
     first: Location | None = None
     for location in places:
+        # `location[1]` is the device
         if first is None:
             first = location
         elif location[1] is not first[1]:
@@ -431,7 +432,10 @@ def _common(places: Iterable[Location]) -> Device | None:
 def _mismatch(location: Location, first: Location) -> DeviceMismatchError:
     """Returns the error for a tensor at `location`, which is not on the same device as the
     tensor at `first`."""
-    hint = location[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
+    (name, place, own_hint), (first_name, first_place, first_hint) = location, first
+    hint = (
+        own_hint or first_hint or f"move it with xdevice.to_device(..., {str(first_place)!r})"
+    )
     return DeviceMismatchError(
-        f"{location[0]()} is on {location[1]}, but {first[0]()} is on {first[1]}; {hint}"
+        f"{name()} is on {place}, but {first_name()} is on {first_place}; {hint}"
     )

@@ -21,12 +21,13 @@ _lock = forks.renewed(threading.Lock())
 
 
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
-    """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
+    """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, until the process ends.
 
     Virtual GPUs are additional devices of the framework in host memory: they show whether code for several devices is
     correct, and are no faster than the CPU. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python
     script.py` does the same, and child processes inherit it. docs/explanation/virtual.md says what each operation
-    costs, and lists the characters of virtual GPUs: dtypes that they lack, and how much memory they have.
+    costs, and lists the characters that virtual GPUs can have: the dtypes that they lack, and how much memory they
+    have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -43,9 +44,9 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
         force: hides the machine's real GPUs, for later calls too. Without it, real GPUs raise `UnsupportedError`.
 
     Raises:
-        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or another number or
+        ArgumentError: if `n` is neither an int of 1 or more nor a description of virtual GPUs, or if another number or
             character was requested before.
-        UnsupportedError: a framework that is already loaded cannot have virtual GPUs, or has real GPUs; nothing has
+        UnsupportedError: if a framework that is already loaded cannot have virtual GPUs, or has real GPUs; nothing has
             changed then. A framework that is loaded later raises the same error when it is loaded.
 
     Example:
@@ -53,11 +54,11 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
         ...     xdevice.virtual_gpus(0)
         ... except xdevice.errors.ArgumentError as error:
         ...     print(error)
-        virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not 0
+        virtual_gpus() expects an int of 1 or more, or a string such as '2:mps', got 0
     """
     # Python counts True as the int 1
     is_number = isinstance(n, int) and not isinstance(n, bool) and n > 0
-    # a text is for characters, so it has a colon; a number by itself is passed as an int
+    # a text describes characters after a colon; a number alone is passed as an int
     if not (is_number or (isinstance(n, str) and ":" in n)):
         raise ArgumentError(
             f"virtual_gpus() expects an int of 1 or more, or a string such as '2:mps', got {shown(n)}"
@@ -72,7 +73,7 @@ def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
     the backend is loaded. Raises `UnsupportedError` if the backend cannot have them, or has
     real GPUs that may not be hidden."""
     with _lock:
-        _refuse(backend, len(wanted), _hides_real_gpus)
+        _refuse_backend(backend, len(wanted), _hides_real_gpus)
         _make(backend, wanted)
 
 
@@ -97,7 +98,7 @@ def _give_all(text: str, force: bool) -> None:
                 f"{requester} has requested {earlier} virtual GPUs, which is fixed for the process, but "
                 f"virtual_gpus() now requests {text}"
             )
-        without = [
+        unchanged = [
             backend
             for backend in registry.list_loaded()
             # `refusal` is set in a forked child that cannot use the backend's devices
@@ -106,17 +107,16 @@ def _give_all(text: str, force: bool) -> None:
         force = force or _hides_real_gpus
         # every backend is checked before the first is changed, because a framework's new
         # devices cannot be removed
-        for backend in without:
-            _refuse(backend, len(wanted), force)
-        for backend in without:
+        for backend in unchanged:
+            _refuse_backend(backend, len(wanted), force)
+        for backend in unchanged:
             _make(backend, wanted)
-        # last, because a request that failed must not hold for the backends that are loaded
-        # later
+        # last, because a request that failed must not apply to backends that are loaded later
         environment.remember(text)
         _hides_real_gpus = force
 
 
-def _refuse(backend: Backend, n: int, force: bool) -> None:
+def _refuse_backend(backend: Backend, n: int, force: bool) -> None:
     """Raises `UnsupportedError` if a backend cannot have `n` virtual GPUs, or if it has real
     GPUs and `force` is False."""
     real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")

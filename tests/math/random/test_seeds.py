@@ -111,7 +111,7 @@ def test_a_seed_that_is_kept_and_entered_later_takes_nothing_back_that_came_afte
 def test_a_block_that_is_left_elsewhere_is_refused():
     block = random.seed(1)
     with pytest.raises(
-        xdevice.errors.ScopeError, match=r"seed\(1\) was left in a thread or asyncio task"
+        xdevice.errors.ScopeError, match=r"seed\(1\) was exited in a thread or asyncio task"
     ):
         block.__exit__(None, None, None)
 

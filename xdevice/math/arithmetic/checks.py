@@ -23,7 +23,7 @@ from xdevice.errors import (
 )
 from xdevice.math.contract.arithmetic import HOST, OPTIONAL, PLACES
 from xdevice.math.contract.gradients import Gradients
-from xdevice.tensors.creation import listed, to_numpy
+from xdevice.tensors.creation import as_tuple, to_numpy
 from xdevice.tensors.refusals import operators_compute_elsewhere, traced
 
 from . import dtypes
@@ -482,7 +482,7 @@ class Checks:
             return tuple(range(ndim))
         if type(axis) is int:
             return (self.axis(axis, ndim, function),)
-        axes = [self.axis(item, ndim, function) for item in listed(axis)]
+        axes = [self.axis(item, ndim, function) for item in as_tuple(axis)]
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{function}: the same axis appears twice in {shown(axis)}")
         # the contract promises kernels ascending axes

@@ -80,10 +80,12 @@ def with_number(name: str, value: complex) -> str:
         return "int64"
     # `usual` is float32, or float64 in a run with `--float64`
     if isinstance(value, float):
-        return float_dtypes.usual()
+        return float_dtypes.effective()
     # a complex number: its parts get the precision of the tensor, if that is double
     return (
-        "complex128" if name in ("float64", "complex128") else float_dtypes.usual("complex64")
+        "complex128"
+        if name in ("float64", "complex128")
+        else float_dtypes.effective("complex64")
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.errors import ArgumentError, ShapeError, shown
-from xdevice.tensors.creation import listed
+from xdevice.tensors.creation import as_tuple
 
 from .checks import Checks, shape_of
 from .dtypes import FLOATING, REAL_FLOATING
@@ -71,9 +71,9 @@ def _transform_along_axes(function: str) -> Callable[..., Any]:
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
         axis_indices = tuple(
-            [checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)]
+            [checks.axis(axis, ndim, f"fft.{function}") for axis in as_tuple(axes)]
         )
-        lengths = [None] * len(axis_indices) if s is None else listed(s)
+        lengths = [None] * len(axis_indices) if s is None else as_tuple(s)
         if (
             not axis_indices
             or len(lengths) != len(axis_indices)

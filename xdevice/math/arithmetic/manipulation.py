@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdevice.base import spellings
 from xdevice.errors import ShapeError, shown
-from xdevice.tensors.creation import listed
+from xdevice.tensors.creation import as_tuple
 
 from .checks import Checks, broadcast_shape, shape_of, with_lengths
 from .dtypes import INTEGER, NUMERIC, kind_of
@@ -111,7 +111,7 @@ def moveaxis(
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
-        [checks.axis(item, ndim, "moveaxis") for item in listed(axis)]
+        [checks.axis(item, ndim, "moveaxis") for item in as_tuple(axis)]
         for axis in (source, destination)
     )
     # no axis may be moved to two places, and no place be taken twice
@@ -133,7 +133,7 @@ def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
     named once."""
     x = checks.tensor(x, "permute_dims")
     ndim = len(x.shape)
-    order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
+    order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in as_tuple(axes)])
     if len(order) != ndim or len({*order}) != ndim:
         raise ShapeError(
             f"permute_dims: axes must name each axis of a {ndim}-dimensional tensor once, not {shown(axes)}"
@@ -231,7 +231,7 @@ def roll(
         spellings.refuse("xp.roll", misspelled, "shift=, axis=")
     x = checks.tensor(x, "roll")
     shape = shape_of(x)
-    shifts = listed(shift)
+    shifts = as_tuple(shift)
     # without an axis, the flattened tensor is rolled
     if axis is None:
         if len(shifts) != 1:
@@ -241,7 +241,7 @@ def roll(
         shape = checks.full_shape(x, "roll without axis=")
         rolled = _rolled(checks, checks.kernels.reshape(x, (-1,)), shifts, (0,))
         return checks.kernels.reshape(rolled, shape)
-    axes = listed(axis)
+    axes = as_tuple(axis)
     # one shift for all axes
     if len(shifts) == 1:
         shifts *= len(axes)
@@ -487,7 +487,7 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
     """Returns an int, or a sequence of ints, as a tuple. Raises `ShapeError` for anything
     else."""
     try:
-        return tuple(map(index, listed(shape)))
+        return tuple(map(index, as_tuple(shape)))
     except TypeError:
         raise ShapeError(
             f"{function}: a shape must consist of ints, not {shown(shape)}"

@@ -83,7 +83,7 @@ class _Variable(NamedTuple):
     def origin(self) -> str:
         """The variable in words, for error messages: the keys that lead to it, and its name in the model."""
         return (
-            f"{trees.written(self.keys)} {self.name}".rstrip()
+            f"{trees.path_text(self.keys)} {self.name}".rstrip()
             if self.keys
             else f"variable {shown(self.name)}"
         )
@@ -253,7 +253,7 @@ def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
 
 def _path(keys: _Keys) -> str:
     """The keys as Python writes them, for messages."""
-    return trees.written(keys) or "the argument"
+    return trees.path_text(keys) or "the argument"
 
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
@@ -330,7 +330,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             # everything is checked before anything is read
             if dtype not in checked:
                 # in a run in float64, float32 is loaded as float64
-                wanted = floats.usual(dtype)
+                wanted = floats.effective(dtype)
                 require_dtype(
                     owner,
                     wanted,
@@ -461,14 +461,14 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
     """Raises `StateError`, `DTypeError` or `UnsupportedError` if an entry of a file cannot be written into a variable.
     `where` is the path of the file, for messages."""
     here = _name_of(variable.value.dtype), tuple(variable.value.shape)
-    if here != (floats.usual(entry.dtype), entry.shape):
+    if here != (floats.effective(entry.dtype), entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, but {here[0]} of shape "
             f"{here[1]} here"
         )
     require_dtype(
         variable.backend,
-        floats.usual(entry.dtype),
+        floats.effective(entry.dtype),
         name,
         "load it with another backend=",
         loads=True,

@@ -1,4 +1,5 @@
-"""The character of virtual GPUs: the dtypes that they lack, the memory that they have, and their default float.
+"""The characters of virtual GPUs. The character of a virtual GPU is what limits it: the dtypes that it lacks, the size
+of its memory, and its default float dtype.
 
 One text describes all virtual GPUs, in XDEVICE_VIRTUAL_GPUS or in a call to `virtual_gpus`:
 
@@ -47,7 +48,7 @@ _UNITS: Final = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-# re.ASCII, because \d would also match the digits of other scripts
+# `re.ASCII`, because \d would also match the digits of other scripts
 _MEMORY: Final = re.compile(r"memory=(\d+)([A-Za-z]+)", re.ASCII)
 _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
 """A number of virtual GPUs, and their words if they have any: "2", or
@@ -55,8 +56,7 @@ _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
 
 
 class Character(NamedTuple):
-    """The limits of one virtual GPU: the dtypes that it lacks, its memory, and its default
-    float."""
+    """The limits of one virtual GPU: the dtypes that it lacks, the size of its memory, and its default float dtype."""
 
     lacks: frozenset[str] = frozenset()
     """The dtypes that no tensor can have on it."""
@@ -69,10 +69,10 @@ class Character(NamedTuple):
     def __bool__(self) -> bool:
         """Whether the virtual GPU has any limit, so that `any(characters)` tells whether one of
         several has."""
-        return self != _PLAIN
+        return self != _UNLIMITED
 
 
-_PLAIN: Final = Character()
+_UNLIMITED: Final = Character()
 
 
 def parse(text: str) -> tuple[Character, ...]:
@@ -99,14 +99,14 @@ def parse(text: str) -> tuple[Character, ...]:
 
 
 def _character(words: str) -> Character:
-    """Returns the character that the words after a colon describe, such as
-    "no_float64,memory=256MB"; for "", a plain one. Raises `ValueError` for an unknown word."""
+    """Returns the character that the words after a colon describe, such as "no_float64,memory=256MB"; for "", one
+    without limits. Raises `ValueError` for an unknown word."""
     lacks: set[str] = set()
     memory = None
     is_float32_default = False
-    for word in _expanded(words):
+    for word in _individual_words(words):
         match = _MEMORY.fullmatch(word)
-        # with an unknown unit the word is refused below, where the message lists the units
+        # a word with an unknown unit is refused below, in a message that lists the units
         if match is not None and match[2] in _UNITS:
             memory = int(match[1]) * _UNITS[match[2]]
         elif word in LACKS:
@@ -116,12 +116,12 @@ def _character(words: str) -> Character:
         else:
             expected = ", ".join((*LACKS, "float32_default", *SETS))
             raise ValueError(
-                f"{word!r} is not a character; expected {expected}, or memory=256MB ({'/'.join(_UNITS)})"
+                f"{word!r} is not a limit of virtual GPUs; expected {expected}, or memory=256MB ({'/'.join(_UNITS)})"
             )
     return Character(frozenset(lacks), memory, is_float32_default)
 
 
-def _expanded(words: str) -> list[str]:
+def _individual_words(words: str) -> list[str]:
     """Returns the individual words of a description, with each name in `SETS` replaced by the
     words of that set. The order is kept, so that in "tpu,memory=8GB" the memory replaces that
     of the set."""

@@ -1,4 +1,4 @@
-"""Virtual GPUs: devices in host memory that a program takes for GPUs."""
+"""Virtual GPUs: devices in host memory that appear as GPUs to a program."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class VirtualGpus(Primitives):
-    """The capability of virtual GPUs. They refuse what real GPUs refuse: a tensor on one of them cannot be used with a
-    tensor on another."""
+    """The capability of virtual GPUs. They refuse what real GPUs refuse: a tensor on one of them cannot be used
+    together with a tensor on another."""
 
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
 
     characters: tuple[Character, ...] = ()
-    """The character of each virtual GPU."""
+    """The limits of each virtual GPU, in the order of their indices."""
 
     def why_no_virtual_gpus(self) -> str | None:
         """Returns why the framework cannot have virtual GPUs, or can no longer have them, and what to do about it; None
@@ -36,23 +36,21 @@ class VirtualGpus(Primitives):
         raise self.unsupported("virtual GPUs", "use it without XDEVICE_VIRTUAL_GPUS")
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Receives the character of each virtual GPU, after `make_virtual_gpus`. `LimitedGpus`
-        has the part that is the same for every framework. The default raises `UnsupportedError`
-        if a virtual GPU has limits."""
-        # a `Character` is true if it has limits; for a plain number of virtual GPUs there is
-        # nothing to do
+        """Receives the limits of each virtual GPU, such as the dtypes that it lacks; called after `make_virtual_gpus`.
+        `LimitedGpus` has the part that is the same for every framework. The default raises `UnsupportedError` if a
+        virtual GPU has limits."""
+        # a `Character` is true if it has limits; without limits there is nothing to do
         if any(characters):
             raise self.unsupported(
-                "characters of virtual GPUs", "ask for a number only: XDEVICE_VIRTUAL_GPUS=2"
+                "limits of virtual GPUs", "set only their number: XDEVICE_VIRTUAL_GPUS=2"
             )
         self.characters = characters
 
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
-        """Makes the name "cuda" mean `device`, one of the framework's virtual GPUs, until the
-        process ends. Returns False, and changes nothing, if programs do not ask this framework
-        for "cuda", as by default.
+        """Makes the name "cuda" mean `device`, one of the framework's virtual GPUs, until the process ends. Returns
+        False, and changes nothing, if the framework's devices are not called "cuda" in programs, as by default.
 
         With `has_default`, a default device that the program sets applies only to calls from
         frames for which `has_default` returns True, if the adapter can find the calling
