@@ -33,7 +33,7 @@ SCRIPT = "import torch\nx = torch.ones(1).item()\ny = x.cuda()\n"
 @pytest.mark.parametrize(
     ("command", "status", "line"),
     [
-        ("scan", 0, "of what is not neutral can be rewritten"),
+        ("scan", 0, "of the uses that have to change can be rewritten"),
         ("port", 0, "+x = xdevice.item(torch.ones(1))"),
         ("port --to accelerator", 0, "+y = x.to(torch.accelerator.current_accelerator())"),
         ("lint", 1, "XD218"),

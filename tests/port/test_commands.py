@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_written(project):
     (project / "bad.py").write_text("def f(:\n")
     done = run("port", "--write", project)
     assert done.exit_code == 2
-    assert "bad.py: not read" in done.stderr
+    assert "bad.py could not be read" in done.stderr
     assert (project / "main.py").read_text() == PORTED
 
 

@@ -326,7 +326,7 @@ def test_exit_statuses(project):
     status, output = run(".")
     assert status == 2
     assert "bad.py:1:5: XD218" in output
-    assert "broken.py: not read: line 1" in output
+    assert "broken.py could not be read: line 1" in output
     status, output = run("good.py", "nowhere.py")
     assert (status, "nothing found" in output) == (2, False)
     assert run(".", "--select", "XD7")[0] == 2

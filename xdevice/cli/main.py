@@ -260,10 +260,10 @@ def parity(
     from xdevice.cli.progress import show
     from xdevice.twins.parity import run_folders, script_runs
 
-    rule, names = _strictness(options), _backends(backends)
+    strictness, names = _strictness(options), _backends(backends)
     # the backend that the others are compared with
     first = _own_names((reference or names[0],))[0]
-    _refuse_two_tolerances(float64, calibrate, rule)
+    _refuse_two_tolerances(float64, calibrate, strictness)
     # all options are checked before the first process starts, because a run takes minutes
     plan = script_runs.RunPlan(
         script,
@@ -282,7 +282,7 @@ def parity(
     )
     if plan.reference not in names:
         raise click.UsageError(
-            f"--reference: {plan.reference} is not among the backends {', '.join(names)}"
+            f"--reference: {plan.reference} is not among the backends {', '.join(names)}; add it to --backends"
         )
     if plan.is_traced and plan.keeps_operations:
         raise click.UsageError(
@@ -295,7 +295,7 @@ def parity(
         )
     _refuse_missing(plan)
     if overwrite and save is None:
-        raise click.UsageError("--overwrite needs --save")
+        raise click.UsageError("--overwrite has an effect only together with --save")
     if save is not None:
         _prepare_folder(save, overwrite)
     # CI sends SIGTERM to cancel a run: treat it like Ctrl-C, which leaves no process behind
@@ -313,7 +313,7 @@ def parity(
     with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
-        report = _report_or_exit(lambda: run_folders.report_of_run(folder, rule))
+        report = _report_or_exit(lambda: run_folders.report_of_run(folder, strictness))
     _publish(report, f"xdevice parity {script.name}", options)
 
 
@@ -346,14 +346,14 @@ main.add_command(port_commands.port)
 main.add_command(port_commands.lint)
 
 
-def _refuse_two_tolerances(float64: bool, calibrate: bool, rule: Strictness) -> None:
+def _refuse_two_tolerances(float64: bool, calibrate: bool, strictness: Strictness) -> None:
     """Raises `UsageError` if `--calibrate`, which measures the tolerances, comes with an option that sets them or
     makes them needless."""
     if calibrate and float64:
         raise click.UsageError(
             "--calibrate measures the rounding of float32, which --float64 avoids; choose one"
         )
-    if calibrate and (rule.rtol is not None or rule.atol is not None):
+    if calibrate and (strictness.rtol is not None or strictness.atol is not None):
         raise click.UsageError(
             "--calibrate measures the tolerances, while --rtol and --atol set them; choose one"
         )
@@ -416,7 +416,7 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
         backend = _own_names((name,))[0]
         if backend not in names:
             raise click.UsageError(
-                f"--python {option}: {backend} is not among the backends {', '.join(names)}"
+                f"--python {option}: {backend} is not among the backends {', '.join(names)}; add it to --backends"
             )
         if not Path(path).is_file():
             raise click.UsageError(f"--python {option}: there is no file {path}")

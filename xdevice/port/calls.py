@@ -162,7 +162,7 @@ class Invocation:
     def _foreign(self, callee: Atom) -> Value:
         """The possible results of calling a function outside the project, from the tables of
         `knowledge`."""
-        full: str = callee.subject
+        full: str = callee.subject  # such as "torch.device"
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
         # torch and torch_xla have this function; many training scripts call their main function

@@ -309,10 +309,14 @@ def lint(
     from .sources import write
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
-        raise click.UsageError("--diff, --baseline and --write-baseline cannot be combined")
+        raise click.UsageError(
+            "--diff, --baseline and --write-baseline cannot be combined; choose one"
+        )
     # the baseline would have findings that --fix is about to remove
     if fix and baseline_to is not None:
-        raise click.UsageError("--fix and --write-baseline cannot be combined")
+        raise click.UsageError(
+            "--fix and --write-baseline cannot be combined; run lint --fix first"
+        )
     if fix and "-" in map(str, paths):
         raise click.UsageError(
             "--fix changes files, but the standard input is not a file; rewrite it with xdevice port -"
@@ -413,7 +417,7 @@ def _show_table(examined: Examined, by: str) -> None:
     share = share_ported(total)
     if share is not None:
         click.echo(
-            f"{100 * share:.1f} % of what is not neutral can be rewritten (--only {examined.only})"
+            f"{100 * share:.1f} % of the uses that have to change can be rewritten (--only {examined.only})"
         )
 
 
@@ -459,5 +463,5 @@ def _end(examined: Examined, status: int) -> NoReturn:
     """Prints to standard error which files could not be read. Then exits with `status`, or with
     2 if there are such files."""
     for path, why in examined.unreadable:
-        click.echo(f"{path}: not read: {why}", err=True)
+        click.echo(f"{path} could not be read: {why}", err=True)
     sys.exit(2 if examined.unreadable else status)

@@ -194,7 +194,15 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     for source in examined.sources:
         for line, why in source.broken:
             site = Site(
-                source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0)
+                source.path,
+                line,
+                0,
+                idiom="cell",
+                code="XD160",
+                framework="",
+                verdict="open",
+                why=why,
+                end=(line, 0),
             )
             sites[site.key] = site
     examined.sites = sorted(_at_level(site, examined.only) for site in sites.values())
@@ -214,24 +222,26 @@ def _name_of_task(task: Task) -> str:
     )
 
 
-def _merged(one: Site, other: Site) -> Site:
-    """Returns one site for a use that two tabs share, and that was judged in each. If verdict
-    and edits agree, that is the site with the weaker grade; if neither has edits, the open one.
-    If the edits differ, the new site is open."""
-    tabs = (*one.tabs, *other.tabs)
-    if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
+def _merged(first: Site, second: Site) -> Site:
+    """Returns one site for a use that two tabs share, and that was judged in each. If their
+    verdicts and edits agree, that is the site with the weaker grade; if neither has edits, the
+    open one. If the edits differ, the new site is open."""
+    tabs = (*first.tabs, *second.tabs)
+    if set(first.edits) == set(second.edits) and first.verdict == second.verdict:
         # `GRADES` begins with the strongest; a site without a grade counts as stronger still
         weaker = max(
-            one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1
+            first, second, key=lambda site: GRADES.index(site.grade) if site.grade else -1
         )
         return replace(weaker, tabs=tabs)
     # neither tab would be rewritten: "open" is shown, because a person has to look at it
-    if not one.edits and not other.edits:
-        return replace(one if one.verdict == "open" else other, tabs=tabs)
-    # the edits differ, or one tab has none: its reason is shown
-    loser = other if one.edits else one
-    why = f"the tabs disagree; in the tab {loser.tabs[0]}: {loser.why}"
-    return replace(one, verdict="open", code="XD164", grade=None, edits=(), why=why, tabs=tabs)
+    if not first.edits and not second.edits:
+        return replace(first if first.verdict == "open" else second, tabs=tabs)
+    # if one tab has no edits, its reason is the one to show
+    shown = second if first.edits else first
+    why = f"the tabs disagree; in the tab {shown.tabs[0]}: {shown.why}"
+    return replace(
+        first, verdict="open", code="XD164", grade=None, edits=(), why=why, tabs=tabs
+    )
 
 
 def _at_level(site: Site, only: Grade) -> Site:

@@ -18,7 +18,11 @@ class Idiom:
     """One kind of use of a device. `name` is its name in reports, `code` its key in
     `sites.CODES`, `rule` the name of the rule that judges it, and `text` the new text that the
     rule writes. `why` is the reason that reports show if there is no neutral word, and `link` a
-    page of the documentation to read then."""
+    page of the documentation to read then.
+
+    For idioms that are not in the tables, such as that of `device="cuda"`, `rule` is only a
+    label: `rules` makes them and judges them itself.
+    """
 
     name: str
     code: str

@@ -143,18 +143,18 @@ class Inference(Cells):
                 )
         return ""
 
-    def imported(self, name: str, asker: PythonModule) -> Value:
-        """The value of `import name` in the module `asker`: a module of the project, or a
+    def imported(self, name: str, importer: PythonModule) -> Value:
+        """The value of `import name` in the module `importer`: a module of the project, or a
         foreign name."""
-        module = self._other_module(name, asker)
+        module = self._other_module(name, importer)
         return self.foreign(name) if module is None else of("module", module)
 
-    def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
-        """The value of `from origin import name` in the module `asker`: that of a name or
+    def imported_from(self, origin: str, name: str, importer: PythonModule) -> Value:
+        """The value of `from origin import name` in the module `importer`: that of a name or
         module of the project, or a foreign name; empty if the project's module has no value for
         the name yet."""
-        module = self._other_module(origin, asker)
-        inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
+        module = self._other_module(origin, importer)
+        inner = self._other_module(f"{origin}.{name}" if origin else name, importer)
         if module is not None:
             value = self.get((module, name))
             # a name that the package itself binds hides its module of that name
@@ -162,16 +162,16 @@ class Inference(Cells):
                 return value
         return self.foreign(f"{origin}.{name}") if inner is None else of("module", inner)
 
-    def _other_module(self, name: str, asker: PythonModule) -> PythonModule | None:
-        """The module of the project that `asker` imports under this name; None if the module is
-        outside the project, or is `asker` itself. Notes the import in `imports`, for both
+    def _other_module(self, name: str, importer: PythonModule) -> PythonModule | None:
+        """The module of the project that `importer` imports under this name; None if the module is
+        outside the project, or is `importer` itself. Notes the import in `imports`, for both
         modules."""
-        module = self.project.find(name, asker) if name else None
-        if module is None or module is asker:
+        module = self.project.find(name, importer) if name else None
+        if module is None or module is importer:
             return None
         # in both directions: a `set_device` in one changes what "cuda" means in the other
-        self.imports.setdefault(asker, set()).add(module)
-        self.imports.setdefault(module, set()).add(asker)
+        self.imports.setdefault(importer, set()).add(module)
+        self.imports.setdefault(module, set()).add(importer)
         return module
 
     def global_name(self, module: PythonModule, name: str) -> Value:

@@ -60,11 +60,15 @@ def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgem
 # reasons (strings) and judgements that several rules share
 IDENTIFIED: Final = "its full name identifies it"
 NAMES_NO_VENDOR: Final = Judgement("neutral", "names no vendor's device")
-HIDDEN_ARGUMENTS: Final = left_open("its arguments are hidden behind * or **", "XD166")
+HIDDEN_ARGUMENTS: Final = left_open(
+    "its arguments are hidden behind * or **; write them out", "XD166"
+)
 OTHER_ARGUMENTS: Final = left_open(
     "it has arguments that the neutral word does not take", "XD166"
 )
-OTHER_GPU: Final = left_open("set_device may have chosen a GPU other than the first", "XD151")
+OTHER_GPU: Final = left_open(
+    "set_device may have chosen another GPU, but the neutral word means the first one", "XD151"
+)
 
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}

@@ -526,7 +526,7 @@ def _unused_ignores(
                 (line, 1),
                 ignore.cell,
                 range(line, line + 1),
-                ((line, 0), (line, 0)),
+                ((line, 0), (line, 0)),  # nothing that `port` would rewrite
             )
 
 

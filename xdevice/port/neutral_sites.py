@@ -79,7 +79,7 @@ class NeutralSites(JudgedSites):
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
         # d2l's helpers choose a device themselves, which no word of PyTorch changes
         if full_name.startswith("d2l."):
-            return left_open("a d2l helper, for which only --to xdevice has a word")
+            return left_open("only --to xdevice has a neutral word for this helper of d2l")
         return _NEUTRAL
 
     def _judge_torch_device(self, use: Use) -> Judgement:
@@ -128,7 +128,9 @@ class NeutralSites(JudgedSites):
         if self._is_compared(node):
             # the type of an accelerator has no index, so it cannot replace "cuda:1"
             if text_of(node) != "cuda":
-                return use, left_open("the string is compared with a device that has an index")
+                return use, left_open(
+                    "the string has an index, and no neutral word for comparisons has one"
+                )
             edits = use.replace(self.accelerator_name)
             return use, proven("the type of the current accelerator", edits, since="2.6")
         # in a call that is a site itself, the string is rewritten with the call
@@ -155,14 +157,16 @@ class NeutralSites(JudgedSites):
         one."""
         if place == "elsewhere":
             return left_open(
-                "a string that names CUDA, and it is not known what it is used for", "XD165"
+                "the string names CUDA, but it is not known what it is used for", "XD165"
             )
         accelerator = self.accelerator
         segment = self.segment(use.node).encode()
         why = "names the current accelerator"
+        # the whole string is replaced: by the device, or by its type where the device may be missing
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
             return proven(why, use.replace(text), since="2.6")
+        # from here on, only the "cuda" in "cuda:1", f"cuda:{i}", "cuda:%d" or "cuda:{}" is replaced
         if (
             filling is None
             and _QUOTED.fullmatch(segment) is None
@@ -171,8 +175,8 @@ class NeutralSites(JudgedSites):
             return left_open("the string is not written as one plain literal", "XD165")
         # where the opening quote is: the literal becomes an f-string with the same quotes
         quote = segment.index(b"cuda") - 1
-        # without an accelerator the text would be "None:0"; the inner quotes must not be the
-        # outer ones
+        # without an accelerator, the text would be "None:0", so `or "cpu"` is added, in other quotes
+        # than those of the literal
         if place != "device" and not rules_of_words.has_gpu(use):
             other = "'" if segment[quote : quote + 1] == b'"' else '"'
             accelerator = f"{accelerator} or {other}cpu{other}"

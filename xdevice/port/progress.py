@@ -11,7 +11,7 @@ total, as in ("reading", 12, 476)."""
 
 
 def unseen(step: str, done: int, total: int) -> None:
-    """The `Progress` that shows nothing, which is used if nobody watches."""
+    """The `Progress` that shows nothing."""
 
 
 @contextmanager

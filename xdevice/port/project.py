@@ -231,8 +231,8 @@ class Project:
             if module.path.suffix == ".py":
                 self._by_last_name.setdefault(module.name.split(".")[-1], []).append(module)
 
-    def find(self, name: str, asker: PythonModule) -> PythonModule | None:
-        """The module that `import name` means in the module `asker`: one in the same folder,
+    def find(self, name: str, importer: PythonModule) -> PythonModule | None:
+        """The module that `import name` means in the module `importer`: one in the same folder,
         else one with that full name, else the only one whose path ends with that name. None for
         a framework or a module outside the project, or if several modules fit."""
         parts = tuple(name.split("."))
@@ -241,8 +241,8 @@ class Project:
             return None
         namesakes = self._by_last_name.get(parts[-1], ())
         fitting = [module for module in namesakes if _location(module)[-len(parts) :] == parts]
-        location = (*asker.path.parent.parts, *parts)
-        # first, a module in the asker's own folder: Python looks for modules in the folder of the
+        location = (*importer.path.parent.parts, *parts)
+        # first, a module in the importer's own folder: Python looks for modules in the folder of the
         # script first
         beside = [module for module in fitting if _location(module) == location]
         exact = [module for module in fitting if module.name == name]
@@ -250,14 +250,14 @@ class Project:
         return choice[0] if len(choice) == 1 else None
 
 
-def origin_of(node: ast.ImportFrom, asker: PythonModule) -> str:
-    """The full name of the module from which an import in the module `asker` takes names: that
+def origin_of(node: ast.ImportFrom, importer: PythonModule) -> str:
+    """The full name of the module from which an import in the module `importer` takes names: that
     of x for `from ..x import y`. "" if that is the root folder."""
     if not node.level:
         return node.module or ""
-    parts = asker.name.split(".")
+    parts = importer.name.split(".")
     # in a package's __init__.py, one dot means the package itself
-    above = node.level - (asker.path.name == "__init__.py")
+    above = node.level - (importer.path.name == "__init__.py")
     parts = parts[: len(parts) - above]
     if node.module:
         parts.append(node.module)

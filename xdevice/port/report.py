@@ -56,7 +56,7 @@ def document(examined: Examined) -> dict[str, Any]:
 
 
 def installed_version() -> str:
-    """The version of xdevice, from the metadata of its package, because this room does not
+    """The version of xdevice, from the metadata of its package, because this folder does not
     import xdevice; "not installed" if there is no such package."""
     # this folder also works without the package: it needs only click and rich
     try:

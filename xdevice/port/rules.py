@@ -103,7 +103,7 @@ class JudgedSites(JudgedModule):
             and tells_vendors_apart(use.node, self.parents)
             and not all(map(_only_chooses, parts))
         ):
-            return Judgement("neutral", "this code tells vendors apart on purpose")
+            return Judgement("neutral", "the code distinguishes between vendors on purpose")
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
@@ -194,7 +194,7 @@ class JudgedSites(JudgedModule):
         ):
             helper = Use(self, node, Idiom(name, "XD101", "helper"))
             return helper, Judgement(
-                "neutral", "a function of the project, whose body is rewritten"
+                "neutral", "it is a function of the project, whose body is rewritten"
             )
         if isinstance(node.func, ast.Attribute) and node.func.attr in idioms.METHODS:
             return self._judge_method(
@@ -301,7 +301,9 @@ class JudgedSites(JudgedModule):
             return use, NAMES_NO_VENDOR
         # such as device="gpu" for DALI, which is no framework here
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
-            return use, left_open("a string, for a function that may read it as text", "XD165")
+            return use, left_open(
+                "the string is passed to a function that may read it as text", "XD165"
+            )
         # after set_device, "cuda" means the GPU that was set, but xdevice.native.gpu() the first
         if self.sets_current_device and ":" not in text:
             if not self.current_gpu:
@@ -324,7 +326,10 @@ class JudgedSites(JudgedModule):
             (node.body, node.orelse)
         ):
             return use, Judgement(
-                "open", "the string is also used as text", "XD169", consumed=(node.test,)
+                "open",
+                "the string is also used as text, which may change",
+                "XD169",
+                consumed=(node.test,),
             )
         why = "the same string on CUDA, and the right one if GPUs have another name"
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
@@ -409,9 +414,9 @@ class JudgedSites(JudgedModule):
         use at `node`."""
         around = list(self.around(node))
         if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
-            return Judgement("neutral", "behind a check of the framework's release")
+            return Judgement("neutral", "it is behind a check of the framework's version")
         if self.source.path.endswith("setup.py"):
-            return Judgement("neutral", "setup.py decides what to build")
+            return Judgement("neutral", "it is in setup.py, which decides what to build")
         # before Python 3.12, all parts of an f-string have the position of the whole:
         # https://github.com/python/cpython/issues/104608
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(
@@ -440,10 +445,14 @@ class JudgedSites(JudgedModule):
                 "XD169",
             )
         if self._is_printed(node, around):
-            return left_open("an f-string with = prints the text of the expression", "XD169")
+            return left_open(
+                "an f-string with = prints the text of the expression, which would change",
+                "XD169",
+            )
         if any(self._is_scripted(outer) for outer in around):
             return left_open(
-                "TorchScript compiles this function, and supports no other modules", "XD167"
+                "TorchScript compiles this function, and cannot compile calls of other modules",
+                "XD167",
             )
         return None
 

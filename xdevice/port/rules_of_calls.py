@@ -217,7 +217,11 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
         return judgement
     # the new text below would make a GPU in any case
     if not is_gpu:
-        return left_open("it is turned into text", "XD169") if in_text else OTHER_GPU
+        return (
+            left_open("the device is turned into text, which would change", "XD169")
+            if in_text
+            else OTHER_GPU
+        )
     root = use.node.func
     while isinstance(root, ast.Attribute):
         root = root.value
@@ -237,14 +241,15 @@ def accelerator(use: Use) -> Judgement:
     where the new text would raise."""
     if use.arguments:
         return OTHER_ARGUMENTS
-    # the program may rely on the None that it gets on a machine without a GPU
+    # unless a test excludes it, which the interpreter has stored, the program may rely on the None
+    # that it gets on a machine without a GPU
     if not getattr(use.node, "has_gpu", False):
         return left_open(
             "without an accelerator it is None, and no test excludes None", "XD170"
         )
     return _judge_without_index(
         use,
-        proven("a test has shown that there is a GPU", use.replace(use.idiom.text)),
+        proven("a test around it has shown that there is a GPU", use.replace(use.idiom.text)),
         is_gpu=True,
     )
 
@@ -359,7 +364,10 @@ def device_count(use: Use) -> Judgement:
         return left_open("counts the devices of the default kind, which may be CPUs", "XD155")
     # the new text never raises
     if use.is_statement:
-        return left_open("only tests whether JAX raises an error", "XD163")
+        return left_open(
+            "the call only tests whether JAX raises an error, but the neutral word raises none",
+            "XD163",
+        )
     return proven("only the number of GPUs is used", use.replace(use.idiom.text))
 
 
@@ -428,7 +436,10 @@ def split_and_load(use: Use) -> Judgement:
     axis = keywords.get("batch_axis")
     if axis is not None:
         if getattr(axis.value, "value", None) != 0:
-            return left_open("split_batch always splits the first axis", "XD166")
+            return left_open(
+                "split_batch always splits the first axis, but batch_axis may name another one",
+                "XD166",
+            )
         edits = (*edits, use.drop(axis))
     # `split_and_load` also takes arrays on the host
     if may_be(inferred(use.args[0]), ("array", "list", "tuple")):
@@ -451,7 +462,10 @@ def scatter(use: Use) -> Judgement:
     # the new argument begins with a comma and goes before the last bracket: a comma that is there
     # already would end up double
     if use.span(use.args[1])[1] != end:
-        return left_open("brackets or a comma follow the last argument", "XD166")
+        return left_open(
+            "brackets or a comma follow the last argument, where even=False has to be inserted",
+            "XD166",
+        )
     return proven(
         "a tensor and a list of devices", (*use.renamed, use.edit(end, end, ", even=False"))
     )

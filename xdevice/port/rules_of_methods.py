@@ -40,7 +40,9 @@ from .values import (
 )
 
 _A_DEVICE: Final = "the argument is a device, and the result is used"
-_NO_DEVICE: Final = "the argument is not proven to be a device; anything else raises"
+_NO_DEVICE: Final = (
+    "the argument is not proven to be a device; for anything else, the new text raises an error"
+)
 _A_MODEL: Final = "the receiver is a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
 # the kinds of atoms that are on the host in any case
@@ -200,7 +202,8 @@ def to_vendor(use: Use) -> Judgement:
 
 
 def _to_default_device(use: Use, maker: str) -> Judgement:
-    """The judgement on `.cuda()` and `.cpu()` that name no device."""
+    """The judgement on `.cuda()` and `.cpu()` that name no device. `maker` is the function of
+    xdevice that makes the device."""
     new = f"{maker}()"
     if maker == "xdevice.gpu" and use.sets_current_device:
         if not use.module.current_gpu:
@@ -210,9 +213,10 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
+    # the device takes the place of everything from the dot up to `end`
     end, text = use.end - 1, new
     if use.keywords:
-        [non_blocking] = use.keywords.values()  # stays, behind the device
+        [non_blocking] = use.keywords.values()  # which stays, behind the device
         end, text = use.span(non_blocking)[0], f"{new}, "
     return _judge_move(
         use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text))
@@ -292,7 +296,10 @@ def read(use: Use) -> Judgement:
         return _ON_HOST
     # `x.numpy()[0] = 1` changes the tensor on the CPU, and a copy would not
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
-        return left_open("the program writes into the memory of the tensor", "XD163")
+        return left_open(
+            "the program writes into the memory of the tensor, but to_numpy may return a copy",
+            "XD163",
+        )
     if _is_scalar_in_tensorflow(use):
         return left_open(
             "TensorFlow returns a number or string here, but to_numpy returns an array without axes",
@@ -317,7 +324,9 @@ def read(use: Use) -> Judgement:
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
         return Judgement("not a device", "the receiver is not a tensor")
     return safe(
-        "the receiver is not proven to be a tensor; anything else raises", edits, "XD162"
+        "the receiver is not proven to be a tensor; for anything else, the new text raises an error",
+        edits,
+        "XD162",
     )
 
 

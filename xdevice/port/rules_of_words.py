@@ -137,7 +137,7 @@ def _not_called(use: Use, row: Row) -> Judgement:
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(IN_TABLE, use.replace(_word_without_arguments(use, row)))
     return left_open(
-        "it is passed on, but the neutral word takes different arguments or needs a GPU",
+        "it is passed on instead of being called, and its neutral word takes other arguments or needs a GPU",
         "XD166",
     )
 
@@ -276,7 +276,10 @@ def _device_scope(use: Use, row: Row) -> Judgement:
     ):
         _, end = use.span(argument)
         return proven("the argument is a device", (*edits, use.edit(end, end, ".index")))
-    return safe("the argument is not proven to be an index; anything else raises", edits)
+    return safe(
+        "the argument is not proven to be an index; for anything else, the new text raises an error",
+        edits,
+    )
 
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
@@ -292,8 +295,13 @@ def _stream_scope(use: Use, row: Row) -> Judgement:
         return proven("the argument is a stream, which works in a with statement", edits)
     # `torch.cuda.stream(None)` does nothing
     if may_be(means, ("none",)):
-        return left_open("it may be None, which raises in a with statement", "XD161")
-    return safe("the argument is not proven to be a stream; anything else raises", edits)
+        return left_open(
+            "the argument may be None, which raises an error in a with statement", "XD161"
+        )
+    return safe(
+        "the argument is not proven to be a stream; for anything else, the new text raises an error",
+        edits,
+    )
 
 
 def _is_stream(means: Value) -> bool:
@@ -323,6 +331,7 @@ def _seed(use: Use, row: Row) -> Judgement:
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
     """Whether `torch.manual_seed` is called with the same seed before this statement, with
     nothing in between except docstrings and calls that seed other generators."""
+    # a call in the seed, for example, may return another value the second time
     if not all(isinstance(part, (*_REPEATABLE, ast.expr_context)) for part in ast.walk(seed)):
         return False
     statement = use.parent
@@ -333,8 +342,8 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
                 case ast.Expr(value=ast.Call(func=func, args=[argument])) if ast.unparse(
                     func
                 ).endswith("seed"):
-                    is_all = use.full_name(func) == "torch.manual_seed"
-                    if is_all and ast.dump(argument) == ast.dump(seed):
+                    seeds_all = use.full_name(func) == "torch.manual_seed"
+                    if seeds_all and ast.dump(argument) == ast.dump(seed):
                         return True
                 # the seeds of Python and NumPy do not change PyTorch's
                 case ast.Expr(value=ast.Call(func=func)) if "seed" in ast.unparse(func):
@@ -355,20 +364,20 @@ def _with_device(use: Use, row: Row) -> Judgement:
     accelerator as an argument. On a machine without an accelerator, the new text disables mixed
     precision, as the old names do without CUDA."""
     callee, _, _ = row.accelerator.partition("(")
-    name = _PARAMETERS[callee][0]  # of the parameter for the device
-    names = _PARAMETERS[use.called]  # the parameters of the old name
+    device_parameter = _PARAMETERS[callee][0]  # of the new function
+    parameters = _PARAMETERS[use.called]  # of the old function
     if (
         not _is_plain(use)
-        or not use.keywords.keys() <= set(names)
-        or len(use.args) > len(names)
+        or not use.keywords.keys() <= set(parameters)
+        or len(use.args) > len(parameters)
     ):
         return OTHER_ARGUMENTS
     # the arguments, by the names of their parameters
-    settings = dict(zip(names, use.args, strict=False))
+    settings = dict(zip(parameters, use.args, strict=False))
     settings.update((str(key), keyword.value) for key, keyword in use.keywords.items())
-    device = settings.pop(name, None)
+    device = settings.pop(device_parameter, None)
     # `torch.autocast` without its required argument is a mistake, which its author has to correct
-    if device is None and name == "device_type" and name in names:
+    if device is None and device_parameter == "device_type" and device_parameter in parameters:
         return OTHER_ARGUMENTS
     # only the literal "cuda" is rewritten: a computed device comes from elsewhere, "cpu" is
     # right everywhere, and another vendor's name is the author's choice
@@ -433,7 +442,7 @@ def move(use: Use) -> Judgement:
     if any(
         atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver
     ):
-        return Judgement("neutral", "a method of the project, whose body is rewritten")
+        return Judgement("neutral", "it is a method of the project, whose body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
     # replace only the name of the method, so that layout and comments around the dot stay
@@ -461,7 +470,7 @@ def is_cuda(use: Use) -> Judgement:
     are needed."""
     means = inferred(use.node.value)
     if any(atom.kind == "instance" for atom in means):
-        return Judgement("not a device", "an attribute of a class of the project")
+        return Judgement("not a device", "it is an attribute of a class of the project")
     _, end = use.span(use.node.value)
     text = f"device.type == {use.module.accelerator_name}"
     dot = use.find(b".", end)

@@ -508,7 +508,10 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
             ["--backends", "torch,jax", "--save", "full", "--overwrite"],
             "full has no run.json: it is not the folder of",
         ),
-        (["--backends", "torch,jax", "--overwrite"], "--overwrite needs --save"),
+        (
+            ["--backends", "torch,jax", "--overwrite"],
+            "--overwrite has an effect only together with --save",
+        ),
         (["--backends", "torch,jax", "--float64", "--calibrate"], "choose one"),
         (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "choose one"),
         (
