@@ -328,7 +328,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         native = self.to_native(device)
         stats = native.memory_stats()
         if stats is None:  # on the CPU
-            return Memory(None, None, alive(native), None)
+            return Memory(None, None, bytes_alive(native), None)
         total, used = stats.get("bytes_limit"), stats.get("bytes_in_use")
         free = None if total is None or used is None else total - used
         return Memory(total, free, used, stats.get("peak_bytes_in_use"))
@@ -453,7 +453,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
                 raise
 
 
-def alive(native: Any) -> int:
+def bytes_alive(native: Any) -> int:
     """Returns how many bytes all existing arrays use on a device."""
     size = 0
     for x in jax.live_arrays(accelerators.name_of(native)):

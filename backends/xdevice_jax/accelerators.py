@@ -72,14 +72,16 @@ def detect() -> list[Any]:
         for name, client in platforms().items()
         if name not in _NO_GPU and client.local_devices()
     }
-    default = name_of(jax.local_devices()[0])
+    default_platform = name_of(jax.local_devices()[0])
     # a program may make the CPU its default, and GPUs still are `gpu:i`
     gpus = [name for name in candidates if name in _WORDS]
-    usual = default if default in candidates else next(iter(gpus), None)
+    default_gpu = default_platform if default_platform in candidates else next(iter(gpus), None)
     name = (
         None
-        if usual is None
-        else choose("jax", list(candidates), lambda name: _WORDS.get(name, (name,)), usual)
+        if default_gpu is None
+        else choose(
+            "jax", list(candidates), lambda name: _WORDS.get(name, (name,)), default_gpu
+        )
     )
     return [] if name is None else jax.local_devices(backend=name)
 

@@ -113,12 +113,12 @@ def _reduction(
     of devices are cached, because compiling takes long."""
     mesh = Mesh(np.array(natives), ("replica",))
 
-    def one(x: jax.Array) -> jax.Array:
+    def reduce_shard(x: jax.Array) -> jax.Array:
         """Returns one device's part of the result, from the device's part `x` of the array. JAX
         runs this on each device."""
         total: jax.Array = jax.lax.psum(x, "replica")
         # the mean of integers is a float, and goes back into their dtype
         return (total / len(natives)).astype(x.dtype) if mean else total
 
-    function = shard_map(one, mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
+    function = shard_map(reduce_shard, mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
     return jax.jit(function), NamedSharding(mesh, _SPREAD)

@@ -299,7 +299,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return Memory(total=int(total), free=int(free))
 
     def empty_cache(self, device: Device) -> None:
-        """Gives back the memory that MXNet keeps on a device."""
+        """Gives the unused memory that MXNet keeps on a device back to the driver."""
         self.to_native(device).empty_cache()
 
     # floats of a parity run

@@ -56,9 +56,10 @@ def _names_in_every_block() -> frozenset[str]:
 _KEPT: Final = _names_in_every_block()
 """The names of the attributes that every block has."""
 # each reads an attribute or a method of a Gluon object. `_arrays`: the list of a parameter's
-# arrays, one for each device; None before it is initialized
+# arrays, one for each device; None before it is initialized. `_init_data(parameter)(array,
+# contexts)` gives a parameter the values of an array on these contexts
 _arrays = private.field("mxnet.gluon.Parameter._data")
-_put = private.field("mxnet.gluon.Parameter._init_impl")
+_init_data = private.field("mxnet.gluon.Parameter._init_impl")
 _trainer = private.field("mxnet.gluon.Parameter._trainer")
 _is_fresh = private.field("mxnet.nd.NDArray._fresh_grad")
 _clear_compiled = private.field("mxnet.gluon.HybridBlock._clear_cached_op")
@@ -146,7 +147,7 @@ def move(model: Any, native: Any) -> None:
     for parameter in moving:
         _place(parameter, parameter, native)
     for trainer in owners:
-        _follow(trainer)
+        _move_state_after(trainer)
     if moving and isinstance(model, Block):
         model.apply(_forget_compiled)
 
@@ -204,7 +205,7 @@ def _place(parameter: Any, source: Any, native: Any) -> None:
         return
     gradient = source.grad() if source.grad_req != "null" else None
     with _kind_of(arrays[0]):
-        _put(parameter)(arrays[0], [native])
+        _init_data(parameter)(arrays[0], [native])
         if gradient is not None:
             # as legacy arrays, because a block that was imported has legacy values and `mx.np`
             # gradients
@@ -282,8 +283,9 @@ def _require_parameters(trainer: Any, native: Any) -> None:
             )
 
 
-def _follow(trainer: Any) -> None:
-    """Moves the state of a Trainer to the devices on which its parameters are now."""
+def _move_state_after(trainer: Any) -> None:
+    """Moves the state of a Trainer after its parameters, to the devices on which these are
+    now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
     # a Trainer has one list of contexts for all its parameters. While only some of several nets
     # have moved, it keeps its list
@@ -409,7 +411,7 @@ class MxnetModels(Models):
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
-        """Yields the name, the array and the gradient of each trained parameter of a block.
+        """Yields the name, the array and the gradient of each trainable parameter of a block.
         Before the first backward pass the gradients are zeros. Raises `UnsupportedError` for a
         model that is no block."""
         if not isinstance(model, Block):

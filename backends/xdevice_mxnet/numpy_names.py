@@ -76,8 +76,8 @@ class _Finder(MetaPathFinder):
         vars(copy).update(vars(numpy))
         vars(copy).update(_GONE)
 
-        # Python calls it for each import statement. Only the module `numpy` is replaced, and
-        # not its submodules
+        # Python calls it for each import statement in the modules. Only the module `numpy` is
+        # replaced, and not its submodules
         def import_(name: str, *args: Any, **kwargs: Any) -> ModuleType:
             """Python's `__import__`, which returns the copy instead of `numpy`."""
             module = builtins.__import__(name, *args, **kwargs)
@@ -86,8 +86,10 @@ class _Finder(MetaPathFinder):
         self._builtins = {**vars(builtins), "__import__": import_}
 
     def end(self) -> None:
-        """Gives the modules Python's own `__import__` again, because MXNet imports modules
-        inside most of its functions. Called after the import of the package."""
+        """Gives the modules Python's own `__import__` again. Called after the import of the
+        package, when the modules already refer to the copy. MXNet imports modules inside most
+        of its functions, and the replaced `__import__`, a Python function, would slow down each
+        of their calls."""
         self._builtins["__import__"] = builtins.__import__
 
     def find_spec(

@@ -69,8 +69,8 @@ class _Thread:
     """The decisions of this module about NumPy's semantics in one thread. Each thread has one
     such object."""
 
-    def __init__(self, is_settled: bool = False) -> None:
-        self.is_settled = is_settled
+    def __init__(self, is_decided: bool = False) -> None:
+        self.is_decided = is_decided
         """Whether `creating` has nothing more to do in this thread, because the program or
         xdevice has called `set_np` here, or because xdevice must not call it."""
         self.is_ours = False
@@ -94,11 +94,11 @@ class _SetNp:
 
     def __init__(self, has_logged: bool) -> None:
         self.was_called = has_logged
-        _here.thread.is_settled = has_logged
+        _here.thread.is_decided = has_logged
 
     def __bool__(self) -> bool:
         """Returns True, and notes that `set_np` was called in this thread."""
-        self.was_called = _here.thread.is_settled = True
+        self.was_called = _here.thread.is_decided = True
         return True
 
 
@@ -135,8 +135,8 @@ _lock = threading.Lock()
 _legacy: str | None = None
 """The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was
 first called, in words; None if it had made none."""
-_is_decided = False
-"""Whether `_legacy` is final."""
+_has_looked = False
+"""Whether `_look_for_legacy_things` has been called, so that `_legacy` is final."""
 _logged: set[str] = set()
 """The messages that were logged, each of which appears only once."""
 
@@ -175,12 +175,12 @@ def chosen() -> None:
     """Called when the program selects MXNet through xdevice. Switches NumPy's semantics on in this
     thread, unless it is a legacy program, or the program or XDEVICE_MXNET_NP=0 has decided
     otherwise."""
-    # `_switch` would refuse a legacy program too, but it settles the thread first, and
-    # `creating` would then not log its warning. If the setting is on without being settled, it
-    # is on for a `with` block of the program only
+    # `_switch` would refuse a legacy program too, but it sets `is_decided` first, and
+    # `creating` would then not log its warning. If the setting is on while `is_decided` is
+    # False, it is on for a `with` block of the program only
     if (
         _IS_ALLOWED
-        and not _here.thread.is_settled
+        and not _here.thread.is_decided
         and not _is_on()
         and _legacy_things() is None
     ):
@@ -191,9 +191,9 @@ def creating() -> None:
     """Called before xdevice makes a tensor. Switches NumPy's semantics on in this thread. In a
     legacy program it logs a warning instead; if the program or XDEVICE_MXNET_NP=0 has decided
     otherwise, it does nothing."""
-    if _here.thread.is_settled:
+    if _here.thread.is_decided:
         return
-    # on in a `with` block of the program only: `set_np` would have set `is_settled`. The legacy
+    # on in a `with` block of the program only: `set_np` would have set `is_decided`. The legacy
     # objects are looked for now, before xdevice makes arrays that might be taken for the
     # program's
     if _is_on():
@@ -219,8 +219,8 @@ def leave() -> None:
 def _switch() -> str | None:
     """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed,
     returns the reason."""
-    # whatever follows is decided for the whole life of the thread
-    _here.thread.is_settled = True
+    # what follows is the decision for the whole life of the thread
+    _here.thread.is_decided = True
     if not _IS_ALLOWED:
         return f"{VARIABLE}=0 keeps them off"
     legacy = _legacy_things()
@@ -248,12 +248,12 @@ def _log_once(level: int, text: str) -> None:
 def _legacy_things() -> str | None:
     """Returns, in words, the legacy objects that the program had made when this was first
     called; None if there were none, or if the program has called `set_np`."""
-    global _legacy, _is_decided
+    global _legacy, _has_looked
     if _set_np.was_called:
         return None
     with _lock:  # other threads wait until the first one has looked
-        if not _is_decided:
-            _legacy, _is_decided = _look_for_legacy_things(), True
+        if not _has_looked:
+            _legacy, _has_looked = _look_for_legacy_things(), True
     return _legacy
 
 
@@ -301,7 +301,7 @@ class Carried:
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()
-        self._there = _Thread(_here.thread.is_settled)
+        self._there = _Thread(_here.thread.is_decided)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -275,7 +275,7 @@ class PaddleBackend(
         """Returns a tensor of this shape and dtype on a device, filled with `value`."""
         if _full is None:
             return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
-        return self._settled(
+        return self._moved_if_elsewhere(
             _full(shape, value, getattr(paddle, dtype), self.to_native(device)), device
         )
 
@@ -347,7 +347,7 @@ class PaddleBackend(
             )
         return devices.of("gpu", index)
 
-    def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+    def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Returns `x`, the result of an operation on `device`, moved to `device` if it is
         elsewhere: Paddle leaves an empty result on the CPU if the device's plugin has no kernel
         for the operation."""
@@ -367,6 +367,6 @@ class PaddleBackend(
             )
         if self._gpu != "gpu":
             raise self.unsupported(
-                f"its GPUs, as gpu:0 means {self._gpu}:0 here", "use xdevice.gpu(i).native"
+                f"its GPUs, because gpu:0 means {self._gpu}:0 here", "use xdevice.gpu(i).native"
             )
         return devices.of("gpu", index)

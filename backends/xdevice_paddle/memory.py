@@ -65,8 +65,8 @@ class PaddleMemory(Primitives):
         )
 
     def empty_cache(self, device: Device) -> None:
-        """Gives back the memory that Paddle keeps on all GPUs. Raises `UnsupportedError` for
-        other accelerators and for virtual GPUs."""
+        """Gives the unused memory that Paddle keeps on all GPUs back to the driver. Raises
+        `UnsupportedError` for other accelerators and for virtual GPUs."""
         if self._gpu != "gpu":
             super().empty_cache(device)  # raises `UnsupportedError`
         paddle.device.cuda.empty_cache()

@@ -218,7 +218,7 @@ class PaddleModels(Models):
     def gradients(
         self, model: Any
     ) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
-        """Returns the name, the tensor and the gradient of each trained parameter of a layer;
+        """Returns the name, the tensor and the gradient of each trainable parameter of a layer;
         the gradient is None before the first backward pass. Raises `UnsupportedError` for an
         optimizer."""
         if not isinstance(model, paddle.nn.Layer):

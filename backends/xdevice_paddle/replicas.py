@@ -31,7 +31,7 @@ class PaddleReplicas(Replicas):
     if TYPE_CHECKING:
         # a method of the backend, of which this class is a base
 
-        def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
+        def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
 
     def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
         """Returns consecutive parts of `x` along its first axis, whose lengths there are
@@ -42,14 +42,14 @@ class PaddleReplicas(Replicas):
                 f"paddle has no kernel that slices a tensor of the dtype {name}; split x.astype('float16')"
             )
         place = self.device_of(x)
-        return [self._settled(part, place) for part in super().split(x, sizes)]
+        return [self._moved_if_elsewhere(part, place) for part in super().split(x, sizes)]
 
     def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
         """Returns the parts joined along their first axis; parts without axes are joined into a
         vector."""
         place = self.device_of(parts[0])
         if any(part.size for part in parts):
-            return self._settled(
+            return self._moved_if_elsewhere(
                 paddle.concat(parts) if parts[0].ndim else paddle.stack(parts), place
             )
         # Paddle 2.6 refuses to concatenate tensors that are all empty
@@ -96,4 +96,4 @@ class PaddleReplicas(Replicas):
             # tensors in Paddle 2.6
             start = copying.plain(first.astype(wide), first.place)
             total = add_up(start, (x.astype(wide) for x in rest), mean)
-            return self._settled(total.astype(first.dtype), self.device_of(first))
+            return self._moved_if_elsewhere(total.astype(first.dtype), self.device_of(first))

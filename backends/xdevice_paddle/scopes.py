@@ -1,9 +1,9 @@
 """Scopes that set Paddle's current device. Paddle has one current device for the whole process,
 so scopes of several threads may overlap, and end in any order.
 
-The scope that is left last restores the device that was current before all scopes. If a scope
-is left while a later one is open, the next one restores the device that the first would have
-restored.
+The scope that ends last restores the device that was current before all scopes. If a scope ends
+while one that was entered later is open, the latter restores the device that the former would
+have restored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class _Open:
-    """An open scope, with the name of the device that becomes current again when the scope is
-    left."""
+    """An open scope. `before` is the name of the device that becomes current again when the
+    scope ends."""
 
     def __init__(self, before: str) -> None:
         self.before = before

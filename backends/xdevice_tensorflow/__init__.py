@@ -200,8 +200,8 @@ class TensorflowBackend(
     def device_of(self, x: Any) -> Device:
         """Returns the device of an eager tensor's memory, of a variable, or of the components
         of a composite tensor."""
-        # the usual case comes first and without a check: an eager tensor on a device that was
-        # looked up before
+        # the usual case comes first and without a check: an eager tensor on a device that is in
+        # the cache
         try:
             return self._places[x.backing_device]
         except KeyError:
@@ -215,11 +215,13 @@ class TensorflowBackend(
         """Returns a copy of `x` on another device. Composite tensors are moved component by
         component, and tensors in a graph by an operation of the graph. Raises
         `UnsupportedError` for strings on a GPU and for a `KerasTensor`."""
+        # only eager tensors have a backing device
         if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported(
                     "strings on a GPU", "leave them on cpu:0, and move numbers made from them"
                 )
+            # None if the tensor does not go through page-locked memory
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
@@ -271,6 +273,8 @@ class TensorflowBackend(
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         """Returns a new tensor on a device with the dtype and values of an array."""
+        # a large array goes to a GPU through page-locked memory, which is faster; None if
+        # TensorFlow has to make the tensor
         staged = staging.put(array, device, self)
         if staged is not None:
             return staged
@@ -278,7 +282,7 @@ class TensorflowBackend(
         # int32 and strings on the host
         with tf.device("/CPU:0"):
             x = tf.constant(array)
-        return self._settled(x, device)
+        return self._moved_if_elsewhere(x, device)
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """Returns the values of a tensor as an array, which may share the tensor's memory.
@@ -301,8 +305,8 @@ class TensorflowBackend(
         if not staging.is_read(x, self):
             return numpy.asarray(x)
         staged = staging.read(x, self)
-        # the ring has refused. TensorFlow would keep the array that `asarray` gives, and
-        # `gives_away` has promised one that nobody else uses
+        # if the ring has refused, `numpy()` makes the array: TensorFlow would keep the array
+        # that `asarray` gives, and `gives_away` has promised one that nobody else uses
         return x.numpy() if staged is None else staged
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
@@ -311,7 +315,7 @@ class TensorflowBackend(
             # not tf.cast, which converts Python's numbers to float32 or int32 first
             # (tensorflow/tensorflow#64548)
             x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
-        return self._settled(x, device)
+        return self._moved_if_elsewhere(x, device)
 
     def tracing(self) -> str | None:
         """Returns "tf.function" while TensorFlow traces a function, as Keras does too;
@@ -372,9 +376,9 @@ class TensorflowBackend(
         )
 
     def _place(self, name: str) -> Device:
-        """Returns the `Device` for TensorFlow's long name of a device, and keeps the answer.
-        Raises `UnsupportedError` for a device of another process, or of a type that xdevice
-        does not support."""
+        """Returns the `Device` for TensorFlow's long name of a device, and caches it. Raises
+        `UnsupportedError` for a device of another process, or of a type that xdevice does not
+        support."""
         device = self._places.get(name)
         if device is None:
             local_name = name
@@ -384,7 +388,8 @@ class TensorflowBackend(
                 local_name = name.replace(f"{address()}/device:", HERE, 1)
             try:
                 device = devices.parse(local_name)
-                # `parse` takes every accelerator for a gpu, also one that is not `gpu:i` here
+                # `parse` returns a gpu for the name of any accelerator, even of one that is not
+                # `gpu:i` here
                 is_other = (
                     device.kind == "gpu"
                     and not self.virtual
@@ -397,6 +402,7 @@ class TensorflowBackend(
                     f"an xdevice.Device for {name!r}",
                     "move only tensors on this process's own CPUs and GPUs",
                 ) from error
+            # named by its kind, and not by a word for its hardware: `gpu:1` for `xpu:1`
             device = self._places[name] = devices.plain(device)
         return device
 
@@ -437,11 +443,12 @@ class TensorflowBackend(
                     f"copying {x.dtype.name} tensors", "copy their numbers"
                 ) from error
         # if the GPU has no kernel for the dtype, TensorFlow has made the copy on the CPU
-        return self._settled(copied, device)
+        return self._moved_if_elsewhere(copied, device)
 
-    def _settled(self, x: Any, device: Device) -> Any:
-        """Returns `x` on `device`. `x` was made in the scope of `device`, and is moved if
-        TensorFlow has put it on the host nevertheless, as with int32 and strings."""
+    def _moved_if_elsewhere(self, x: Any, device: Device) -> Any:
+        """Returns `x`, a tensor that is to be on `device`, and moves it if it is elsewhere:
+        TensorFlow makes int32 and strings on the host, even in the scope of a GPU."""
+        # a traced tensor is on no device
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)

@@ -95,7 +95,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
     moving = [
         variable
         for _, variable in parts.variables(model)
-        # the end of the long name is compared: it begins with a job, which differs in a cluster
+        # `native`, without its slash, is compared with the end of the variable's long name,
+        # which begins with a job that differs in a cluster
         if not variable.device.endswith(native[1:])
     ]
     for variable in moving:
@@ -131,7 +132,7 @@ def _replaced(value: Any, moved: _Memo) -> Any:
     if all(map(operator.is_, children, value)):
         return value
     if type(value) is _WRAPPED_TUPLE:
-        return _rewrapped(value, children)
+        return _rewrapped_tuple(value, children)
     cls: Any = type(value)
     # a named tuple takes its fields one by one, except in `_make`
     return cls._make(children) if hasattr(cls, "_make") else cls(children)
@@ -194,7 +195,8 @@ def _captures(trace: Any) -> list[Any]:
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
     """Raises `UnsupportedError` for a variable that has no eager handle of its own: a variable
     of a tf.distribute strategy or in a graph."""
-    # not `variable.handle`, which variables of a strategy answer with the handle of one replica
+    # a variable of a strategy has no `_handle` of its own, while its `handle` is that of one
+    # replica; in a graph, the handle is a symbol, which has no backing device
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
             f"moving a variable of type {type(variable).__name__}",
@@ -206,7 +208,7 @@ def _swap(variable: tf.Variable, native: str) -> Any:
     """Gives a variable new memory on a device, and returns the new handle to it. The variable
     stays the same object."""
     old = variable.handle
-    # a second variable, of which only the handle is kept
+    # a second variable makes the memory, and only its handle is kept
     with tf.device(native):
         new = tf.Variable(
             variable.read_value(), trainable=False, dtype=variable.dtype, shape=variable.shape
@@ -424,9 +426,9 @@ def _type_in_modules(x: Any) -> type:
 _WRAPPED_LIST, _WRAPPED_TUPLE = _type_in_modules([]), _type_in_modules(([],))
 
 
-def _rewrapped(old: Any, children: list[Any]) -> Any:
-    """Returns a wrapped tuple of the type of `old`, which may be a named tuple, with other
-    items."""
+def _rewrapped_tuple(old: Any, children: list[Any]) -> Any:
+    """Returns a new wrapper with the items `children`. `old` is the wrapper of a tuple, or of a
+    named tuple, whose type the new tuple gets."""
     cls: Any = type(old.__wrapped__)
     return type(old)(cls._make(children) if hasattr(cls, "_make") else cls(children))
 
@@ -472,7 +474,7 @@ class TensorflowModels(Models):
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         """Returns ("", part, keys) for each part of a model that has attributes. `keys` are the
-        names of the attributes that the core need not search for tensors."""
+        names of the attributes that xdevice's core need not search for tensors."""
         return parts.attributes(model)
 
     def move_model(self, model: Any, device: Device) -> None:
@@ -487,7 +489,8 @@ class TensorflowModels(Models):
         self._refuse_models_here()
         if isinstance(model, keras.optimizers.Optimizer):
             raise self.no_copy_of_optimizer(
-                "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables"
+                "copy the compiled model that owns it, or make an optimizer for the copied model, call "
+                "new.build(copied.trainable_variables), and assign each value of old.variables to new.variables"
             )
         if any(_is_loaded(type(part)) for part in parts.owned(model)):
             raise self.unsupported(
@@ -517,6 +520,8 @@ class TensorflowModels(Models):
         # without a field, `Way` means that the attributes are walked
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
+        # the children come as a list, which is what the wrapper of a list takes; the wrapper of
+        # a tuple takes only a tuple, perhaps a named one, which `_rewrapped_tuple` makes
         if type(x) is _WRAPPED_LIST:
             return Way(list, lambda old, children: type(old)(children))
-        return Way(list, _rewrapped) if type(x) is _WRAPPED_TUPLE else None
+        return Way(list, _rewrapped_tuple) if type(x) is _WRAPPED_TUPLE else None

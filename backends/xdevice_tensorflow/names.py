@@ -119,7 +119,7 @@ def _children(thing: Any) -> Iterable[_Named]:
             (variable.name, variable)
             for variable in (*_trainable(thing), *_non_trainable(thing))
         ]
-        layers = [(_lasting(layer), layer) for layer in parts.layers_in(thing)]
+        layers = [(_name_without_number(layer), layer) for layer in parts.layers_in(thing)]
         return _unique([*own, *layers, *_foreign(thing)])
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in thing.items()]
@@ -158,7 +158,7 @@ def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds)
 
 
-def _lasting(layer: keras.Layer) -> str:
+def _name_without_number(layer: keras.Layer) -> str:
     """Returns the name of a layer without the number that Keras appended: "dense" for
     "dense_3"."""
     base, _, number = layer.name.rpartition("_")

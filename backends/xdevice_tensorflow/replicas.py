@@ -75,7 +75,7 @@ class TensorflowReplicas(Replicas):
     if TYPE_CHECKING:
         # a method of the backend, of which this class is a base
 
-        def _settled(self, x: Any, device: Device) -> Any: ...
+        def _moved_if_elsewhere(self, x: Any, device: Device) -> Any: ...
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
         """Returns consecutive parts of `x` along its first axis, whose lengths there are
@@ -85,7 +85,7 @@ class TensorflowReplicas(Replicas):
             return list(tf.split(x, sizes))
         place = self.device_of(x)
         with self.scope(place):
-            return [self._settled(part, place) for part in tf.split(x, sizes)]
+            return [self._moved_if_elsewhere(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
         """Returns the parts joined along their first axis; parts without axes are joined into a
@@ -96,7 +96,7 @@ class TensorflowReplicas(Replicas):
             return concatenate(parts)
         place = self.device_of(parts[0])
         with self.scope(place):
-            return self._settled(concatenate(parts), place)
+            return self._moved_if_elsewhere(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
         """Returns a copy of `x` on `device`: a `tf.Variable`, which gradient tapes watch

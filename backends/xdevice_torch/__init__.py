@@ -300,6 +300,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         faster. Gradients flow through the copy."""
         native = self.to_native(device)
         try:
+            # None if PyTorch has to make the copy
             staged = staging.moved(x, native)
             return x.to(native) if staged is None else staged
         # PyTorch raises this error for a layout that it has no code to copy, and for a tensor
@@ -308,9 +309,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self._no_copy(x) from error
 
     def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
-        """Returns copies of the tensors on `device`, on which no tensor may be yet. Small
-        tensors are sent from the host to a CUDA GPU with one wait for all; other tensors are
-        moved one by one."""
+        """Returns copies of the tensors on `device`; none of the tensors may be there already.
+        Small tensors are sent from the host to a CUDA GPU with one wait for all; other tensors
+        are moved one by one."""
         native = self.to_native(device)
         try:
             # nothing goes through page-locked memory here, so the checks of `move` are left out
@@ -344,6 +345,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         conversion.require_shape(x)
         native = self.to_native(device)
         try:
+            # None if PyTorch has to make the copy
             staged = staging.moved(x, native)
             new = x.to(native, copy=True) if staged is None else staged
         except NotImplementedError as error:
@@ -390,7 +392,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # torch.tensor refuses negative strides (pytorch/pytorch#92680)
         contiguous = array if array.flags.c_contiguous else array.copy()
         native, name = self.to_native(device), name_of(array.dtype)
-        # a large array goes to a GPU through page-locked memory
+        # a large array goes to a GPU through page-locked memory, which is faster; None if
+        # PyTorch has to copy the array
         staged = staging.array(contiguous, native)
         if staged is not None:
             return staged
@@ -463,9 +466,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         """Returns the name of the PyTorch tracer that runs this code, such as
         "torch.jit.trace"; None if nothing traces. torch.compile does not count, because it runs
         this code at each call, outside its graphs."""
-        # torch.compile does not count: it runs this code at each call of the compiled function,
-        # outside its graphs. `is_compiling` is a quick test, True also while torch.export
-        # traces, and saves the second one at nearly every call
+        # `is_compiling` is a quick test, which is also true while torch.export traces, and
+        # saves the second test at nearly every call
         if torch.compiler.is_compiling() and _is_exporting():
             return "torch.export"
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]

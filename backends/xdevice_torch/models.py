@@ -202,13 +202,13 @@ def copied(model: Module, native: torch.device) -> Any:
             raise UnsupportedError(
                 f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that module"
             )
-        # with `no_grad` the copies in TorchScript lose the flag
+        # under `no_grad`, the copies in TorchScript have lost the flag
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
 
 
-def _computed(module: Module) -> Iterator[str]:
+def _recomputed_names(module: Module) -> Iterator[str]:
     """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
     recompute before each call of `module`."""
     for hook in _pre_hooks(module).values():
@@ -497,7 +497,11 @@ class TorchModels(Models):
         modules = model.named_modules() if isinstance(model, Module) else ()
         # attributes that a hook computes again before each call need not move
         return [
-            (path, module, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
+            (
+                path,
+                module,
+                _KEPT.union(_recomputed_names(module)) if _pre_hooks(module) else _KEPT,
+            )
             for path, module in modules
         ]
 
@@ -509,9 +513,9 @@ class TorchModels(Models):
         return [p for group in groups for p in group["params"]]
 
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x`, a tensor in an attribute of a module, on a device. If `x` is trained,
-        the result is the same object, because an optimizer may refer to `x`; otherwise it is a
-        new tensor."""
+        """Returns `x`, a tensor in an attribute of a module, on a device. If `x` is a leaf that
+        requires a gradient, the result is `x` itself, because an optimizer may refer to it;
+        otherwise it is a new tensor."""
         if not (x.requires_grad and x.is_leaf):
             return x if self._places[x.device] is device else self.move(x, device)
         # PyTorch refuses a gradient on another device than its tensor, so it is taken off for
@@ -563,8 +567,8 @@ class TorchModels(Models):
     def gradients(
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
-        """Returns the name, the tensor and the gradient of each trained parameter of a module.
-        The gradient is None if none has been computed. Raises `UnsupportedError` for an
+        """Returns the name, the tensor and the gradient of each trainable parameter of a
+        module. The gradient is None if none has been computed. Raises `UnsupportedError` for an
         optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(

@@ -23,21 +23,21 @@ _Array = private["jax._src.array.ArrayImpl"]
 
 
 class JaxTransfers(Transfers):
-    """Reports of reads by the host, and of copies between devices."""
+    """Reports reads by the host, and copies between devices."""
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """A block in which `report` is called for each transfer of this thread."""
         private.require("transfers")
 
-        def place(x: Any) -> Device | None:
-            """Returns the device from which the host reads an array."""
+        def source_of(x: Any) -> Device | None:
+            """Returns the device from which the host reads `x`, an array."""
             # a report names one device, so for an array that is spread over several it names
             # the first
             native = min(x.sharding.device_set, key=lambda native: native.id)
             return self.from_native(native)
 
-        def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+        def target_of(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
             """Returns the device to which `x.to_device(device)` or `jax.device_put(x, device)`
             copies `x`; None if that is not to be reported."""
             if isinstance(device, jax.sharding.Sharding):
@@ -56,13 +56,13 @@ class JaxTransfers(Transfers):
             first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None
             return first and first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
 
-        with Hooks(self, report, lambda x: int(x.nbytes), place) as hooks:
+        with Hooks(self, report, lambda x: int(x.nbytes), source_of) as hooks:
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(_Array, *READS)
             # the property by which JAX's own functions read an array
             hooks.reads(_Array, "_value", how="value")
-            hooks.moves(_Array, "to_device", target)
-            hooks.moves(jax, "device_put", target)
+            hooks.moves(_Array, "to_device", target_of)
+            hooks.moves(jax, "device_put", target_of)
             hooks.calls(jax, "device_get", describe_get)
             yield

@@ -2,7 +2,7 @@
 
 | replaced in JAX | by | because |
 |---|---|---|
-| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have a character | `_compiling`, `_placing` | \
+| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have limits | `_compiling`, `_placing` | \
 programs and copies that need a dtype that the device lacks are refused |
 | `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting`, `_leaving_out` | \
 JAX does not count the memory of a CPU, and calls compiled functions from C++, past Python |
@@ -19,7 +19,7 @@ from jaxlib.mlir.ir import WalkResult  # type: ignore[attr-defined]  # the stub 
 
 from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
-from xdevice_jax import alive, unstarted
+from xdevice_jax import bytes_alive, unstarted
 from xdevice_jax.private import private
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         for native in natives:
             place = self.from_native(native)
             if place is not None and place.kind == "gpu":
-                self.ledger.see(place.index, alive(native))
+                self.ledger.see(place.index, bytes_alive(native))
 
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None

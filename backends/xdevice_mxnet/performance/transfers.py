@@ -33,21 +33,21 @@ def _family(cls: type) -> list[type]:
 def _size(x: Any) -> int:
     """Returns the bytes of an array. A sparse array counts with its zeros, because it is
     read as a dense array."""
-    # not by `size`, which a sparse array lacks
-    # in MXNet's older semantics a 0 in a shape would mean that the size is not known
+    # not by `size`, which a sparse array lacks; and with NumPy's shapes, because without them a
+    # 0 in a shape would mean that the length is not known
     with mx.util.np_shape(True):
         return prod(x.shape) * np.dtype(x.dtype).itemsize
 
 
 class MxnetTransfers(Transfers):
-    """Reports of reads by the host, and of copies between devices."""
+    """Reports reads by the host, and copies between devices."""
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """A block in which `report` is called for each transfer."""
         private.require("transfers")
 
-        def target(x: Any, other: Any) -> Device | None:
+        def target_of(x: Any, other: Any) -> Device | None:
             """Returns the device to which `x.copyto(other)`, or another method that copies,
             moves `x`."""
             # `copyto` takes an array or a context
@@ -67,5 +67,5 @@ class MxnetTransfers(Transfers):
                 )
                 for name in (*MOVES, *NUMPY_MOVES):
                     if name in vars(cls):
-                        hooks.moves(cls, name, target)
+                        hooks.moves(cls, name, target_of)
             yield

@@ -10,7 +10,7 @@ another. MXNet is retired: this will stay.
 | `MXImperativeInvokeEx` | `invoke` | all operators are called through it; copies to another device are allowed |
 | `MXAutogradBackwardEx` | `_with_gradients` | `backward` takes gradients from the caller |
 | `MXAutogradMarkVariables` | `_with_gradients` | `attach_grad` may be given memory on another device |
-| `NDArrayBase.__del__`, `__init__` | `free`, `_checking` | only for virtual GPUs of a character: each array \
+| `NDArrayBase.__del__`, `__init__` | `free`, `_checking` | only for virtual GPUs with limits: each array \
 is checked when it is made, and its memory counted until it is freed |
 
 A hybridized block itself refuses arrays on two devices.
@@ -72,9 +72,11 @@ def refuse_mixed_devices() -> None:
 
     invoke.refuses_mixed = True  # type: ignore[attr-defined]
     library.MXImperativeInvokeEx = invoke
-    library.MXAutogradBackwardEx = _with_gradients(library.MXAutogradBackwardEx, "backward", 0)
+    library.MXAutogradBackwardEx = _with_gradients(
+        library.MXAutogradBackwardEx, "backward", at=0
+    )
     library.MXAutogradMarkVariables = _with_gradients(
-        library.MXAutogradMarkVariables, "mark_variables", 1
+        library.MXAutogradMarkVariables, "mark_variables", at=1
     )
 
 
@@ -176,8 +178,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         """Replaces methods of MXNet's arrays until the process ends: each new array is checked
         against what its virtual GPU lacks. If any virtual GPU has limited memory, the memory of
         each array is counted until it is freed. Changes nothing if no virtual GPU has limits."""
-        # a character (what a virtual GPU lacks, and its memory) is false if it has no limits;
-        # arrays then need no check, which costs time
+        # each of `characters` describes what a virtual GPU lacks, and its memory; it is false
+        # if the GPU has no limits. Arrays then need no check, which costs time
         if not any(self.characters):
             return
         owner, name = _MAKE

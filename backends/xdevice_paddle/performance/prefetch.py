@@ -102,7 +102,8 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
     thread, and raises it in the loop instead of Paddle's SystemError."""
 
     _error: Exception | None = None
-    # whether Paddle has called `_exit_thread_unexpectedly`
+    # whether Paddle has called `_exit_thread_unexpectedly`, because the loader's thread has
+    # failed
     _is_broken = False
 
     def __next__(self) -> Any:
@@ -133,9 +134,11 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
 
     def _exit_thread_unexpectedly(self) -> None:
         """Replaces Paddle's method, which the loader's thread calls before it raises the
-        exception: only notes the call, and lets `_thread_loop` call Paddle's method later."""
-        # Paddle's own method makes the loop raise at once, so `_thread_loop` calls that when it
-        # has the exception
+        exception: notes the call and ends the thread's loop, but does not close the queue of
+        batches."""
+        # Paddle's own method also closes the queue, and then the program's loop raises a
+        # SystemError at once, before `_error` is set. So `_thread_loop` calls Paddle's method,
+        # once it has the exception
         self._is_broken = True
         _done(self).set()
 

@@ -77,7 +77,7 @@ class PaddleSamples(Samples):
 
     def settings(self) -> paddle.nn.Layer:
         """Returns a model whose layers have settings, which the suite compares."""
-        return _on_cpu(_without_parameters)
+        return _on_cpu(_with_settings)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         """Returns a dict from the name of each kind of model to a function that makes a model
@@ -157,9 +157,9 @@ class PaddleSamples(Samples):
         return Work(result, paddle.device.current_stream(place).query)
 
 
-def _without_parameters() -> paddle.nn.Layer:
-    """Returns a model with layers that have settings but no parameters, as `Samples.settings`
-    describes it."""
+def _with_settings() -> paddle.nn.Layer:
+    """Returns a model with the layers and settings that the suite expects; the dropout and the
+    pool are in a block of their own."""
     nn = paddle.nn
     block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
     return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)

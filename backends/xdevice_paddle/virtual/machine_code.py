@@ -78,9 +78,9 @@ class Page:
     def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
         """Makes a function that calls the function `name` of the C library, and returns the new function's address.
 
-        `passed` has the arguments for the function of the C library, at most six: constants,
-        and, in ascending order, arguments of the new function. The new function returns the
-        result of the C library's function with `is_status`, and 0 without.
+        `passed` has the arguments for the function of the C library, at most six: constants, and, in ascending order,
+        arguments of the new function. If `is_status`, the new function returns the result of the C library's function;
+        otherwise it returns 0.
         """
         places = list(zip(_REGISTERS, passed, strict=False))
         # before the constants, which would overwrite registers with arguments that are still

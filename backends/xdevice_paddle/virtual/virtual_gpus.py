@@ -83,10 +83,10 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
                 out_of_memory(index, more, usage.total or 0, (usage.allocated or 0) - more)
             )
 
-    def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+    def _moved_if_elsewhere(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Returns a tensor that was made for `device`, after checking it against the limits of
         that virtual GPU. Raises Paddle's error as `_check` does."""
-        settled: paddle.Tensor = super()._settled(x, device)  # type: ignore[misc]
+        moved: paddle.Tensor = super()._moved_if_elsewhere(x, device)  # type: ignore[misc]
         if device.kind == "gpu" and any(self.characters):
-            self._check(settled, device.index)
-        return settled
+            self._check(moved, device.index)
+        return moved

@@ -11,10 +11,10 @@ the devices of operands: the kernel of one real GPU accesses the memory of the o
 operands would silently be copied to the host |
 | methods of `paddle.Tensor` written in C++ (`CHECKED` in private.py) | `_checked` | Paddle's Python calls them \
 without going through `_C_ops` |
-| `to_tensor`, `Tensor.to`, `_copy_to`, for a character | `_checking` | they make tensors without `_C_ops` |
+| `to_tensor`, `Tensor.to`, `_copy_to`, if the GPUs have limits | `_checking` | they make tensors without `_C_ops` |
 
 Paddle copies results back to the GPU, except those without elements, so `_checked` moves these
-by `_settle`. Operands on the CPU are allowed, because Paddle copies them to the GPU, real or
+by `_move_empty`. Operands on the CPU are allowed, because Paddle copies them to the GPU, real or
 virtual. No upstream issue is known for any of this. custom_device.py says how Paddle gets the
 plugin, and machine_code.py why that needs machine code.
 """
@@ -71,7 +71,7 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     operands' GPU."""
 
     def checked(*args: Any, **kwargs: Any) -> Any:
-        """Replaces Paddle's operation: checks the operands, and settles the result."""
+        """Replaces Paddle's operation: checks the operands, and moves an empty result."""
         first = gpu_place = None
         operands = []
         # the keywords are not searched: Paddle's Python passes tensors by position, except
@@ -97,7 +97,7 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         result = call(*args, **kwargs)
         if operands:
             # the operands too, because one may have been written in place
-            _settle([result, *operands], gpu_place)
+            _move_empty([result, *operands], gpu_place)
         if _check is not None:
             _check_all([result, *operands])
         return result
@@ -147,7 +147,7 @@ def _check_all(tensors: Iterable[Any]) -> None:
             _check(x, place.custom_device_id())
 
 
-def _settle(tensors: Iterable[Any], place: Any) -> None:
+def _move_empty(tensors: Iterable[Any], place: Any) -> None:
     """Moves dense tensors without elements from the CPU to `place`, Paddle's object for a GPU.
     The tensors stay the same objects. Other tensors are left as they are."""
     for x in _tensors(tensors):

@@ -62,7 +62,7 @@ class TensorflowPrefetch(Prefetch):
 
     if TYPE_CHECKING:  # a method of `TensorflowBackend`, into which this class is mixed
 
-        def _settled(self, x: Any, device: Device) -> Any: ...
+        def _moved_if_elsewhere(self, x: Any, device: Device) -> Any: ...
 
     def stage(self, x: Any, device: Device) -> Any:
         """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor; an
@@ -70,7 +70,7 @@ class TensorflowPrefetch(Prefetch):
         # an eager tensor cannot be changed, so one that is already on the device may be
         # returned itself
         if hasattr(x, "backing_device"):
-            return self._settled(x, device)
+            return self._moved_if_elsewhere(x, device)
         # sparse and ragged tensors, which consist of several
         if isinstance(x, COMPOSITES):
             return self.move(x, device)

@@ -78,7 +78,7 @@ def _is_read_by_a_gradient() -> bool:
 
 
 class TensorflowTransfers(Transfers):
-    """Reports of reads by the host, and of copies between devices."""
+    """Reports reads by the host, and copies between devices."""
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
@@ -87,7 +87,7 @@ class TensorflowTransfers(Transfers):
         private.require("transfers")
 
         # with the arguments of `EagerTensor._copy`
-        def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
+        def target_of(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
             """Returns the device to which `_copy` copies; None if it names no device."""
             return devices.parse(device_name) if device_name else None
 
@@ -101,7 +101,8 @@ class TensorflowTransfers(Transfers):
         ) -> None:
             """Reports the operands that an operation has copied to its own device. TensorFlow
             calls it after each operation, with these arguments."""
-            # with a graph, `tf.function` records the operation, and does not run it
+            # with a graph, `tf.function` records the operation, and does not run it; a thread
+            # does not listen during a transfer that is reported already
             if graph is not None or not listening.get():
                 return
             # an assignment has no output, and a tensor inside `tf.function` is on no device
@@ -116,7 +117,7 @@ class TensorflowTransfers(Transfers):
                 ):
                     hooks.report(hooks.move(op_type, x, place))
 
-        def place(x: Any) -> Device | None:
+        def source_of(x: Any) -> Device | None:
             """Returns the device from which the host reads `x`; None if the read is not to be
             reported."""
             # these values are on the host whatever device the program uses, so their reads are
@@ -125,12 +126,12 @@ class TensorflowTransfers(Transfers):
             return None if is_of_host else self.device_of(x)
 
         with (
-            Hooks(self, report, _size, place) as hooks,
+            Hooks(self, report, _size, source_of) as hooks,
             _watched.on(partial(call_back, report_operands)),
         ):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(tf.__internal__.EagerTensor, *READS)
             hooks.reads(*_READ, how="numpy")
-            hooks.moves(*_COPY, target, how="copy")
+            hooks.moves(*_COPY, target_of, how="copy")
             yield

@@ -2,7 +2,7 @@
 
 TensorFlow itself copies operands between them, as between real GPUs, so no operation is
 replaced for that. These functions are replaced (those in the second and third row only for
-virtual GPUs of a character):
+virtual GPUs with limits):
 
 | function of TensorFlow | replaced by | because |
 |---|---|---|
@@ -68,7 +68,7 @@ _MAKERS = (
 )
 """The functions and the method that make tensors: all of them are replaced by `_checking`."""
 _values = private.field("tensorflow.__internal__.EagerTensor._numpy_internal")
-# the operations by which a variable gets its value, and returns it
+# the operations that assign a variable's value, and that read it
 _ASSIGN, _READ = "AssignVariableOp", "ReadVariableOp"
 
 
@@ -101,11 +101,11 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         tf.config.set_logical_device_configuration(
             cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1)
         )
-        # the caches of the devices as they were before
+        # these caches describe the devices from before
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
         self._counts.update(cpu=1, gpu=n)
-        # xdevice accepts each name by which TensorFlow knows the device
+        # xdevice accepts each of TensorFlow's names of the device
         for index in range(n):
             # TensorFlow accepts both spellings, and returns the first
             for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):

@@ -133,7 +133,7 @@ def _is_an_optimizers_own(x: torch.Tensor) -> bool:
 
 
 class TorchTransfers(Transfers):
-    """Reports of reads by the host, and of copies between devices."""
+    """Reports reads by the host, and copies between devices."""
 
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""

@@ -12,8 +12,8 @@ allocator, and fail or crash |
 | `_engine_run_backward` | `_without_threads` | the guard of a device in Python knows index 0 only \
 (https://github.com/pytorch/pytorch/issues/156052), so autograd's engine has no queue for index 1; without threads it \
 needs none |
-| `Tensor.to`, `tensor`, `as_tensor`, `asarray` | `_Indexed` | C++ takes a device without an index for index 0; the \
-index of the current device is added before; only once one other than 0 is current |
+| `Tensor.to`, `tensor`, `as_tensor`, `asarray` | `_Indexed` | C++ takes a device without an index for index 0, so the \
+index of the current device is added; replaced only once another index than 0 is current |
 | `Tensor.new`, `Tensor.new_tensor` | `_New`, `_NewTensor` | likewise: C++ makes the new tensor on index 0 |
 | `Tensor.data`, `_has_compatible_shallow_copy_type` | `_set_data`, `_can_have_contents` | `p.data = x`, as \
 `Module.to` does, fails if one of the two is on a virtual GPU (https://github.com/pytorch/pytorch/issues/196975); the \
@@ -105,8 +105,8 @@ def install(count: int) -> None:
         # does not have
         ForkingPickler.register(kind, _sent)
     native, _ = private.place("torch._C._accelerator_getDeviceIndex")
-    for name, answer in _accelerator(module).items():
-        setattr(native, f"_accelerator_{name}", answer)
+    for name, function in _accelerator(module).items():
+        setattr(native, f"_accelerator_{name}", function)
     for (owner, name), replacement in _REPLACEMENTS.items():
         setattr(owner, name, replacement(getattr(owner, name)))
 
@@ -309,7 +309,7 @@ class _Indexed:
         self._function = function
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
-    # as an attribute of `Tensor` it is bound to a tensor as a function would be
+    # as an attribute of `Tensor` it becomes a method of each tensor, as a function would
     def __get__(self, x: Any, owner: Any = None) -> Any:
         return self if x is None else MethodType(self, x)
 
@@ -395,7 +395,8 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
     if (x.device.type == NAME) == (new.device.type == NAME):
         operations.set_data(x, new)
         return
-    # the hooks and the flag would go with the contents, so the new ones get them as well
+    # the swap would take the hooks and the flag `requires_grad` away from `x`, so the new
+    # contents get them too
     contents = new.detach()
     contents.requires_grad = x.requires_grad
     _hooks.set(contents, _hooks(x))
@@ -419,7 +420,7 @@ def _can_have_contents(*tensors: torch.Tensor) -> bool:
 
 
 def _sent(x: torch.Tensor) -> Any:
-    """Returns a function and its arguments, with which pickle makes the tensor `x` again in
+    """Returns a function and its arguments, with which pickle rebuilds the tensor `x` in
     another process. A tensor on a virtual GPU is sent as a copy in the host's shared memory."""
     # PyTorch's own function is right for the host, and refuses tensors that other processes
     # cannot have
@@ -520,7 +521,7 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
         install(n)
         self._gpu, self._gpus = NAME, n
         self._synchronize = accelerators.waiter(NAME)
-        # they have `gpu:i` under the name of the real GPUs
+        # these caches still have the real GPUs as `gpu:i`
         self._places.clear()
         self._natives.clear()
         # "vgpu" and "vgpu:1" become spellings of a device, as "cuda" is
@@ -542,8 +543,10 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
-        """Makes "cuda" mean a virtual GPU, for `--xd-cuda`; `virtual_cuda.take_for_cuda` says
-        how. Returns True, because PyTorch can do that."""
+        """Makes "cuda" mean the virtual GPU `device`, for the option `--xd-cuda`. `has_default`
+        takes the frame of a caller, and returns whether the default device that a program sets
+        applies to this caller; if it is None, the default device applies to all callers.
+        Returns True, because PyTorch can do that."""
         from . import virtual_cuda
 
         virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)

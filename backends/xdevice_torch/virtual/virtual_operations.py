@@ -279,15 +279,19 @@ class _Facts:
         self.written = frozenset(
             a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write
         )
-        self.changes = schema.is_mutable  # whether it writes into an argument
+        self.writes = schema.is_mutable  # whether it writes into an argument
         # whether a result shares the memory of an argument, and is not the argument itself
         self.is_view = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
+        # `is_put`: whether it is an assignment to an index, `x[i] = value`
         self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
-        self.checks = name not in _BETWEEN_DEVICES  # whether its operands must be on one device
+        # whether all of its operands must be on one device
+        self.needs_one_device = name not in _BETWEEN_DEVICES
+        # the names of the arguments that may be on the host
         self.from_host = _FROM_HOST.get(name, ())
-        self.generators = any("Generator" in str(argument.type) for argument in arguments)
+        # whether a keyword may be a random generator
+        self.takes_generator = any("Generator" in str(argument.type) for argument in arguments)
 
 
 _facts: dict[Any, _Facts] = {}
@@ -323,45 +327,48 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     # for each tensor on a virtual GPU, by its id: the tensor on the host with the same memory
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
-    place = None
+    # the virtual GPU of the operands, and then that of the result
+    gpu = None
+    # whether the tensors are on more than one device
     is_mixed = False
     for x in tensors:
         device = x.device
         if device.type != NAME:
             is_mixed = True
             continue
-        if place is None:
-            place = device
-        elif place != device:
+        if gpu is None:
+            gpu = device
+        elif gpu != device:
             is_mixed = True
-        hosts[id(x)] = on_host(x, facts.changes)
-    if is_mixed and place is not None and facts.checks:
+        hosts[id(x)] = on_host(x, facts.writes)
+    if is_mixed and gpu is not None and facts.needs_one_device:
         _check_devices(op, facts, tensors, args, kwargs)
+    # most calls have no keywords, and need none of these steps
     if kwargs:
-        place = _place(kwargs, place)
-        if facts.generators:
-            _check_generator(kwargs, place)
+        gpu = _result_gpu(kwargs, gpu)
+        if facts.takes_generator:
+            _check_generator(kwargs, gpu)
         result = op(*_replaced(args, hosts), **_host_keywords(kwargs, hosts))
     else:
         result = op(*_replaced(args, hosts))
-    if facts.changes:
+    if facts.writes:
         for x in tensors:
             if id(x) in hosts:
                 _follow_shape(x, hosts[id(x)])
     # `a.copy_(b)` returns `a`, which is on the host if only `b` is on a virtual GPU
     if facts.is_copy:
         return args[0]
-    if place is None:
+    if gpu is None:
         return result
     # nothing in the result is an operand, or shares the memory of one
-    if not facts.changes and not facts.is_view:
-        return _wrapped(result, place)
+    if not facts.writes and not facts.is_view:
+        return _wrapped(result, gpu)
     on_gpu = [x for x in tensors if id(x) in hosts]
     operands = {id(hosts[id(x)]): x for x in on_gpu}
     dense = [x for x in on_gpu if x.layout is _STRIDED]
     # by `id`, because PyTorch keeps one object for a storage as long as the storage lives
     storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
-    return _wrapped(result, place, operands, storages)
+    return _wrapped(result, gpu, operands, storages)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -401,28 +408,25 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
                 yield x
 
 
-def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
+def _check_generator(kwargs: dict[str, Any], gpu: torch.device | None) -> None:
     """Raises the error that CUDA raises for a generator of the host, if the operation computes
-    on the virtual GPU `place`; None means that it does not."""
+    on the virtual GPU `gpu`; None means that it does not."""
     # PyTorch's operations take generators as keywords only
     for value in kwargs.values():
-        if (
-            place is not None
-            and isinstance(value, torch.Generator)
-            and not belongs_to_gpu(value)
-        ):
+        if gpu is not None and isinstance(value, torch.Generator) and not belongs_to_gpu(value):
             raise RuntimeError(
                 f"Expected a '{NAME}' device type for generator but found '{value.device.type}'; "
-                f"make it for the GPU: torch.Generator({str(place)!r})"
+                f"make it for the GPU: torch.Generator({str(gpu)!r})"
             )
 
 
-def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
-    """Returns the device of the result: the keyword `device` if it is given, else `place`, the
-    device of the operands. None means any device that is not a virtual GPU."""
+def _result_gpu(kwargs: dict[str, Any], gpu: torch.device | None) -> torch.device | None:
+    """Returns the virtual GPU of the result: the one that the keyword `device` names, or `gpu`,
+    that of the operands, if there is no such keyword. None means that the result is not on a
+    virtual GPU."""
     wanted = kwargs.get("device")
     if wanted is None:
-        return place
+        return gpu
     wanted = torch.device(wanted)
     if wanted.type != NAME:
         return None
@@ -435,7 +439,7 @@ def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return hosts.get(id(value), value)
     if type(value) in (list, tuple):
-        return type(value)([_replaced(one, hosts) for one in value])
+        return type(value)([_replaced(item, hosts) for item in value])
     return value
 
 
@@ -459,11 +463,11 @@ def _not_pinned() -> Exception:
 
 def _wrapped(
     result: Any,
-    place: torch.device,
+    gpu: torch.device,
     operands: dict[int, torch.Tensor] = _NOTHING,
     storages: dict[int, Any] = _NOTHING,
 ) -> Any:
-    """Returns the result of an operation on the host as tensors on the virtual GPU `place`. An
+    """Returns the result of an operation on the host as tensors on the virtual GPU `gpu`. An
     operand that was written in place, or given as `out=`, is returned itself: `operands` has it
     by the `id` of its tensor on the host. A view of an operand gets the operand's storage:
     `storages` has it by the `id` of its storage on the host."""
@@ -474,11 +478,11 @@ def _wrapped(
         return _marked_as(
             result,
             placed(
-                result, place, storages.get(id(result.untyped_storage())) if is_shared else None
+                result, gpu, storages.get(id(result.untyped_storage())) if is_shared else None
             ),
         )
     if type(result) in (list, tuple):
-        return type(result)([_wrapped(one, place, operands, storages) for one in result])
+        return type(result)([_wrapped(item, gpu, operands, storages) for item in result])
     return result
 
 
@@ -496,8 +500,9 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
     ):
         return
     storage, memory = x.untyped_storage(), host.untyped_storage()
-    of_host = storage.host.untyped_storage()  # type: ignore[attr-defined]
-    is_same = of_host is memory and storage.data_ptr() == memory.data_ptr()
+    memory_before = storage.host.untyped_storage()  # type: ignore[attr-defined]
+    # an operation may also allocate other memory for the same storage object
+    is_same = memory_before is memory and storage.data_ptr() == memory.data_ptr()
     # `x` keeps its storage, unless the operation has allocated other or more memory
     set_data(
         x,
@@ -519,7 +524,7 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
-    about = {
+    properties = {
         "dtype": host.dtype,
         "layout": host.layout,
         "device": device,
@@ -527,7 +532,12 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     }
     with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
         new: torch.Tensor = _make_sparse.default.redispatch(
-            _sparse_keys(), host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about
+            _sparse_keys(),
+            host.sparse_dim(),
+            host.dense_dim(),
+            host.size(),
+            *parts,
+            **properties,
         )
     return new
 
@@ -536,8 +546,8 @@ def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
     """Returns a sparse COO tensor on the host whose indices and values share the memory of
     those of `x`."""
     keys = _sparse_keys()
-    # with the keys of the host, because these operations would be sent to `run`, which calls
-    # this
+    # with the host's keys: otherwise PyTorch would send these operations to `run`, which calls
+    # this function
     indices, values = (
         on_host(part.default.redispatch(keys, x)) for part in (_indices, _values)
     )
@@ -597,8 +607,8 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the
-    libraries that are returned."""
+    """Registers the kernels of virtual GPUs with PyTorch, and returns the libraries that have
+    them. PyTorch removes the kernels once nothing refers to the libraries."""
     global _CPU
     _CPU = _keys(_key.CPU)
     # "_" means the operations of all libraries
@@ -630,7 +640,7 @@ def register() -> list[torch.library.Library]:
         _packed.__name__: _pack,
         **of_storages,
     }
-    # the kernels above come first
+    # the kernels above take precedence
     for name in _composed():
         if name not in by_name:
             by_name[name] = _kernel_by_name(name)
@@ -648,8 +658,8 @@ def register() -> list[torch.library.Library]:
     # device for an allocator
     aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
-    # these call other operations, which record gradients, so they come before autograd's own
-    # kernels
+    # these kernels call other operations, which record gradients, so they take the place of
+    # autograd's own kernels
     by_parts = {"ctc_loss.Tensor": _ctc_loss}
     for op in (_aten.lstm.input, _aten.lstm.data, _aten.gru.input, _aten.gru.data, _aten.lstm_cell.default,
                _aten.gru_cell.default):  # fmt: skip
@@ -753,12 +763,12 @@ def _recurrent(op: Any) -> Callable[..., Any]:
         """Computes `op` on the host, and returns the results on the virtual GPU of the first
         tensor that is on one."""
         tensors = [*_tensors(args)]
-        place = next(x.device for x in tensors if x.device.type == NAME)
+        gpu = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
         # autocast for the CPU does not concern a GPU
         with torch.autocast("cpu", enabled=False):
             results = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
-        return trees.replaced(torch.Tensor, lambda x: x.to(place), results)
+        return trees.replaced(torch.Tensor, lambda x: x.to(gpu), results)
 
     return kernel
 
