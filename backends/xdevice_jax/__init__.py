@@ -191,8 +191,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         faster."""
         require_values(x)
         native = self.to_native(device)
-        # `_read` makes arrays on cpu:0, and `moved` on GPUs; None means that JAX has to copy
-        staged = self._read(x) if device is devices.CPU else staging.moved(x, native)
+        # `_staged_on_cpu` makes arrays on cpu:0, and `moved` makes them on GPUs; None means
+        # that JAX has to copy
+        staged = self._staged_on_cpu(x) if device is devices.CPU else staging.moved(x, native)
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
@@ -206,7 +207,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns a copy of `x` in new memory on a device, which may be the device of `x`."""
         require_values(x)
         staged = (
-            self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
+            self._staged_on_cpu(x)
+            if device is devices.CPU
+            else staging.moved(x, self.to_native(device))
         )
         if staged is not None:
             return staged
@@ -246,6 +249,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns a new array on a device with the values of a NumPy array. Raises `DTypeError`
         if JAX cannot hold the values, because 64-bit is off."""
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
+        # a large array goes to a GPU without the copy that is made below: `put` returns only
+        # when the array has been read
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
         # `device_put` may keep an alias of the array that it is given, so it gets a copy that
@@ -302,7 +307,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         # not registered with JAX's pytrees
         if jax.tree_util.all_leaves([x]):
             return None
-        # a mapping is walked with its keys, which then are in the paths of errors
+        # a mapping is taken apart with its keys, which errors then show in the paths of its
+        # items
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(
@@ -394,9 +400,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         self._places[key] = place
         return place
 
-    def _read(self, x: jax.Array) -> jax.Array | None:
-        """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked
-        memory (staging.py); None if JAX has to copy it."""
+    def _staged_on_cpu(self, x: jax.Array) -> jax.Array | None:
+        """Returns a copy on the CPU of an array on a GPU, made through the ring (buffers of
+        page-locked memory); None if JAX has to copy the array."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
         # `from_buffer` would narrow 64-bit values, while JAX's own copy keeps them

@@ -84,7 +84,7 @@ class JaxBlocking(Blocking):
     """Waiting after each call of a compiled function."""
 
     _blocks: bool
-    """Whether JAX was told to compute synchronously before it was started."""
+    """Whether this adapter made JAX's CPU compute synchronously before JAX was started."""
 
     def blocking(self) -> AbstractContextManager[Any]:
         """Returns a context manager in which each call of a compiled function returns only when

@@ -111,8 +111,8 @@ class JaxConversion(Conversion):
         return jax.dlpack.from_dlpack(array)
 
     def gives_away(self, x: jax.Array) -> bool:
-        """Whether the NumPy array that `to_numpy(x)` returns has memory that nobody else
-        uses."""
+        """Whether `to_numpy(x)` returns an array whose memory nobody else uses: only if `x` is
+        read through the ring or by the driver."""
         # `staging.read` makes a new array; an array that JAX itself returns is read-only
         return staging.is_read(x)
 

@@ -73,7 +73,8 @@ All CPU devices share the same cores and memory."""
 
 _get_context = at_once.MXNDArrayGetContext
 _LONG = 2**31
-"""The smallest size that does not fit into the 32 bits that MXNet's wheels have for sizes."""
+"""The smallest size that does not fit into a signed 32-bit integer, which MXNet's wheels use
+for sizes."""
 
 
 def _count_gpus() -> int:
@@ -245,6 +246,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         semantics.creating()
         native = self.to_native(device)
         with mx.util.np_shape(True):
+            # a large array goes to a GPU through page-locked memory, which is faster; None if
+            # MXNet has to copy the array
             staged = staging.put(array, native, self)
             return (
                 mx.np.array(array, dtype=array.dtype, ctx=native) if staged is None else staged
@@ -253,6 +256,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """Returns the values of `x` as a new NumPy array, which shares no memory with `x`."""
         with mx.util.np_shape(True):
+            # a large array on a GPU is read through page-locked memory, which is faster; None
+            # if MXNet has to read the array
             staged = staging.read(x, self)
             host = x.asnumpy() if staged is None else staged
         # MXNet returns bfloat16 as records with one field of this name
@@ -311,8 +316,8 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # the process
 
     def on_choice(self) -> None:
-        """Switches NumPy's semantics on in this thread, unless the program is a legacy
-        program."""
+        """Switches NumPy's semantics on in this thread, unless the program is a legacy program,
+        which has made `mx.nd` arrays, symbols or Gluon blocks without them."""
         semantics.chosen()
 
     def _copied(
@@ -353,7 +358,7 @@ def _builds_graph(frame: FrameType) -> bool:
     an argument is a symbol, or F is the module `mx.sym`."""
     if frame.f_code.co_name != "hybrid_forward":
         return False
-    # locals that are lists, such as the states of a recurrent cell, are looked into
+    # locals that are lists, such as the states of a recurrent cell, are searched too
     arguments = (
         value if isinstance(value, list | tuple) else (value,)
         for value in frame.f_locals.values()

@@ -145,7 +145,7 @@ def move(model: Any, native: Any) -> None:
     for trainer in owners:
         _refuse_own_store(trainer)
     for parameter in moving:
-        _place(parameter, parameter, native)
+        _put_on(parameter, parameter, native)
     for trainer in owners:
         _move_state_after(trainer)
     if moving and isinstance(model, Block):
@@ -173,7 +173,7 @@ def _copied(parameter: Any, native: Any) -> Any:
     """Returns a copy of a parameter on a context, without a Trainer."""
     new = copy.copy(parameter)
     _trainer.set(new, None)
-    _place(new, parameter, native)
+    _put_on(new, parameter, native)
     return new
 
 
@@ -195,7 +195,7 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
         ) from error
 
 
-def _place(parameter: Any, source: Any, native: Any) -> None:
+def _put_on(parameter: Any, source: Any, native: Any) -> None:
     """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be
     `parameter` itself."""
     arrays = _arrays(source)
@@ -204,7 +204,7 @@ def _place(parameter: Any, source: Any, native: Any) -> None:
         _reset(parameter, native)
         return
     gradient = source.grad() if source.grad_req != "null" else None
-    with _kind_of(arrays[0]):
+    with _arrays_like(arrays[0]):
         _init_data(parameter)(arrays[0], [native])
         if gradient is not None:
             # as legacy arrays, because a block that was imported has legacy values and `mx.np`
@@ -218,12 +218,12 @@ def _reset(parameter: Any, native: Any) -> None:
     """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays
     deferred, replicas on several devices are averaged, and gradients become zero."""
     arrays = _arrays(parameter)
-    with _kind_of(arrays[0] if arrays else None):
+    with _arrays_like(arrays[0] if arrays else None):
         parameter.reset_ctx(native)
 
 
 @contextmanager
-def _kind_of(array: Any) -> Iterator[None]:
+def _arrays_like(array: Any) -> Iterator[None]:
     """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays, or legacy
     arrays, also if `array` is None. Nothing is recorded for gradients."""
     with (
@@ -402,8 +402,8 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` without fields for a batch of MXNet's iterators, so that its
-        attributes are walked; None for any other object."""
+        """Returns a `Way` without fields for a batch of MXNet's iterators, which is thus taken
+        apart by its attributes; None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:

@@ -239,6 +239,8 @@ class PaddleBackend(
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
         """Returns a new tensor on a device with the dtype and values of an array."""
         native = self.to_native(device)
+        # a large array goes to a GPU through page-locked memory, which is faster; None if
+        # Paddle has to copy the array
         staged = staging.put(array, native, self.dtypes)
         # `put` returns before its copy has ended
         if staged is not None:
@@ -258,6 +260,8 @@ class PaddleBackend(
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         """Returns the values of `x`, made dense, as an array. Raises `UnsupportedError` for a
         tensor that is spread over processes."""
+        # a large tensor on a GPU is read through page-locked memory, which is faster; None if
+        # Paddle has to read the tensor
         staged = staging.read(x)
         if staged is not None:
             return staged

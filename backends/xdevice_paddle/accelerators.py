@@ -24,7 +24,8 @@ def detect() -> tuple[str, int]:
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())
     for name in paddle.device.get_all_custom_device_type() or ():
-        # virtual GPUs that were asked for are left out: `make_virtual_gpus` makes them `gpu:i`
+        # virtual GPUs that the program wants are skipped: `make_virtual_gpus` makes them
+        # `gpu:i`
         if name != virtual_devices.KIND or not virtual_gpus_wanted():
             available = paddle.device.get_available_custom_device() or ()
             counts[name] = sum(

@@ -49,8 +49,8 @@ def takes(is_virtual: bool) -> Takes | None:
 
 
 def described(x: paddle.Tensor) -> str:
-    """Returns the words for `x`, a tensor that is not dense, in an error message: "a sparse
-    tensor" or "a tensor that is spread over processes"."""
+    """Returns how an error message describes `x`, a tensor that is not dense: "a sparse tensor"
+    or "a tensor that is spread over processes"."""
     return "a tensor that is spread over processes" if x.is_dist() else "a sparse tensor"
 
 

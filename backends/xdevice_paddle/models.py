@@ -61,7 +61,8 @@ def require_known(optimizer: Any, backend: Models) -> None:
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(
-                f"the optimizer {type(optimizer).__name__} once it keeps tensors in its attribute {name}",
+                f"moving or saving the optimizer {type(optimizer).__name__}, which keeps tensors in its attribute "
+                f"{name}",
                 "move it before its first step, and save its state_dict() yourself",
             )
 

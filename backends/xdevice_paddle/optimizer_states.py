@@ -31,7 +31,7 @@ learning_rate_map = private.field("paddle.optimizer.Optimizer._learning_rate_map
 parameter_list = private.field("paddle.optimizer.Optimizer._parameter_list")
 default_dict = private.field("paddle.optimizer.Optimizer._default_dict")
 MASTER: Final = "master_weight"
-"""The kind of state under which the copies in 32 bits of 16-bit parameters are listed."""
+"""The kind of state under which the 32-bit copies of 16-bit parameters are listed."""
 
 
 def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:

@@ -1,4 +1,5 @@
-"""The kind of device as which virtual GPUs are registered with Paddle.
+"""The virtual GPUs that Paddle gets during its import: their name, their number, and why there
+are none.
 
 Paddle lists its devices when it is imported, so this module is needed before that, and must not
 import Paddle. It loads the code that makes virtual GPUs only if they are wanted.
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 KIND: Final = "vgpu"
-"""Paddle's name for the kind of virtual GPUs: the first is "vgpu:0"."""
+"""Paddle's name for the type of virtual GPUs: the first is "vgpu:0"."""
 
 _TOO_LATE: Final = (
     "Paddle is already imported, and lists its devices only during its import; move `import xdevice`, with "

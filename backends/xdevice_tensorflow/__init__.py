@@ -302,6 +302,7 @@ class TensorflowBackend(
             # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a
             # string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
+        # a large tensor on a GPU is read through page-locked memory, which is faster
         if not staging.is_read(x, self):
             return numpy.asarray(x)
         staged = staging.read(x, self)
@@ -440,7 +441,8 @@ class TensorflowBackend(
                     copied = tf.raw_ops.Snapshot(input=x)
             except tf.errors.InvalidArgumentError as error:
                 raise self.unsupported(
-                    f"copying {x.dtype.name} tensors", "copy their numbers"
+                    f"copying {x.dtype.name} tensors",
+                    "cast them to another dtype first (tf.cast, tf.bitcast), or copy the object that they refer to",
                 ) from error
         # if the GPU has no kernel for the dtype, TensorFlow has made the copy on the CPU
         return self._moved_if_elsewhere(copied, device)

@@ -32,8 +32,9 @@ def blocking(waits: bool) -> AbstractContextManager[None]:
 
 
 def _block(waits: bool) -> Callable[[], None]:
-    """Makes the operations of this thread synchronous, as `blocking` says. Returns a function
-    that restores the setting from before."""
+    """Makes the operations of this thread synchronous; if `waits` is True, the host also waits
+    for the GPUs after each operation. Returns a function that restores the setting from
+    before."""
 
     # TensorFlow calls it after each operation, with these arguments
     def wait(
@@ -44,9 +45,9 @@ def _block(waits: bool) -> Callable[[], None]:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        """Waits for the GPUs if the operation has run eagerly inside such a block."""
-        # only for operations that have run: not while a graph is built, and not for SyncDevice,
-        # which sync_devices itself runs
+        """Waits for the GPUs if an operation has run eagerly inside a block of `blocking`."""
+        # not while a graph is built, and not for SyncDevice, which sync_devices itself runs;
+        # nor if the last block has ended in another thread, which cannot remove this callback
         if (
             graph is None
             and op_type != "SyncDevice"

@@ -355,7 +355,8 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
     """Adds the layers of other models to `memo` as their own copies, if their graphs also call
-    a part of this model: otherwise these layers would be copied with the part."""
+    a part of this model: otherwise these layers would be copied with the part. `pairs` has each
+    part and its copy."""
     for part, _ in pairs:
         for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
@@ -517,7 +518,7 @@ class TensorflowModels(Models):
     def container_way(self, x: Any) -> Way | None:
         """Returns how to take apart and rebuild an `ExtensionType`, or the wrapper that
         `tf.Module` puts around a list or a tuple; None for any other object."""
-        # without a field, `Way` means that the attributes are walked
+        # a `Way` without fields means that the object is taken apart by its attributes
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
         # the children come as a list, which is what the wrapper of a list takes; the wrapper of

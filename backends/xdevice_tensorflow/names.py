@@ -78,7 +78,7 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
     """Yields the name and the variable of each variable in `thing`. A shared variable is
     yielded under each of its names. `name` is the name of `thing`; `above` has the `id`s of the
     objects that contain it."""
-    # a part that refers to the model that contains it would be walked without end
+    # otherwise the search would never end if a part refers to the model that contains it
     if id(thing) in above:
         return
     if isinstance(thing, tf.Variable):
@@ -100,8 +100,8 @@ def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
 
 def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
     """Yields the name and the layer of every layer in `thing`, including `thing` itself. `name`
-    is the name of `thing`; the `id` of each object that was walked is added to `visited`, and
-    objects in `visited` are left out."""
+    is the name of `thing`; the `id` of each object is added to `visited` when its layers are
+    yielded, and objects in `visited` are skipped."""
     if id(thing) in visited or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
         return
     visited.add(id(thing))

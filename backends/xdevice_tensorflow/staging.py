@@ -82,6 +82,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
     # a dtype that a GPU cannot hold stays on the host, despite the scope
     if backend.device_of(tensor) is not device:
         return None
+    # earlier work of the GPU may still use this memory
     backend.finish(tensor)
     lent = Lent(backend.export(tensor))
     is_done = ring.to_gpu(values, values.ctypes.data, tensor, lent.address, values.nbytes, None)

@@ -439,6 +439,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         dense = x.detach() if x.requires_grad else x
         if dense.layout is not torch.strided:
             dense = dense.to_dense()
+        # None if PyTorch has to make the copy
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
         # NumPy reads the plain memory, in which a lazy conjugate or negative is not yet
         # computed

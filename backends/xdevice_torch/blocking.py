@@ -9,7 +9,7 @@ import torch
 
 from xdevice.contract.patching import Shared
 
-from .modes import Mode, put_on
+from .modes import Mode, enter_mode
 from .private import private
 
 if TYPE_CHECKING:
@@ -56,4 +56,4 @@ def blocking(backend: Primitives) -> AbstractContextManager[Any]:
     returns only when its result is computed. Raises `UnsupportedError` if PyTorch lacks a
     private name that this needs."""
     private.require("blocking")
-    return _waited.on(lambda: put_on(_Wait(backend)))
+    return _waited.on(lambda: enter_mode(_Wait(backend)))

@@ -210,8 +210,8 @@ class TorchConversion(Conversion):
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
-        """Whether the array that `to_numpy(x)` returns is sure to have memory that nobody else
-        uses: True for a tensor on a real GPU only."""
+        """Whether `to_numpy(x)` returns an array whose memory nobody else uses: only if `x` is
+        on a real GPU."""
         # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is
         # not copied
         return not x.is_cpu and not self.virtual

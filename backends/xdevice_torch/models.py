@@ -87,7 +87,7 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         ids.add(id(x))
         yield name, x
-    for name, x in _moved_by_itself(model):
+    for name, x in _attribute_tensors(model):
         if id(x) not in ids:
             ids.add(id(x))
             yield name, x
@@ -106,9 +106,9 @@ def _own_device(model: Module) -> Any:
     )
 
 
-def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the names and the tensors in the attributes of those submodules whose classes
-    override PyTorch's `_apply`, and so move more than parameters and buffers."""
+def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the name and the tensor of each tensor in the attributes of those submodules whose
+    classes override PyTorch's `_apply`, and so move more than parameters and buffers."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
@@ -201,6 +201,7 @@ def copied(model: Module, native: torch.device) -> Any:
         if new is old:
             raise UnsupportedError(
                 f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that module"
+                f"; build a second model, and load the values into it: other.load_state_dict(model.state_dict())"
             )
         # under `no_grad`, the copies in TorchScript have lost the flag
         if new.requires_grad is not old.requires_grad:
@@ -437,7 +438,7 @@ def _packed(backend: Primitives) -> Way:
 
 class TorchModels(Models):
     """PyTorch's modules and optimizers, and how containers of PyTorch and its libraries are
-    walked or moved."""
+    taken apart or moved."""
 
     lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
@@ -592,14 +593,14 @@ class TorchModels(Models):
             register(cls, flatten, lambda children, static: unflatten(static, children))
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to walk or move a packed sequence, a learning-rate scheduler, a storage,
-        a future, a TensorDict, a cache of transformers, a graph of PyG, an exported program, or
-        an object of a type that is registered with PyTorch's pytrees; None for any other
-        object."""
+        """Returns how to take apart or move a packed sequence, a learning-rate scheduler, a
+        storage, a future, a TensorDict, a cache of transformers, a graph of PyG, an exported
+        program, or an object of a type that is registered with PyTorch's pytrees; None for any
+        other object."""
         # before the test for tuples, because it is a named tuple
         if isinstance(x, PackedSequence):
             return _packed(self)
-        # the core walks tuples itself, although PyTorch's pytrees list named tuples
+        # the core takes tuples apart itself, although PyTorch's pytrees list named tuples
         if isinstance(x, tuple):
             return None
         # the learning rates that a scheduler keeps do not move, because they work with any
@@ -617,7 +618,7 @@ class TorchModels(Models):
         # by the names of modules, because importing these libraries takes long; a user's
         # subclass counts too
         modules = {base.__module__ for base in type(x).__mro__}
-        # without a field, `Way` means that the attributes are walked
+        # a `Way` without fields means that the object is taken apart by its attributes
         if _CACHES in modules:
             return Way()
         if any(module.startswith(_GRAPHS) for module in modules):

@@ -38,14 +38,14 @@ class Mode(_DispatchMode):  # type: ignore[misc]
         return True
 
 
-def put_on(mode: Mode) -> Callable[[], None]:
+def enter_mode(mode: Mode) -> Callable[[], None]:
     """Enters a dispatch mode in this thread. Returns a function that ends the mode, and that
     must be called in the same thread."""
     mode.__enter__()
-    return partial(_take_off, mode)
+    return partial(_exit_mode, mode)
 
 
-def _take_off(mode: Mode) -> None:
+def _exit_mode(mode: Mode) -> None:
     """Ends a dispatch mode, which need not be the innermost mode. `mode.__exit__` alone would
     end the innermost mode, so the modes inside `mode` are ended first and entered again
     afterwards."""

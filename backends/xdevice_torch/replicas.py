@@ -39,7 +39,7 @@ _NCCL = (
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+def _viewed_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
     """Returns `x` with its bits read as `dtype`, which has the same size; `x` itself if that is
     its dtype."""
     # a lazy conjugate refuses view() even to its own dtype
@@ -127,11 +127,11 @@ class TorchReplicas(Replicas):
         dtype = _SIGNED.get(first.dtype, first.dtype)
         # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded
         # after each addition
-        start = _seen_as(dtype, first).to(
+        start = _viewed_as(dtype, first).to(
             torch.float32 if dtype in _SHORT else dtype, copy=True
         )
-        total: torch.Tensor = add_up(start, (_seen_as(dtype, x) for x in rest), mean)
-        return _seen_as(first.dtype, total.to(dtype))
+        total: torch.Tensor = add_up(start, (_viewed_as(dtype, x) for x in rest), mean)
+        return _viewed_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
         """Returns the sum of tensors on several devices, or their mean if `mean` is True, once

@@ -84,10 +84,10 @@ def lazy_device(xd: Any) -> Any:
 
 def modes(xd: Any) -> Any:
     from xdevice_torch.blocking import _Wait
-    from xdevice_torch.modes import put_on
+    from xdevice_torch.modes import enter_mode
     from xdevice_torch.performance.graphs import Inputs, OnlyOn
 
-    ends = [put_on(mode) for mode in (_Wait(xd.backend()), Inputs(), OnlyOn(CPU))]
+    ends = [enter_mode(mode) for mode in (_Wait(xd.backend()), Inputs(), OnlyOn(CPU))]
     made = (torch.ones(2) + 1).tolist(), xd.to_numpy(xd.tensor([1.0, 2.0])).tolist()
     for end in ends:
         end()

@@ -25,7 +25,7 @@ class JaxParallel(Parallel):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads this thread's default device, precision of matrix products, and 64-bit setting.
         Returns a function that makes a context manager, in whose block another thread has the
-        same."""
+        same settings."""
         place, precision = (
             jax.config.jax_default_device,
             jax.config.jax_default_matmul_precision,

@@ -200,10 +200,12 @@ def _types_in(program: Any) -> set[str]:
     types: set[str] = set()
 
     def add(operation: Any) -> Any:
-        """Adds the dtypes of an operation's results, and lets the walk go on."""
+        """Adds the dtypes of an operation's results. Its own result makes MLIR go on to the
+        next operation."""
         for result in operation.results:
             # the part after the last "x" of "tensor<2x3xf64>"; a type without a shape is
-            # "tensor<f64>", and of "tensor<2xcomplex<f64>>" the dtype of the parts is left
+            # "tensor<f64>", and "tensor<2xcomplex<f64>>" gives the dtype of the real and
+            # imaginary parts
             types.add(str(result.type).rstrip(">").rpartition("<")[2].rpartition("x")[2])
         return WalkResult.ADVANCE
 

@@ -47,5 +47,5 @@ class MxnetParallel(Parallel):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads this thread's recording mode, context and semantics. Returns an object that
-        makes a context manager, in whose block another thread has the same."""
+        makes a context manager, in whose block another thread has the same state."""
         return _State()

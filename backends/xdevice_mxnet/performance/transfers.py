@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdevice.performance.contract.transfers import Transfer
 
 
-def _family(cls: type) -> list[type]:
+def _with_subclasses(cls: type) -> list[type]:
     """Returns a class and all of its subclasses."""
     family = [cls]
     # the list grows during the loop, by the subclasses of each class in it
@@ -61,7 +61,7 @@ class MxnetTransfers(Transfers):
             hooks.verbs()
             hooks.numpy_reads()
             # `mx.np.ndarray` and the sparse arrays are subclasses that override methods
-            for cls in _family(mx.nd.NDArray):
+            for cls in _with_subclasses(mx.nd.NDArray):
                 hooks.reads(
                     cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls))
                 )

@@ -101,8 +101,8 @@ class PaddleParallel(Parallel):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads whether this thread records gradients, and its AMP settings, and returns a
-        function that makes a block in which another thread has them. Inside, `paddle.grad` runs
-        in one thread at a time."""
+        function that makes a block in which another thread has the same settings. Inside,
+        `paddle.grad` runs in one thread at a time."""
         private.require("parallel")
         grad = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()

@@ -30,7 +30,7 @@ class TensorflowParallel(Parallel):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the device of this thread's block of `tf.device`, and returns a function that
-        makes a block in which another thread has it."""
+        makes a block in which another thread has the same device."""
         # empty outside a block of `tf.device`
         place = tf.__internal__.eager_context.get_device_name()
         return (lambda: tf.device(place)) if place else nullcontext

@@ -23,7 +23,8 @@ class TorchParallel(Parallel):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads this thread's gradient mode, autocast, default device and current GPU. Returns
-        a function that makes a context manager, in whose block another thread has the same."""
+        a function that makes a context manager, in whose block another thread has the same
+        state."""
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         casts = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())

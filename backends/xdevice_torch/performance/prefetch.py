@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 
-def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """Returns a copy of a tensor on a device. The copy to a GPU may still be going on; if the
-    tensor is on the host, it has been read when this returns."""
+def _copied(x: torch.Tensor, native: torch.device) -> torch.Tensor:
+    """Returns a copy of a tensor on a device. A copy to a GPU may still be in progress; a
+    tensor on the host has been read when this returns."""
     # only dense tensors without gradients that go to CUDA are copied in the background
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
@@ -47,7 +47,7 @@ def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
 
 def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
     """Copies a NumPy array into new pinned memory, and starts to copy that memory to a GPU.
-    Returns the tensor on the GPU, whose values may still be on their way."""
+    Returns the tensor on the GPU, whose values may arrive later."""
     import numpy
 
     dtype = getattr(torch, values.dtype.name)
@@ -75,7 +75,7 @@ class TorchPrefetch(Prefetch):
         has been read when this returns."""
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
-            return self._owned(x, _tensor(x, native))
+            return self._owned(x, _copied(x, native))
         if native.type != "cuda":
             tensor: torch.Tensor = self.from_numpy(x, device)
             return tensor

@@ -24,7 +24,7 @@ from xdevice.contract.patching import Shared
 from xdevice.errors import UnsupportedError
 from xdevice.performance.contract.hooks import Hooks
 from xdevice.performance.contract.transfers import Transfers
-from xdevice_torch.modes import Mode, put_on
+from xdevice_torch.modes import Mode, enter_mode
 from xdevice_torch.private import READS, private
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ _BELOW = ("torch", "xdevice", "xdevice_torch")
 """The packages whose functions are called between an optimizer and a read."""
 
 
-def _is_an_optimizers_own(x: torch.Tensor) -> bool:
+def _is_read_by_its_optimizer(x: torch.Tensor) -> bool:
     """Whether `x` is a number in the state of one of PyTorch's optimizers, and that optimizer
     reads it: the step counter of a parameter, which is on the host whatever device the
     parameter is on. Its read is no transfer."""
@@ -148,7 +148,7 @@ class TorchTransfers(Transfers):
             """Returns the device from which the host reads `x`; None if the read is not to be
             reported."""
             # a tensor on meta has no values that could be read
-            if x.is_meta or (x.is_cpu and not x.ndim and _is_an_optimizers_own(x)):
+            if x.is_meta or (x.is_cpu and not x.ndim and _is_read_by_its_optimizer(x)):
                 return None
             return _named(self, x.device)
 
@@ -183,5 +183,5 @@ class TorchTransfers(Transfers):
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
                 if hasattr(torch.Tensor, name):
                     hooks.moves(torch.Tensor, name, target_of_cuda)
-            with _watched.on(lambda: put_on(_Watch(self, hooks))):
+            with _watched.on(lambda: enter_mode(_Watch(self, hooks))):
                 yield

@@ -53,7 +53,7 @@ def take_for_cuda(
     for name in _COUNTS:
         setattr(changed.cuda, name, getattr(torch.accelerator, name))
     changed.cuda.current_device = lambda: device.index
-    # never left: suites choose "cuda" when they are imported, long before a test
+    # never exited: suites choose "cuda" when they are imported, long before a test
     mode.__enter__()  # type: ignore[no-untyped-call]
 
 

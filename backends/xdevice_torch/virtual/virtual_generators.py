@@ -60,7 +60,8 @@ def class_for(own: Any, name: str) -> Any:
             # only a program's subclass comes here with another device
             if place.type != name:
                 raise UnsupportedError(
-                    f"a subclass of torch.Generator on {place} is not supported with virtual GPUs"
+                    f"a subclass of torch.Generator on {place} is not supported with virtual GPUs; "
+                    "use torch.Generator itself"
                 )
             generator: Any = own.__new__(cls)
             address = _address(generator)

@@ -194,7 +194,7 @@ class _Module:
 
     def manual_seed_all(self, seed: int) -> None:
         """Does nothing: the host's generator draws the numbers of virtual GPUs, and
-        `torch.manual_seed`, which calls this, seeds that one itself."""
+        `torch.manual_seed`, which calls this, seeds that generator itself."""
 
     manual_seed = manual_seed_all
 

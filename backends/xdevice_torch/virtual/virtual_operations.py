@@ -81,8 +81,8 @@ _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 _is_forked = False
 """Whether this process was forked from one that had used virtual GPUs."""
 limits: Any = None
-"""The backend, which has the dtypes that its virtual GPUs lack, and the ledger that counts
-their memory. Set when the virtual GPUs are made."""
+"""The backend, which knows the dtypes that its virtual GPUs lack, and has the ledger that
+counts their memory. Set when the virtual GPUs are made."""
 
 
 def is_used() -> bool:
