@@ -73,8 +73,8 @@ class Invocation:
         return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
-        """The possible results of calling the method `name` of the object `owner`; "anything"
-        for kinds of objects without a rule."""
+        """The possible results of calling the method `name` of the object that `owner` stands
+        for; "anything" for kinds of objects without a rule."""
         method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
@@ -196,8 +196,8 @@ class Invocation:
         return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:
-        """`torch.multiprocessing.spawn(function, args)`, which calls the function in each
-        process, with the rank and the items of `args` as arguments. It returns None."""
+        """The result of `torch.multiprocessing.spawn(function, args)`: None. It calls the
+        function in each process, with the rank and the items of `args` as arguments."""
         arguments = self._argument(1, "args", tuple_of([]))
         for atom in self.first:
             if atom.kind != "function":
@@ -289,7 +289,7 @@ class Invocation:
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
         """The possible results of a method call on an object of a class of the project. The
-        class, or a framework's class from which it inherits, has the method."""
+        method may also be that of a framework's class from which the class inherits."""
         cls: Class = owner.subject
         # in Lightning and d2l, `self.save_hyperparameters()` in a method sets an attribute for
         # each argument of that method
@@ -386,9 +386,8 @@ class Invocation:
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        """`parser.add_argument(...)`: puts the values that an argument of the command line may
-        have into the cell from which `args.name` reads them. `parser` is the call that made the
-        parser."""
+        """`parser.add_argument(...)`: puts the possible values of an argument of the command
+        line into the cell that `args.name` reads. `parser` is the call that made the parser."""
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {
             keyword.arg: keyword.value for keyword in self.node.keywords

@@ -136,12 +136,12 @@ def examine(
     site.
 
     `only` is the level of `port --only`: sites with a weaker grade stay open. Imports are
-    resolved from the folder `root`, and paths are shown relative to it; by default, `root` is
+    resolved from the folder `root`, and paths are shown relative to it. By default, `root` is
     the folder that all paths share or, if that is a package, the folder around it. `backend` is
-    the name to write into each file's `set_backend` call; if it is None, the framework that the
-    file imports, provided that it imports only one. `goal` says which words are written, and
-    `progress` is called as the work goes on. The path "-" is a script on the standard input.
-    Files that cannot be read are listed in `unreadable`.
+    the name to write into each file's `set_backend` call. If it is None, the name is that of
+    the framework that the file imports, provided that it imports only one. `goal` says whose
+    words are written, and `progress` is called as the work goes on. The path "-" is a script on
+    the standard input. Files that cannot be read are listed in `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)

@@ -107,8 +107,8 @@ def guarded_by(
 
     That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that
     leaves the block, and the code that a decorator skips. If the result of the test is assigned
-    to a name, the code that tests of this name guard is added. `parents` has the parent of each
-    node. `passed` are the names that were followed already.
+    to a name, code that is guarded by a test of this name is included. `parents` has the parent
+    of each node. `passed` are the names that were followed already.
     """
     # from the test outwards: `node` depends on the test, and `is_true` tells whether it is true,
     # or false, if the test is true
@@ -154,16 +154,17 @@ def guarded_by(
 
 
 def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
-    """Whether a comparison with the operator `op` and the right side `right` is true if there
-    is no such device, as in `device_count() == 0` or `x.device.type != "cuda"`."""
+    """Whether a comparison with the operator `op` and the right side `right` is true if the
+    device that it asks for is missing, as in `device_count() == 0` or `x.device.type !=
+    "cuda"`."""
     # `== 0` means that there is none, and `!= 0` that there is one: the reverse of other values
     is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
     return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Whether a statement leaves its block, so that nothing behind it in the block is
-    reached."""
+    """Whether a statement leaves its block, so that the statements behind it in the block are
+    never reached."""
     match statement:
         case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
             return True
@@ -307,7 +308,7 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
 def joined(one: Env | None, other: Env | None) -> Env | None:
     """Returns the environment at a place where two paths of a program meet. `one` and `other`
     are the environments at the ends of the paths, None for a path that never gets there.
-    Returns None if neither path does."""
+    Returns None if neither path gets there."""
     if one is None or other is None:
         return one if other is None else other
     # a shortcut: usually, neither path has changed anything

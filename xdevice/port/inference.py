@@ -51,7 +51,7 @@ class Inference(Cells):
 
     def escape(self, value: Value) -> None:
         """Marks the functions in a value as passed to code outside the project, which may call
-        them with anything. `infer` later opens their parameters (see `open`)."""
+        them with any arguments. `infer` later puts these into their parameters (see `open`)."""
         for atom in value:
             if atom.kind in ("function", "bound"):
                 atom.subject.is_open = atom.subject.has_callers = True
@@ -112,7 +112,7 @@ class Inference(Cells):
         return ""
 
     def annotated(self, node: ast.expr | None, module: PythonModule) -> Value | None:
-        """The values that an annotation allows; None if there is no annotation, or if it names
+        """The values that an annotation allows. None if there is no annotation, or if it names
         a type that is in no table of `knowledge`."""
         match node:
             # `None`, or a type in quotes
@@ -145,14 +145,14 @@ class Inference(Cells):
 
     def imported(self, name: str, importer: PythonModule) -> Value:
         """The value of `import name` in the module `importer`: a module of the project, or a
-        foreign name."""
+        name outside the project."""
         module = self._other_module(name, importer)
         return self.foreign(name) if module is None else of("module", module)
 
     def imported_from(self, origin: str, name: str, importer: PythonModule) -> Value:
         """The value of `from origin import name` in the module `importer`: that of a name or
-        module of the project, or a foreign name; empty if the project's module has no value for
-        the name yet."""
+        module of the project, or a name outside the project. Empty if the name is in the
+        project, but its value is not known yet."""
         module = self._other_module(origin, importer)
         inner = self._other_module(f"{origin}.{name}" if origin else name, importer)
         if module is not None:

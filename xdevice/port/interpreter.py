@@ -58,7 +58,7 @@ _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 
 def infer(project: Project, progress: Progress = unseen) -> Inference:
-    """Finds the possible values of each expression of a project, and stores them in the
+    """Finds the possible values of each expression of a project, and stores them as the
     attribute `means` of its node. Returns the facts about the project, which the rules use."""
     interpreter = Interpreter(project)
     for module in project.modules:
@@ -163,7 +163,7 @@ class Interpreter(Inference):
         return env
 
     def _other_statement(self, node: ast.stmt) -> Env | None:
-        """A statement that binds no names, such as `assert`."""
+        """Reads a statement that binds no names, such as `assert`."""
         self._evaluate_parts(node)
         return self.env
 
@@ -453,9 +453,9 @@ class Interpreter(Inference):
                 self.put((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
-        """The value of a function with a decorator: `value`, the value without it, if the
-        decorator is known to return a function with the same arguments and results; else
-        "anything"."""
+        """The value of a function with a decorator. `value` is the value without it, which is
+        returned if the decorator is known to keep the arguments and results; otherwise,
+        "anything" is returned."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)

@@ -72,9 +72,9 @@ OTHER_GPU: Final = left_open(
 
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
-"""The names of CUDA's own handles of streams and events, and of functions and classes that
-return CUDA's own streams. An object of `torch.cuda` is not equal to the object of PyTorch's own
-class for the same stream."""
+"""The names of attributes that hold CUDA's own handles, and of functions and classes that return
+CUDA's own streams. For the same stream, an object of `torch.cuda` and one of PyTorch's own class
+are not equal."""
 
 
 class JudgedModule:

@@ -345,8 +345,8 @@ RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.PartialState", "device"): of("device"),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
-"""The values of attributes of objects that outside functions return, by the full name of the
-function and the name of the attribute."""
+"""For objects that functions outside the project return, the values of their attributes, by the
+full name of the function and the name of the attribute."""
 GLUONS_OUTPUT: Final = of("result", "mxnet.gluon.output")
 """The result of calling a model of a Gluon model zoo: an MXNet array, or several."""
 DECORDS_ARRAY: Final = of("result", "decord.array")

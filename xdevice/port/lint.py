@@ -108,9 +108,9 @@ class Choice(NamedTuple):
         return code.startswith(self.select) if self.select else RULES[code].on
 
     def needs_engine(self) -> bool:
-        """Whether the rule XD212 is selected, the only rule that needs the values of
-        expressions across the project. Finding these values takes far longer than running all
-        other rules."""
+        """Whether XD212 is selected. It is the only rule that needs the values of expressions
+        across the project, and finding these values takes far longer than running all other
+        rules."""
         # without `select`, XD212 does not run, because it is off by default
         return "XD212".startswith(self.select or "-")
 
@@ -155,12 +155,11 @@ def codes(text: str, of: str) -> tuple[str, ...]:
 
 def configure(root: Path) -> Choice:
     """Reads select, ignore and per-file-ignores from `[tool.xdevice]` of the nearest
-    pyproject.toml: in `root`, or in a folder above it. Returns the choice without any codes if
-    there is no such section.
+    pyproject.toml: in `root`, or in a folder above it. Returns an empty choice if there is no
+    such section.
 
     Raises:
-        OptionError: if the file is not TOML, the section is wrong, or Python is older than
-            3.11.
+        OptionError: if the file is not TOML, the section is wrong, or Python is older than 3.11.
         OSError: if the file cannot be read.
     """
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
@@ -277,8 +276,8 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, with those that a test for vendor-specific devices guards as parts of the
-    finding for that test. If the test is not among the findings, they stay on their own."""
+    """Returns the findings. One that is guarded by a test for vendor-specific devices becomes
+    part of the finding for that test, unless the test is not among the findings."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}
@@ -325,8 +324,9 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """The findings, with the edits by which `port` would fix them as `fix`. In notebooks, they
-    get no edits: a notebook's file is JSON, in which edits of its code have no position."""
+    """Returns the findings. `fix` of each has the edits by which `port` would fix it. In
+    notebooks, `fix` stays empty, because the file is JSON, in which edits of the code have no
+    position."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)

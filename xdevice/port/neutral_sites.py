@@ -49,8 +49,8 @@ class NeutralSites(JudgedSites):
     """
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """The judgement on a call of a method; None if the call is no use of a device.
-        PyTorch's own methods are right on any device, except `.cuda()`."""
+        """Judges a method call. Returns None if it is no use of a device. PyTorch's own methods
+        are right on any device, except `.cuda()`."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
@@ -62,8 +62,8 @@ class NeutralSites(JudgedSites):
         return use, rules_of_words.move(use)
 
     def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
-        """The judgement on a call of a name that is in the table of calls, but not in the table
-        of words for PyTorch."""
+        """Judges a call of a name that is in the table of calls, but not in the table of words
+        for PyTorch."""
         if full_name == "torch.device":
             return self._judge_torch_device(use)
         if full_name.startswith(_VENDORS):
@@ -83,8 +83,8 @@ class NeutralSites(JudgedSites):
         return _NEUTRAL
 
     def _judge_torch_device(self, use: Use) -> Judgement:
-        """The judgement on `torch.device("cuda")`, which is replaced as a whole. For any other
-        argument, the call is neutral: a string in it that names CUDA is a site of its own."""
+        """Judges `torch.device("cuda")`, which is replaced as a whole. For any other argument,
+        the call is neutral: a string in it that names CUDA is a site of its own."""
         argument = use.only_argument
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL
@@ -98,8 +98,9 @@ class NeutralSites(JudgedSites):
         return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device=x` and the like. None for a call with a rule of its own, and
-        for any string but "cpu", because a string that names CUDA is a site itself."""
+        """Judges a keyword argument such as `device=x`. Returns None in a call with a rule of
+        its own, and for any string but "cpu", because a string that names CUDA is a site
+        itself."""
         judged = super()._judge_keyword(node)
         if judged is None or text_of(node.value) not in (None, "cpu"):
             return None
@@ -108,8 +109,8 @@ class NeutralSites(JudgedSites):
     # strings that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        """The judgement on a string that names CUDA, or on "nccl". None for any other string,
-        and for a string in a call that is a site itself."""
+        """Judges a string that names CUDA, or "nccl". Returns None for any other string, and
+        for a string in a call that is a site itself."""
         judged = super()._judge_text(node)
         if judged is not None or "torch" not in self.frameworks:
             return judged
@@ -152,9 +153,8 @@ class NeutralSites(JudgedSites):
     def _judge_cuda_text(
         self, use: Use, place: str, filling: ast.expr | None = None
     ) -> Judgement:
-        """The judgement on a string that names CUDA. `place` says where it occurs (see
-        `_place_of`), and `filling` is the expression that fills in its index, if there is
-        one."""
+        """Judges a string that names CUDA. `place` says where it occurs (see `_place_of`), and
+        `filling` is the expression that fills in its index, if there is one."""
         if place == "elsewhere":
             return left_open(
                 "the string names CUDA, but it is not known what it is used for", "XD165"
@@ -253,7 +253,7 @@ class NeutralSites(JudgedSites):
 
 
 def _names_gpu(node: ast.expr) -> bool:
-    """Whether an expression may be a text that names a GPU."""
+    """Whether an expression may be a string that names a GPU."""
     return any(
         atom.kind == "spelling" and "cpu" not in atom.subject.lower() for atom in inferred(node)
     )

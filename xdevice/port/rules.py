@@ -168,8 +168,8 @@ class JudgedSites(JudgedModule):
         return judge(self, node) if judge is not None and is_reached else None
 
     def _judge_call(self, node: ast.Call) -> Judged | None:
-        """The judgement on the call of a name in the tables, of a function with the name of one
-        of d2l's helpers, or of a method. None for any other call."""
+        """Judges the call of a name in the tables, of a function with the name of one of d2l's
+        helpers, or of a method. Returns None for any other call."""
         # a call of a parameter: the known callers may all pass the same function, but others may
         # be added
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
@@ -203,14 +203,14 @@ class JudgedSites(JudgedModule):
         return None
 
     def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
-        """The judgement on a call of a name in the table of calls. A call with `*` or `**` is
-        never rewritten, because these may hide any argument."""
+        """Judges a call of a name in the table of calls. A call with `*` or `**` is never
+        rewritten, because these may hide any argument."""
         judgement = _RULES[use.idiom.rule](use)
         return HIDDEN_ARGUMENTS if judgement.edits and use.has_stars else judgement
 
     def _judge_word(self, node: ast.expr, full_name: str) -> Judged | None:
-        """The judgement on a use of a PyTorch name that has a row in the table of words or
-        begins with "torch.cuda."; None for other names."""
+        """Judges a use of a PyTorch name that has a row in the table of words or begins with
+        "torch.cuda.". Returns None for other names."""
         row = rules_of_words.row_of(full_name)
         if not full_name.startswith("torch.") or (
             row is None and not full_name.startswith("torch.cuda.")
@@ -220,8 +220,8 @@ class JudgedSites(JudgedModule):
         return use, rules_of_words.word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
-        """The judgement on a CUDA-only name that is not called here, but passed on, or is in an
-        annotation. None for any other name."""
+        """Judges a CUDA-only name that is passed on or in an annotation, and so is not called
+        here. Returns None for any other name."""
         parent = self.parents.get(node)
         # a part of a longer name, or a called name, which `_judge_call` judges
         if isinstance(parent, ast.Attribute) or (
@@ -248,9 +248,9 @@ class JudgedSites(JudgedModule):
         return ""
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """The judgement on a method call such as `x.to(d)` or `x.cpu()`. None if the called
-        name is clearly a function, or a method of something that is on no device. `full_name`
-        is "" unless the receiver is a module or a name outside the project."""
+        """Judges a method call such as `x.to(d)` or `x.cpu()`. Returns None if the called name
+        is clearly a function, or a method of something that is on no device. `full_name` is ""
+        unless the receiver is a module or a name outside the project."""
         receiver = inferred(use.receiver)
         # a function in a module, such as `np.copyto`, and no method
         if full_name and (
@@ -280,8 +280,8 @@ class JudgedSites(JudgedModule):
     # uses that are no calls
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device="cuda"` and the like. None for other keyword arguments, and
-        in calls that have a rule of their own."""
+        """Judges a keyword argument such as `device="cuda"`. Returns None for other keyword
+        arguments, and in calls that have a rule of their own."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
@@ -315,7 +315,7 @@ class JudgedSites(JudgedModule):
         return use, proven("a string that names a device, for the framework's function", edits)
 
     def _judge_choice(self, node: ast.IfExp) -> Judged | None:
-        """The judgement on `"cuda" if torch.cuda.is_available() else "cpu"`; None for any other
+        """Judges `"cuda" if torch.cuda.is_available() else "cpu"`. Returns None for any other
         conditional expression. As an argument of `torch.device`, it is rewritten with that
         call, and does not get here."""
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
@@ -335,8 +335,8 @@ class JudgedSites(JudgedModule):
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
-        """The judgement on `device.type == "cuda"` and the like, also with `!=`, and with "cpu"
-        or "gpu". None for other comparisons."""
+        """Judges a comparison such as `device.type == "cuda"`, also with `!=`, and with "cpu"
+        or "gpu". Returns None for other comparisons."""
         match node:
             case ast.Compare(
                 left=ast.Attribute(value=owner, attr="type" | "device_type" as name),
@@ -357,7 +357,7 @@ class JudgedSites(JudgedModule):
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
-        """The judgement on attributes such as `x.device`, which tell where something is. None
+        """Judges an attribute such as `x.device`, which tells where something is. Returns None
         if nothing is known about `x`, or if `x` is known not to be a tensor or model of a
         framework."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
@@ -380,7 +380,7 @@ class JudgedSites(JudgedModule):
         return use, Judgement("neutral", "only reads where a tensor is")
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        """The judgement on the string "nccl"; None for any other string."""
+        """Judges the string "nccl". Returns None for any other string."""
         if text_of(node) != "nccl":
             return None
         use = Use(self, node, Idiom('"nccl"', "XD153", "text"))

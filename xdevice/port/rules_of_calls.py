@@ -45,20 +45,17 @@ arguments of calls."""
 
 
 def no_word(use: Use) -> Judgement:
-    """The judgement on names without a neutral word: the use stays open, with the idiom's
-    reason."""
+    """Judges names without a neutral word: the use stays open, with the idiom's reason."""
     return left_open(use.idiom.why)
 
 
 def neutral(use: Use) -> Judgement:
-    """The judgement on names that are right on every device: neutral, with the idiom's
-    reason."""
+    """Judges names that are right on every device: neutral, with the idiom's reason."""
     return Judgement("neutral", use.idiom.why)
 
 
 def renamed(use: Use) -> Judgement:
-    """The judgement on names whose neutral word takes the same arguments: only the name
-    changes."""
+    """Judges names whose neutral word takes the same arguments: only the name changes."""
     # d2l.numpy(x, y) would be a mistake in the program, which its author has to correct
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
@@ -66,8 +63,8 @@ def renamed(use: Use) -> Judgement:
 
 
 def replaced(use: Use) -> Judgement:
-    """The judgement on calls without arguments, which become the text of the idiom: an
-    expression such as `xdevice.num_gpus() > 0`."""
+    """Judges calls without arguments, which become the text of the idiom: an expression such as
+    `xdevice.num_gpus() > 0`."""
     if use.arguments:
         return left_open("the neutral word takes no arguments", "XD166")
     # a text with spaces, such as `xdevice.num_gpus() > 0`, may need brackets
@@ -79,9 +76,8 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
-    """The judgement on `paddle.is_compiled_with_cuda()` and the like: the old call asks how the
-    framework was built, and the new text asks about the machine, so the rewriting is never
-    proven."""
+    """Judges `paddle.is_compiled_with_cuda()` and similar calls. They ask how the framework was
+    built, but the new text asks about the machine, so the rewriting is never proven."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
@@ -103,8 +99,7 @@ def needs_no_brackets(use: Use) -> bool:
 
 
 def torch_device(use: Use) -> Judgement:
-    """The judgement on `torch.device(text)`, `torch.device(text, index)` and
-    `torch.device(index)`."""
+    """Judges `torch.device(text)`, `torch.device(text, index)` and `torch.device(index)`."""
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
             return _judge_by_index(
@@ -135,8 +130,8 @@ def torch_device(use: Use) -> Judgement:
 
 
 def _judge_device_of_text(use: Use, argument: ast.expr) -> Judgement:
-    """The judgement on `torch.device(argument)`. It does not consider yet that the new device
-    may print differently."""
+    """Judges `torch.device(argument)`, but does not consider yet that the new device may print
+    differently."""
     text = text_of(argument)
     # tensors on "meta" have no memory, on any machine
     if text == "meta":
@@ -237,8 +232,8 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
 
 
 def accelerator(use: Use) -> Judgement:
-    """The judgement on `torch.accelerator.current_accelerator()`, which is None without a GPU,
-    where the new text would raise."""
+    """Judges `torch.accelerator.current_accelerator()`. It returns None on a machine without a
+    GPU, but the new text raises an error there."""
     if use.arguments:
         return OTHER_ARGUMENTS
     # unless a test excludes it, which the interpreter has stored, the program may rely on the None
@@ -255,8 +250,8 @@ def accelerator(use: Use) -> Judgement:
 
 
 def device_with_index(use: Use) -> Judgement:
-    """The judgement on `mx.gpu(i)` and the like, which return the framework's device with an
-    index. The index may be left out."""
+    """Judges `mx.gpu(i)` and similar calls, which return the framework's device with an index.
+    The index may be left out."""
     if len(use.arguments) > 1 or not use.keywords.keys() <= {"device_id"}:
         return OTHER_ARGUMENTS
     edits = use.renamed
@@ -269,16 +264,16 @@ def device_with_index(use: Use) -> Judgement:
 
 
 def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
-    """The judgement on edits that are right if `argument` is a number: proven if it is known to
-    be one, else safe."""
+    """Judges a use whose edits are right if `argument` is a number: proven if it is known to be
+    one, else safe."""
     if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
 
 
 def helper_scope(use: Use) -> Judgement:
-    """The judgement on d2l's `try_gpu()` and the like in the TensorFlow tab, which return a
-    scope and not a device."""
+    """Judges d2l's `try_gpu()` and similar helpers in the TensorFlow tab, which return a scope
+    instead of a device."""
     # outside a `with` statement, the program passes on a scope, and xdevice's function returns
     # a device
     if not isinstance(use.parent, ast.withitem):
@@ -290,10 +285,10 @@ def helper_scope(use: Use) -> Judgement:
 
 
 def scope(use: Use) -> Judgement:
-    """The judgement on `tf.device("/GPU:1")`. For a GPU, only the argument of `tf.device` is
-    rewritten: if there is no such GPU, TensorFlow takes another device, but a `with` block of
-    xdevice would raise an error. For a CPU, the whole call becomes a neutral device if it is in
-    a `with` statement."""
+    """Judges `tf.device("/GPU:1")`. For a GPU, only the argument of `tf.device` is rewritten:
+    if there is no such GPU, TensorFlow takes another device, but a `with` block of xdevice
+    would raise an error. For a CPU, the whole call becomes a neutral device if it is in a
+    `with` statement."""
     argument = use.only_argument
     before, filled = _single_filling(use, argument)
     # an f-string such as f"/GPU:{i}" is checked with 0 in place of the value
@@ -332,8 +327,8 @@ def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | No
 
 
 def device_list(use: Use) -> Judgement:
-    """The judgement on lists of devices, which are rewritten if the program uses only the
-    length, the truth value or one item of the list."""
+    """Judges lists of devices, which are rewritten if the program uses only the length, the
+    truth value or one item of the list."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
@@ -358,7 +353,7 @@ def device_list(use: Use) -> Judgement:
 
 
 def device_count(use: Use) -> Judgement:
-    """The judgement on `jax.device_count("gpu")`, which raises on a machine without GPUs."""
+    """Judges `jax.device_count("gpu")`, which raises an error on a machine without GPUs."""
     # jax.device_count() is 1 on a machine without GPUs
     if text_of(use.only_argument) not in ("gpu", "cuda"):
         return left_open("counts the devices of the default kind, which may be CPUs", "XD155")
@@ -375,8 +370,8 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
-    """The judgement on `jax.device_put(x, device)`. Unlike the new word `to_device`, it also
-    makes an array from a Python number."""
+    """Judges `jax.device_put(x, device)`. Unlike the new word `to_device`, it also makes an
+    array from a Python number."""
     # `device_put` also takes shardings, donate and more, which `to_device` does not
     if len(use.args) != 2 or use.keywords:
         return left_open("only the form device_put(x, device) is rewritten", "XD166")
@@ -387,8 +382,8 @@ def put_on_device(use: Use) -> Judgement:
 
 
 def current_device(use: Use) -> Judgement:
-    """The judgement on `paddle.set_device(device)`. It is rewritten only as a statement,
-    because its result is a Paddle object."""
+    """Judges `paddle.set_device(device)`. It is rewritten only as a statement, because its
+    result is a Paddle object."""
     means = inferred(use.only_argument)
     if not use.is_statement or not is_only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
@@ -402,7 +397,7 @@ def current_device(use: Use) -> Judgement:
 
 
 def wait(use: Use) -> Judgement:
-    """The judgement on functions that wait for all devices or for one, and return nothing."""
+    """Judges functions that wait for all devices or for one, and return nothing."""
     if not use.is_statement:
         return left_open("its result is used, but sync returns None", "XD163")
     if use.keywords or len(use.args) > 1:
@@ -421,8 +416,8 @@ def wait(use: Use) -> Judgement:
 
 
 def split_and_load(use: Use) -> Judgement:
-    """The judgement on MXNet's `split_and_load(data, ctx_list)`. The new word, `split_batch`,
-    has other names for the keywords and always splits the first axis."""
+    """Judges MXNet's `split_and_load(data, ctx_list)`. The new word, `split_batch`, has other
+    names for the keywords and always splits the first axis."""
     keywords = use.keywords
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
@@ -448,8 +443,8 @@ def split_and_load(use: Use) -> Judgement:
 
 
 def scatter(use: Use) -> Judgement:
-    """The judgement on PyTorch's `scatter(tensor, devices)`. It allows parts of different
-    lengths, so the new text has `even=False`."""
+    """Judges PyTorch's `scatter(tensor, devices)`. It allows parts of different lengths, so the
+    new text has `even=False`."""
     if (
         len(use.args) != 2
         or use.keywords
@@ -472,15 +467,15 @@ def scatter(use: Use) -> Judgement:
 
 
 def _is_list_of_devices(use: Use, means: Value) -> bool:
-    """Whether a value is known to be a list with nothing but devices or their names in it."""
+    """Whether a value is known to be a list that contains only devices or their names."""
     items = use.module.inference.items
     return is_only(means, ("list",)) and all(is_only(items(atom), DEVICES) for atom in means)
 
 
 def split_batch(use: Use) -> Judgement:
-    """The judgement on d2l's `a, b = split_batch(x, y, devices)`, which returns a list for x
-    and one for y. xdevice's function takes a pair, and returns a pair for each device:
-    `zip(*...)` turns these pairs into two sequences."""
+    """Judges d2l's `a, b = split_batch(x, y, devices)`, which returns a list for x and one for
+    y. xdevice's function takes a pair, and returns a pair for each device: `zip(*...)` turns
+    these pairs into two sequences."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )
@@ -498,8 +493,8 @@ def split_batch(use: Use) -> Judgement:
 
 
 def memory(use: Use) -> Judgement:
-    """The judgement on Paddle's functions that return a number of allocated bytes. They become
-    attributes of the result of `xdevice.memory(device)`."""
+    """Judges Paddle's functions that return a number of allocated bytes. They become attributes
+    of the result of `xdevice.memory(device)`."""
     # without an argument Paddle takes the current GPU
     if not use.arguments:
         if use.sets_current_device:

@@ -69,8 +69,8 @@ _MODEL_NAME: Final = re.compile(
 
 
 def to(use: Use) -> Judgement:
-    """The judgement on `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also
-    takes dtypes and tensors."""
+    """Judges `x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet. `.to` also takes
+    dtypes and tensors."""
     if use.has_stars:
         return HIDDEN_ARGUMENTS
     device = use.arguments[0]
@@ -125,9 +125,12 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def _judge_move(use: Use, judgement: Judgement) -> Judgement:
-    """Completes the judgement on a move: `judgement` considers only the argument. The move can
-    be rewritten if its result is used, or if the receiver is a model. A tensor whose move is
-    thrown away stays where it is, with the old text and with the new."""
+    """Completes the judgement on a move: `judgement` considers only the argument.
+
+    The move can be rewritten if its result is used, or if the receiver is a model. If the
+    result of moving a tensor is thrown away, the tensor stays where it is, with the old text
+    and with the new.
+    """
     moved = inferred(use.receiver)
     # the reason is replaced by a more exact one only if it is the usual one
     is_plain = judgement.why == _A_DEVICE
@@ -181,8 +184,8 @@ def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 def to_vendor(use: Use) -> Judgement:
-    """The judgement on `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is
-    the function that makes the device."""
+    """Judges `.cuda()` and `.cpu()`, with or without an argument. The idiom's text is the
+    function that makes the device."""
     is_known_form = use.keywords.keys() <= {"non_blocking", "device"} and len(use.args) <= 1
     if not is_known_form or use.has_stars:
         return OTHER_ARGUMENTS
@@ -202,8 +205,8 @@ def to_vendor(use: Use) -> Judgement:
 
 
 def _to_default_device(use: Use, maker: str) -> Judgement:
-    """The judgement on `.cuda()` and `.cpu()` that name no device. `maker` is the function of
-    xdevice that makes the device."""
+    """Judges `.cuda()` and `.cpu()` that name no device. `maker` is the function of xdevice
+    that makes the device."""
     new = f"{maker}()"
     if maker == "xdevice.gpu" and use.sets_current_device:
         if not use.module.current_gpu:
@@ -224,9 +227,9 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
-    """The judgement on the `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text
-    for `.numpy()` reads from any device. None if the result of `node` is not read in this way,
-    directly or with methods in `_SAME_ANYWHERE` in between."""
+    """Judges the `.cpu()` in `x.cpu().numpy()`: it is removed, because the new text for
+    `.numpy()` reads from any device. Returns None if the result of `node` is not read in this
+    way, directly or with methods in `_SAME_ANYWHERE` in between."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None
@@ -250,8 +253,8 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
 
 
 def reset(use: Use) -> Judgement:
-    """The judgement on `net.collect_params().reset_ctx(device)`, which moves MXNet parameters
-    in place."""
+    """Judges `net.collect_params().reset_ctx(device)`, which moves MXNet parameters in
+    place."""
     if len(use.arguments) != 1:
         return left_open("only the form reset_ctx(device) is rewritten", "XD166")
     (device,) = use.arguments
@@ -263,8 +266,8 @@ def reset(use: Use) -> Judgement:
 
 
 def copy_to(use: Use) -> Judgement:
-    """The judgement on `x.copyto(other)`. It copies to a device or into another array,
-    depending on the argument."""
+    """Judges `x.copyto(other)`. It copies to a device or into another array, depending on the
+    argument."""
     argument = use.only_argument
     if argument is None:
         return left_open("only the form copyto(device) is rewritten", "XD166")
@@ -277,8 +280,8 @@ def copy_to(use: Use) -> Judgement:
 
 
 def sync(use: Use) -> Judgement:
-    """The judgement on `x.wait_to_read()` and `x.block_until_ready()`. The latter returns the
-    array, but `sync` returns None."""
+    """Judges `x.wait_to_read()` and `x.block_until_ready()`. The latter returns the array, but
+    `sync` returns None."""
     if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
@@ -287,8 +290,8 @@ def sync(use: Use) -> Judgement:
 
 
 def read(use: Use) -> Judgement:
-    """The judgement on `x.numpy()`, `x.item()` and the like, which return an array or a number
-    on the host."""
+    """Judges methods such as `x.numpy()` and `x.item()`, which return an array or a number on
+    the host."""
     if use.args or use.keywords.keys() not in (set(), {"force"}):
         return OTHER_ARGUMENTS
     means, parent = inferred(use.receiver), use.parent
@@ -356,8 +359,8 @@ def _is_mxnets(use: Use) -> bool:
 
 
 def read_as_list(use: Use) -> Judgement:
-    """The judgement on `x.tolist()`, which becomes `to_numpy(x).tolist()`, because no word of
-    xdevice makes a list."""
+    """Judges `x.tolist()`, which becomes `to_numpy(x).tolist()`, because no word of xdevice
+    makes a list."""
     means = inferred(use.receiver)
     if is_only(means, _HOST):
         return _ON_HOST

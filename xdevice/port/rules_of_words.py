@@ -98,8 +98,8 @@ _REPEATABLE: Final = (
     ast.operator,
     ast.unaryop,
 )
-"""The classes of nodes in expressions that have the same value when they are evaluated again,
-which a call may not have."""
+"""The classes of nodes of which an expression may consist if it must have the same value each
+time it is evaluated. Calls are not among them."""
 WITH_DEVICES: Final = frozenset(_ROW_NAMES)
 """Functions whose calls are judged together with the string in them that names a device."""
 
@@ -110,8 +110,8 @@ def row_of(full_name: str) -> Row | None:
 
 
 def word(use: Use, row: Row | None) -> Judgement:
-    """The judgement on a use of a name with this row: a call, or the name alone, which is
-    passed on or is in an annotation. If `row` is None, the use stays open."""
+    """Judges a use of a name with this row: a call, or the name alone, which is passed on or is
+    in an annotation. If `row` is None, the use stays open."""
     if row is None:
         return left_open("it has no neutral word")
     # without a word, `differs` is the reason
@@ -130,9 +130,8 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
-    """The judgement on a name that is passed on instead of being called here. The word replaces
-    it if later calls can have the same arguments, and return the same on a machine without a
-    GPU."""
+    """Judges a name that is passed on instead of being called here. The word replaces it if
+    later calls can have the same arguments, and return the same on a machine without a GPU."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(IN_TABLE, use.replace(_word_without_arguments(use, row)))
@@ -149,8 +148,8 @@ def has_gpu(use: Use) -> bool:
 
 
 def _word_without_arguments(use: Use, row: Row) -> str:
-    """The word of a row without its arguments in the table, and with the module's name for
-    PyTorch."""
+    """The word of a row as a name to call: without its arguments, and with the name under which
+    the module imports PyTorch."""
     return use.module.named(re.sub(r"\([^()]*\)$", "", row.accelerator))
 
 
@@ -196,7 +195,7 @@ def _is_choice_without_brackets(use: Use) -> bool:
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
-    """The judgement on words that take the same arguments as the name."""
+    """Judges a name whose word takes the same arguments."""
     if use.has_stars:
         return HIDDEN_ARGUMENTS
     if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
@@ -212,7 +211,7 @@ def _renamed(use: Use, row: Row) -> Judgement:
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
-    """The judgement on words that are expressions without arguments."""
+    """Judges a name whose word is an expression without arguments."""
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(
@@ -221,8 +220,8 @@ def _replaced(use: Use, row: Row) -> Judgement:
 
 
 def _event(use: Use, row: Row) -> Judgement:
-    """The judgement on `torch.cuda.Event`: `torch.Event` takes keyword arguments only, so
-    positional ones get their names."""
+    """Judges `torch.cuda.Event`: `torch.Event` takes keyword arguments only, so positional ones
+    get their names."""
     names = _PARAMETERS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
@@ -256,8 +255,8 @@ def _insertions(use: Use, texts: dict[int, str]) -> Edits:
 
 
 def _device_scope(use: Use, row: Row) -> Judgement:
-    """The judgement on `torch.cuda.device(x)`, whose argument is an index, a device or its
-    name; the word, `torch.accelerator.device_index`, takes an index only."""
+    """Judges `torch.cuda.device(x)`, whose argument is an index, a device or its name; the
+    word, `torch.accelerator.device_index`, takes an index only."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -283,8 +282,8 @@ def _device_scope(use: Use, row: Row) -> Judgement:
 
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
-    """The judgement on `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's
-    own streams are scopes themselves."""
+    """Judges `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's own
+    streams are scopes themselves."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -312,9 +311,9 @@ def _is_stream(means: Value) -> bool:
 
 
 def _seed(use: Use, row: Row) -> Judgement:
-    """The judgement on the functions that seed CUDA's generators. If `torch.manual_seed` has
-    just set the same seed on all devices, the new text calls `torch.manual_seed` again; else it
-    calls the function of the same name in the module of the current accelerator."""
+    """Judges the functions that seed CUDA's generators. If `torch.manual_seed` has just set the
+    same seed on all devices, the new text calls `torch.manual_seed` again; else it calls the
+    function of the same name in the module of the current accelerator."""
     seed = use.only_argument
     if seed is None:
         return OTHER_ARGUMENTS
@@ -360,9 +359,9 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
 
 
 def _with_device(use: Use, row: Row) -> Judgement:
-    """The judgement on functions of mixed precision, which get the type of the current
-    accelerator as an argument. On a machine without an accelerator, the new text disables mixed
-    precision, as the old names do without CUDA."""
+    """Judges functions of mixed precision, which get the type of the current accelerator as an
+    argument. On a machine without an accelerator, the new text disables mixed precision, as the
+    old names do without CUDA."""
     callee, _, _ = row.accelerator.partition("(")
     device_parameter = _PARAMETERS[callee][0]  # of the new function
     parameters = _PARAMETERS[use.called]  # of the old function
@@ -417,8 +416,8 @@ def _with_device(use: Use, row: Row) -> Judgement:
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
-    """The judgement on `init_process_group("nccl")`. The string becomes a call that returns the
-    name of the backend for the current accelerator."""
+    """Judges `init_process_group("nccl")`. The string becomes a call that returns the name of
+    the backend for the current accelerator."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":
@@ -430,8 +429,8 @@ def _nccl(use: Use, row: Row) -> Judgement:
 
 
 def move(use: Use) -> Judgement:
-    """The judgement on `.cuda()` for the target "accelerator". It becomes `.to()`, because
-    every object with one method also has the other, and both move it in the same way."""
+    """Judges `.cuda()` for the target "accelerator". It becomes `.to()`, because every object
+    with one method also has the other, and both move it in the same way."""
     if (
         use.has_stars
         or not use.keywords.keys() <= {"non_blocking", "device"}
@@ -466,8 +465,8 @@ def move(use: Use) -> Judgement:
 
 
 def is_cuda(use: Use) -> Judgement:
-    """The judgement on `x.is_cuda`, which becomes `x.device.type == ...`, in brackets if they
-    are needed."""
+    """Judges `x.is_cuda`, which becomes `x.device.type == ...`, in brackets if they are
+    needed."""
     means = inferred(use.node.value)
     if any(atom.kind == "instance" for atom in means):
         return Judgement("not a device", "it is an attribute of a class of the project")

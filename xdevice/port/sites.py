@@ -13,7 +13,7 @@ GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
 """The levels of `port --only`; each level includes those before it.
 
 "proven": the rewriting follows from the project's own text. "safe": if an assumption is wrong,
-the new text raises at once. "likely": only a name suggests what an object is.
+the new text raises an error at once. "likely": only a name suggests what an object is.
 """
 
 CODES: Final[dict[str, str]] = {

@@ -172,7 +172,8 @@ class Source:
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
     def offset(self, line: int, col: int) -> int:
-        """The offset in `text` of a line, from 1, and a column in bytes, from 0."""
+        """The offset in `text` that a line (from 1) and a column (in bytes, from 0) stand
+        for."""
         return self.starts[line - 1] + col
 
     def position(self, offset: int) -> tuple[int, int]:
@@ -254,8 +255,8 @@ def _show(path: Path, root: Path) -> str:
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files to read: each path that is not a folder, whether it exists or not, and the
-    scripts, notebooks and texts below each folder, sorted."""
+    """The files to read: each path that is not a folder, whether it exists or not. For each
+    folder, the scripts, notebooks and texts in it and below, sorted."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -528,7 +529,7 @@ class _Decoder(json.JSONDecoder):
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
     """The bytes of a notebook after the edits, which must be sorted. Only the JSON strings that
-    the edits touch are written again; outputs, metadata and layout stay byte for byte."""
+    the edits touch are replaced; outputs, metadata and layout stay byte for byte."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
     for first, last, group in _touched(source.tokens, edits):
