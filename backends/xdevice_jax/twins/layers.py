@@ -295,4 +295,4 @@ class JaxLayers(Layers):
         # a layer without bias has None there, which is no variable
         names = {variable.name for variable in variables(model)}
         layers = linen.layers(model) if linen.is_linen(model) else _layers(model)
-        return layouts.stated_once(layouts.all_bound(layers, names), layouts.COMPUTES_IN)
+        return layouts.stated_once(layouts.present_layers(layers, names), layouts.COMPUTES_IN)

@@ -102,7 +102,7 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
         "bidirectional": is_bidirectional,
         "projection": 0,
         "batch_first": _layout(block) == "NTC",
-        "dropout": layouts.between(layers, _dropout_between(block)),
+        "dropout": layouts.dropout_between(layers, _dropout_between(block)),
     }
     if kind == "rnn":
         settings["nonlinearity"] = _mode(block).removeprefix("rnn_")  # rnn_relu or rnn_tanh
@@ -226,7 +226,7 @@ class MxnetLayers(Operations):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the Block itself"
             )
-        return layouts.all_bound(list(self._layers(model)), dict(self.variables(model)))
+        return layouts.present_layers(list(self._layers(model)), dict(self.variables(model)))
 
     def _layers(self, model: Any) -> Iterator[Layer]:
         """Yields the layers of a model with their parts, whose names in Gluon are not PyTorch's."""

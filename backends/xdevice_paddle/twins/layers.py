@@ -275,7 +275,7 @@ _SEQUENCE_SETTINGS: Final[Mapping[str, ops.Attribute]] = {
     "bidirectional": lambda layer: layer.num_directions == 2,
     "projection": lambda layer: getattr(layer, "proj_size", 0),
     "batch_first": lambda layer: not layer.time_major,
-    "dropout": lambda layer: layouts.between(layer.num_layers, layer.dropout),
+    "dropout": lambda layer: layouts.dropout_between(layer.num_layers, layer.dropout),
 }
 _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Linear: ops.row("linear", {"activation": None}),
@@ -473,7 +473,7 @@ class PaddleLayers(Operations):
         private.require("layers")
         blocks: dict[str, tuple[str, ...]] = {}
         layers = list(_layers(model, blocks))
-        return layouts.all_bound(layers, dict(self.variables(model)), blocks)
+        return layouts.present_layers(layers, dict(self.variables(model)), blocks)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         """Returns the parameters, under Paddle's names, that a layer of this kind may have."""

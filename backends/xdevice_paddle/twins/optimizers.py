@@ -82,7 +82,7 @@ def _settings(
         raise backend.unsupported(
             "rescale_grad, which does nothing on the CPU", "multiply the loss instead"
         )
-    names = terms.settings_of(kind)
+    names = terms.default_settings(kind)
     # only settings that this kind and this version of Paddle have
     settings = {
         name: stated[argument]

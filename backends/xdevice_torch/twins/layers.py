@@ -209,7 +209,7 @@ _SEQUENCE_SETTINGS: Final[Mapping[str, ops.Attribute]] = {
     "bidirectional": "bidirectional",
     "projection": "proj_size",
     "batch_first": "batch_first",
-    "dropout": lambda module: layouts.between(module.num_layers, module.dropout),
+    "dropout": lambda module: layouts.dropout_between(module.num_layers, module.dropout),
 }
 _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Linear: ops.row("linear", {"activation": None}),
@@ -360,7 +360,7 @@ class TorchLayers(Operations):
         variables = dict(self.variables(model))
         blocks: dict[str, tuple[str, ...]] = {}
         layers = list(_layers(model, variables, blocks))
-        return layouts.all_bound(layers, variables, blocks)
+        return layouts.present_layers(layers, variables, blocks)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         """Returns all layers, with the settings of those without parameters."""

@@ -258,7 +258,7 @@ class ToyBackend(Backend):
     def layers(self, model):
         names = {name for name, _ in self.variables(model)}
         return [
-            layouts.bound(path, "linear", self.parts("linear", {}), names, {})
+            layouts.present_layer(path, "linear", self.parts("linear", {}), names, {})
             for path, module in _modules(model)
             if isinstance(module, toyframe.Linear)
         ]

@@ -173,10 +173,11 @@ def test_what_adapters_and_quantisers_add_is_known():
         "fc.lora_A.weight": np.ones((1, 2)),
         "fc.lora_B.weight": np.ones((2, 1)),
     }
-    with pytest.raises(xdevice.errors.StateError, match="are LoRA's: merge them"):
+    with pytest.raises(xdevice.errors.StateError, match="are parameters of LoRA; merge them"):
         xdevice.models.convert_state(ours, "numpy", kinds={})
     with pytest.raises(
-        xdevice.errors.StateError, match="are of a quantized model: convert the checkpoint"
+        xdevice.errors.StateError,
+        match="are parameters of a quantized model; convert the checkpoint",
     ):
         xdevice.models.convert_state(
             {"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={}
@@ -198,7 +199,7 @@ def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
     for adapted in (source, source.state_dict(), {"fc.lora_A.weight": torch.ones(2, 4)}):
         with pytest.raises(
             xdevice.errors.StateError,
-            match=r"are LoRA's: merge them first: with peft call model\.",
+            match=r"are parameters of LoRA; merge them first: with peft call model\.",
         ):
             xdevice.models.convert_state(adapted, "paddle", like=Other())
     with pytest.raises(
@@ -216,7 +217,7 @@ def test_a_file_of_adapters_does_not_load_into_a_model_without(net, tmp_path):
     )
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"does not fit: .* are LoRA's: merge them first: with peft",
+        match=r"does not fit into=: .* are parameters of LoRA; merge them first: with peft",
     ):
         xdevice.load(tmp_path / "adapter.safetensors", into=net)
 

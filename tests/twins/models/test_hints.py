@@ -292,7 +292,7 @@ def test_lora_of_keras_is_named(layer):
     like = keras_model(made, shape=shape)
     made.enable_lora(2)
     source = nn.Sequential(nn.Linear(4, 4) if layer == "Dense" else nn.Embedding(4, 4))
-    with pytest.raises(xdevice.errors.StateError, match=r"are LoRA's"):
+    with pytest.raises(xdevice.errors.StateError, match=r"are parameters of LoRA"):
         xdevice.models.convert_state(source, "tensorflow", like=like)
     with pytest.raises(xdevice.errors.StateError, match=r"in Keras call save_weights\(\)"):
         xdevice.models.convert_state(like, "torch", like=source)

@@ -470,9 +470,9 @@ def even(model):
 def test_a_norm_of_groups_goes_to_gluon_where_its_groups_are_even():
     source, like = randomised("torch", group_norm("torch")), gluon_groups()
     state = xdevice.models.convert_state(source, "mxnet", like=like)
-    why = "it has one number for each group, but the channels of a group have different numbers"
+    why = "it has one value for each group of channels, but here the channels of one group have different values"
     assert state.unmapped == {"gamma": why, "beta": why}
-    with pytest.raises(xdevice.errors.StateError, match="the channels of a group have"):
+    with pytest.raises(xdevice.errors.StateError, match="the channels of one group have"):
         xdevice.load(state, into=like)
     assert xdevice.models.convert_state(source, "mxnet").unmapped == state.unmapped
     xdevice.load(xdevice.models.convert_state(even(source), "mxnet", like=like), into=like)

@@ -294,7 +294,7 @@ def test_a_wrong_rule_is_seen(monkeypatch, rule):
         "GATES_ZRN": layouts.TRANSPOSED,
         "BIASES_ZRN": layouts.Rule(lambda x: (x[0], x[1]), lambda ih, hh: np.stack([ih, hh])),
         "SUMMED": layouts.Rule(lambda x: (x, x), lambda ih, hh: ih),
-        "KERNEL_FIRST": layouts._one(
+        "KERNEL_FIRST": layouts._single(
             lambda x: x.transpose(3, 2, 1, 0), lambda x: x.transpose(3, 2, 1, 0)
         ),
     }[rule]
@@ -871,7 +871,7 @@ def test_a_layer_that_nobody_knows_is_listed():
     [
         (
             {"0": "conv"},
-            r"^kinds= gives '0' the kind conv, but its class says linear in torch; leave it out$",
+            r"^kinds= gives '0' the kind conv, but its class says linear in torch; leave it out of kinds=$",
         ),
         ({"0": "same"}, "^kinds= gives '0' the kind same, but its class says linear in torch"),
         (
@@ -1226,13 +1226,13 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
             "torch",
             "gru",
             {"x.weight_ih_l0": (12, 2), "x.weight_hh_l0": (12, 3)},
-            "12 rows .* make 9",
+            "12 rows .* must have 9",
         ),
         (
             "torch",
             "lstm",
             {"x.weight_ih_l0": (9, 2), "x.weight_hh_l0": (12, 3)},
-            "weight_ih_l0 has 9 rows .* make 12",
+            "weight_ih_l0 has 9 rows .* must have 12",
         ),
         (
             "tensorflow",
@@ -1284,7 +1284,7 @@ def test_wrong_sources_are_refused():
         xdevice.models.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
     with pytest.raises(
         xdevice.errors.NotATensorError,
-        match="must be a built model of paddle; this Dense is one of mxnet",
+        match="must be a built model of paddle; this Dense is a model of mxnet",
     ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
     with pytest.raises(

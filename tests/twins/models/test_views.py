@@ -485,7 +485,7 @@ def test_a_kind_of_a_class_that_is_not_there_is_an_error():
 
 def test_names_with_a_pattern_of_nothing_are_an_error():
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.errors.StateError, match="the first matches 0 layers of torch"):
+    with pytest.raises(xdevice.errors.StateError, match="it matches 0 layers of torch"):
         xdevice.models.convert_state(
             patches(torch),
             "torch",

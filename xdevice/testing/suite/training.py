@@ -108,7 +108,7 @@ class TrainingChecks(Suite):
         names = {id(variable): name for name, variable in self.adapter.variables(model)}
         owned = {names.get(id(one.variable)) for one in read.parameters}
         assert owned == set(names.values()), "the model's own, and all"
-        settings = terms.settings_of(read.kind).keys()
+        settings = terms.default_settings(read.kind).keys()
         assert all(one.settings.keys() == settings for one in read.parameters), (
             f"the settings are {list(settings)}"
         )

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 _Go = Callable[[Any], Any]
 """A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
-"""A function that is called in place of a layer. Its arguments are the layer, the arguments of
-the layer, and a function that makes the call; it returns the result for the caller."""
+"""A function that is called in place of a layer, and returns the result for the caller. Its arguments are the layer,
+the arguments of the call, and a function that makes the original call."""
 
 Run = Callable[..., Any]
 """A function that runs an operation, given its name, its arguments, and a function that makes the call
@@ -114,28 +114,28 @@ class GradientHooks:
     closed."""
 
     def __init__(
-        self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
+        self, backend: Conversion, stack: ExitStack, needs_gradient: Callable[[Any], bool]
     ) -> None:
-        """The hooks are removed when `stack` is closed. `asks(x)` says whether `x` is a tensor that requires a
-        gradient."""
-        self._backend, self._stack, self._asks = backend, stack, asks
+        """The hooks are removed when `stack` is closed. `needs_gradient(x)` says whether `x` is a tensor
+        that requires a gradient."""
+        self._backend, self._stack, self._needs_gradient = backend, stack, needs_gradient
         # the tensors that have a hook of `follow_leaves`, by their `id`s
         self._leaves: dict[int, Any] = {}
 
     def follow(self, result: Any, put: Callable[[int, Any], None]) -> Any:
-        """Has `put(number, gradient)` called with each gradient that reaches a tensor of a result, where `number` is
-        the tensor's index in the result. Returns the result."""
+        """Sets hooks that call `put(number, gradient)` with each gradient that reaches a tensor of a result, where
+        `number` is the tensor's index in the result. Returns the result."""
         for number, x in enumerate(tensors(self._backend, result)):
             # a hook on a tensor without a gradient raises an error
-            if self._asks(x):
+            if self._needs_gradient(x):
                 self._stack.callback(x.register_hook(partial(put, number)).remove)
         return result
 
     def follow_leaves(self, arguments: Any, leaf: Callable[[Any, Any], object]) -> None:
-        """Has `leaf(x, gradient)` called with each gradient of a tensor in the arguments that is not the result of a
-        computation. Such a tensor gets only one hook, however often it is an argument."""
+        """Sets hooks that call `leaf(x, gradient)` with each gradient of those tensors `x` in the arguments that are
+        not the result of a computation. A tensor gets only one hook, however often it is an argument."""
         for x in tensors(self._backend, arguments):
-            if self._asks(x) and x.is_leaf and id(x) not in self._leaves:
+            if self._needs_gradient(x) and x.is_leaf and id(x) not in self._leaves:
                 self._leaves[id(x)] = x  # its id stays its own while it lives
                 self._stack.callback(x.register_hook(partial(leaf, x)).remove)
 
@@ -151,11 +151,10 @@ class Watch:
         activations: Iterable[Any] = (),
         follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
     ) -> None:
-        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are
-        the layers that are also recorded if another recorded layer calls them, as the
-        activation of that layer. `follow(result, put)` returns the result or a stand-in, and
-        has `put(number, gradient)` called with the gradients that reach it; None to record
-        none."""
+        """`paths` gives the path of each layer to record by the layer's `id`. `activations` are the layers that are
+        also recorded if another recorded layer calls them, as the activation of that layer. `follow(result, put)`
+        returns the result or a stand-in for it, and makes sure that `put(number, gradient)` is called with the
+        gradients that reach it; None if gradients are not recorded."""
         self.calls: list[Call] = []
         self.paths = paths
         self._backend = backend
@@ -167,9 +166,9 @@ class Watch:
     def run(
         self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False
     ) -> Any:
-        """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded
-        layer only an activation is recorded. An error from the call gets the layer's path as
-        the attribute named by `FAILED`."""
+        """Calls a layer with `go(arguments)`, records that as a call of `layer`, and returns the result. Inside
+        another recorded layer only an activation is recorded. An error from the call gets the layer's path as the
+        attribute named by `FAILED`."""
         outer: _Frame | None = getattr(self._here, "frame", None)
         # symbols have no values that could be recorded
         if self._is_symbolic(arguments):
@@ -257,14 +256,14 @@ def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
         _stand_in.reset(token)
 
 
-def _never() -> bool:
+def _is_never_compiling() -> bool:
     """The default of `is_compiling`: no compiler traces the call."""
     return False
 
 
 @contextmanager
 def recording(
-    watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never
+    watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _is_never_compiling
 ) -> Iterator[None]:
     """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
     `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
@@ -281,7 +280,7 @@ def recording(
 
 @contextmanager
 def outermost(
-    cls: type, around: Around, is_compiling: Callable[[], bool] = _never
+    cls: type, around: Around, is_compiling: Callable[[], bool] = _is_never_compiling
 ) -> Iterator[None]:
     """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
     is passed to `around`, which makes the call and returns its result. Layers inherit their `__call__` from `cls`;
@@ -306,7 +305,9 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
-        go = partial(_through, _watches.get(), self, partial(original, self), None, arguments)
+        go = partial(
+            _call_watched, _watches.get(), self, partial(original, self), None, arguments
+        )
         # the program made the outermost call itself; calls inside it are the model's
         if _is_inside.get() or not _arounds:
             return go()
@@ -326,12 +327,12 @@ def activated(owner: Any, function: Any) -> Any:
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         """Returns the result of the activation, and has its call recorded."""
-        return _through(_watches.get(), owner, function, function, (args, kwargs))
+        return _call_watched(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in
 
 
-def _through(
+def _call_watched(
     watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
 ) -> Any:
     """Returns the result of `function` for `arguments` (a pair of a tuple and a dict), and lets
@@ -341,7 +342,7 @@ def _through(
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
             path = watch.paths[id(layer)]
-            go = partial(_through, watches[number + 1 :], layer, function, activation)
+            go = partial(_call_watched, watches[number + 1 :], layer, function, activation)
             if activation is None:
                 return watch.run(layer, path, arguments, go)
             path = layouts.join(path, "activation")
@@ -351,8 +352,8 @@ def _through(
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
-    """Yields the tensors in a value and in the containers inside it. NumPy arrays count as
-    tensors, because Keras layers accept both."""
+    """Yields the tensors in a value and in the containers inside it. NumPy arrays count as tensors, because Keras's
+    layers accept them too."""
     return _leaves(backend, value, "tensor")
 
 

@@ -31,7 +31,8 @@ PartsOf: TypeAlias = Callable[[str, Settings], Sequence[Part]]
 # queries, keys and values
 _FIRST: Final = ("q", "k", "v")
 _WITH_KERNEL: Final = ("linear", "conv", "conv_transpose")
-# the rules of Keras, Flax and Haiku: inputs before outputs, and both behind the window
+# the rules of Keras, and of Flax and Haiku except for transposed convolutions: the first two axes of PyTorch's weight
+# are exchanged, and come after those of the window
 _KERNELS: Final = {
     **{kind: {"weight": layouts.KERNEL_FIRST} for kind in _WITH_KERNEL},
     "linear": {"weight": layouts.TRANSPOSED},
@@ -43,9 +44,8 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts, of which those whose first PyTorch parameter is in `only` have their
-    values marked as not convertible, for the reason `why`. If `only` is None, all parts are
-    marked."""
+    """Returns the parts `own`, with some marked as not convertible for the reason `why`: those whose first PyTorch
+    parameter is in `only`, or all parts if `only` is None."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -84,29 +84,28 @@ def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
     # with proj_size, the names of the LSTM itself belong to the wrong parameters in Paddle 3.3.1; the names in its
     # cells are right
     if settings.get("projection"):
-        places = "{}.cell", "{}.cell_fw", "{}.cell_bw"
-        return tuple(_cells(settings, places, _PADDLE_CELL, {"weight_hr": layouts.TRANSPOSED}))
+        paths = "{}.cell", "{}.cell_fw", "{}.cell_bw"
+        return tuple(_cells(settings, paths, _PADDLE_CELL, {"weight_hr": layouts.TRANSPOSED}))
     return layouts.parts(kind, settings, _PADDLE, _PADDLE_RULES)
 
 
 def _cells(
     settings: Settings,
-    places: tuple[str, str, str],
+    paths: tuple[str, str, str],
     names: Mapping[str, str],
     rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
 ) -> Iterator[Part]:
-    """Yields the parts of the cells of a recurrent layer. `places` are three patterns of a
-    cell's path, in which the number of the cell's layer is filled in: one for a layer with one
-    direction, then two for the directions forward and backward. `names` gives the framework's
-    names of a cell's parameters by PyTorch's names."""
-    one, *both = places
+    """Yields the parts of the cells of a recurrent layer. `paths` are three patterns of a cell's path, in which the
+    number of the cell's layer is filled in: one for a layer with one direction, then two for the directions forward
+    and backward. `names` gives the framework's names of a cell's parameters by PyTorch's names."""
+    of_one_direction, *of_both = paths
     for suffix in layouts.suffixes(settings):
         # such as "l0_reverse": the number, and "reverse" or nothing
         number, _, reverse = suffix[1:].partition("_")
-        place = both[bool(reverse)] if settings.get("bidirectional") else one
+        path = of_both[bool(reverse)] if settings.get("bidirectional") else of_one_direction
         for name, own in names.items():
             rule = rules.get(name, layouts.SAME)
-            yield Part(f"{place.format(number)}.{own}", (f"{name}_{suffix}",), rule)
+            yield Part(f"{path.format(number)}.{own}", (f"{name}_{suffix}",), rule)
 
 
 # Gluon
@@ -129,8 +128,8 @@ def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
     Gluon lacks, are refused."""
     if kind in layouts.RECURRENT:
         # Gluon still saves these layers under the names of an older format, in which they consisted of cells
-        places = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
-        return tuple(_cells(settings, places, _MXNET_CELL))
+        paths = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
+        return tuple(_cells(settings, paths, _MXNET_CELL))
     own = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
         return refused(own, "Gluon has no attention layer; build one from Dense layers")
@@ -189,9 +188,9 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
 
 
 def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
-    """Returns the parts of an attention whose kernels have two axes, of the sizes `heads` and `size`, in place of one
-    axis of PyTorch, as in Keras and Flax. One of the sizes may be -1, which means any; `output` is the name of the last
-    projection."""
+    """Returns the parts of an attention whose kernels have two axes where PyTorch has one, as in Keras and Flax:
+    `heads` is the number of heads, and `size` the size of a head. Each may be -1, which means any size, but at most
+    one of the two if values are converted from PyTorch. `output` is the name of the last projection."""
     # the axes of the heads come last in the kernels of queries, keys and values, and first in that of the output
     each = (heads, size)
     own = []
@@ -221,8 +220,8 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts of a layer in a file of Keras: those of `tensorflow`, except that a bidirectional layer has the
-    parts of both layers inside it."""
+    """Returns the parts that a layer has in a Keras file. They are those of `tensorflow`, except that a bidirectional
+    layer has the parts of both layers inside it."""
     # exactly these settings, which `reading` tries for a file; a model's layer has more, and comes from `tensorflow`
     if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
         sides = {"forward_layer": "l0", "backward_layer": "l0_reverse"}
@@ -265,6 +264,7 @@ _FLAX: Final[Names] = {
     "rms_norm": {"weight": "scale"},
     "group_norm": _SCALE,
 }
+# without transpose_kernel, the kernel of a ConvTranspose is (*kernel, I, O), and its window is reversed
 _FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 _FLAX_KERNELS: Final = (
     Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
@@ -297,8 +297,8 @@ LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyTy
         },
     }
 )
-"""The names of the arrays of the gates in a linen cell, by the kind of the cell and the name of the array that they
-form when joined along their last axis."""
+"""The names of the arrays in a linen cell, which has one for each gate. They are listed by the kind of the cell, and
+by the name of the array that they form when joined along their last axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -311,13 +311,16 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that a layer of this kind, with these settings, has in Flax, whose
-    kernels have their axes in the same order as those of Keras."""
+    """Returns the parts that a layer of this kind, with these settings, has in Flax."""
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
-        return projections(int(str(settings.get("num_heads", -1))), -1, "out")
-    # with transpose_kernel, the kernel of a ConvTranspose is (*kernel, O, I), and its window is not reversed
+        # `str` is for type checkers only, which know a setting as an `object`. -1 means any size: to read kernels, no
+        # size is needed
+        heads = int(str(settings.get("num_heads", -1)))
+        return projections(heads, size=-1, output="out")
+    # with transpose_kernel, the kernel of a ConvTranspose is (*kernel, O, I), and its window is not reversed,
+    # as in Keras
     return layouts.parts(
         kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
     )

@@ -85,26 +85,26 @@ class Operations(Layers):
 
 class Calls(Layers, Conversion):
     """The capability of calling models, and of recording the calls of their layers, which have the same paths as in
-    `layers`. The inputs and outputs of layers are copied without their gradients, for which `detached` is needed."""
+    `layers`. The inputs and outputs of layers are copied without their gradients, which needs the method
+    `detached`."""
 
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        """Returns a context manager that yields a list. While the block is open, each call of a
-        layer of the model is appended when it ends, in this thread or task and in those that
-        `xdevice.parallel.run` starts. A layer with parameters that `layers` lists is recorded
-        whatever layers it contains, any other layer only if it contains none. Raises
-        `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError`
-        for a model that has not been built yet. Afterwards the model is as before."""
+        """Returns a context manager that yields a list. While the block is open, each call of a layer of the model is
+        appended when it ends, in this thread or task and in those that `xdevice.parallel.run` starts. A layer with
+        parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
+        none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, and `NotBuiltError` for a model
+        that has not been built yet. Afterwards the model is unchanged."""
         raise self.unsupported(
             "tracing the calls of layers", "compare the outputs of the model"
         )
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Returns a context manager. While the block is open, each call of a model, in any thread, that is not made
-        inside the call of another model is replaced by `around(model, arguments, call)`: `call()` makes the original
-        call, and `around` returns the result for the program. A layer or a loss that is called by itself counts as a
-        model."""
+        """Returns a context manager. While the block is open, calls of models in all threads are replaced by
+        `around(model, arguments, call)`, except those made inside the call of another model. `call()` makes the
+        original call, and `around` returns the result for the program. A layer or a loss that is called by itself
+        counts as a model."""
         raise self.unsupported("tracing the calls of models", "pass the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
@@ -115,10 +115,11 @@ class Calls(Layers, Conversion):
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:
         """Returns a context manager. While the block is open, each operation of this thread on tensors with values is
-        passed to `run(name, arguments, go, follow, is_backward)`, which calls `go()` and returns its result.
-        `follow(result, put)` has `put(number, gradient)` called with each gradient that reaches an output.
-        `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program computes, in the
-        order of the backward pass. Functions that a compiler has made are not passed to `run`."""
+        passed to `run(name, arguments, go, follow, is_backward)`, which returns the result of `go()`. `go` makes the
+        call. `follow(result, put)` makes sure that `put(number, gradient)` is called for each gradient that reaches an
+        output, where `number` is the index of the output. `leaf(x, gradient, name)` is called for each gradient of a
+        parameter or input `x` that the program computes, in the order of the backward pass. Functions that a compiler
+        has made are not passed to `run`."""
         raise self.unsupported(
             "tracing operations", "compare layers, or the values that the program records"
         )

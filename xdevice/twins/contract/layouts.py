@@ -75,7 +75,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "same": ("",),
     }
 )
-"""PyTorch's parameters of each kind of layer; for a recurrent layer, the parameters of one of its cells."""
+"""The parameters that each kind of layer has in PyTorch; for a recurrent layer, the parameters of one cell."""
 
 # a cell's weights and biases have this many rows for each number of its state
 _GATES: Final = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -188,10 +188,10 @@ class Layer(NamedTuple):
 # rules
 
 
-def _one(way: Callable[[Array], Array], back: Callable[[Array], Array]) -> Rule:
-    """Returns the rule for an array that becomes one PyTorch parameter: `way` converts it to PyTorch's layout, and
-    `back` converts PyTorch's array to the framework's layout."""
-    return Rule(lambda x: (way(x),), back)
+def _single(canonical: Callable[[Array], Array], native: Callable[[Array], Array]) -> Rule:
+    """Returns the rule for an array that becomes one PyTorch parameter: `canonical` converts it to PyTorch's layout,
+    and `native` converts PyTorch's array to the framework's layout."""
+    return Rule(lambda x: (canonical(x),), native)
 
 
 def _unchanged(x: Array) -> Array:
@@ -238,12 +238,12 @@ def _joined(*parts: Array) -> Array:
     return np.concatenate(parts)
 
 
-SAME: Final = _one(_unchanged, _unchanged)
-FLAT: Final = _one(_unchanged, _flattened)
+SAME: Final = _single(_unchanged, _unchanged)
+FLAT: Final = _single(_unchanged, _flattened)
 """The rule for an array that is flat in the framework and of any shape in PyTorch; the flat array does not keep that
 shape."""
-TRANSPOSED: Final = _one(np.transpose, np.transpose)
-KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
+TRANSPOSED: Final = _single(np.transpose, np.transpose)
+KERNEL_FIRST: Final = _single(_kernel_last, _kernel_first)
 """The rule for an array that is (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
 
 
@@ -252,21 +252,21 @@ def _flipped_window(x: Array) -> Array:
     return np.flip(x, tuple(range(x.ndim - 2)))
 
 
-FLIPPED_KERNEL: Final = _one(
+FLIPPED_KERNEL: Final = _single(
     lambda x: np.moveaxis(_flipped_window(x), (-2, -1), (0, 1)),
     # contiguous, because `np.flip` returns a view with negative strides, which not every framework accepts
     lambda x: np.ascontiguousarray(_flipped_window(np.moveaxis(x, (0, 1), (-2, -1)))),
 )
 """The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window
 reversed, and (I, O, *kernel) in PyTorch."""
-CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
+CHANNELS_LAST: Final = _single(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
 """The rule for one bias that is the sum of PyTorch's two. Converted to PyTorch, it becomes the
 first of the two, and the second is 0."""
 
 
-def _of_gru(x: Array) -> tuple[Array, Array]:
+def _gru_biases_to_torch(x: Array) -> tuple[Array, Array]:
     """Converts the biases of `BIASES_OF_GRU`, in the order r, z, n of the inputs, n of the state, to PyTorch's bias_ih
     and bias_hh. PyTorch adds its two biases of r and z, so one of each becomes 0."""
     # each of the four has a quarter of the numbers
@@ -274,23 +274,24 @@ def _of_gru(x: Array) -> tuple[Array, Array]:
     return np.concatenate([r_and_z, new]), np.concatenate([np.zeros_like(r_and_z), of_state])
 
 
-def _to_gru(ih: Array, hh: Array) -> Array:
-    """Converts PyTorch's bias_ih and bias_hh to the biases of `BIASES_OF_GRU`, the reverse of `_of_gru`."""
+def _gru_biases_from_torch(ih: Array, hh: Array) -> Array:
+    """Converts PyTorch's bias_ih and bias_hh to the biases of `BIASES_OF_GRU`, the reverse of
+    `_gru_biases_to_torch`."""
     # r and z are the first two of PyTorch's three gates
     start_of_n = len(ih) // 3 * 2
     return np.concatenate([(ih + hh)[:start_of_n], ih[start_of_n:], hh[start_of_n:]])
 
 
-BIASES_OF_GRU: Final = Rule(_of_gru, _to_gru, is_lossy=True)
+BIASES_OF_GRU: Final = Rule(_gru_biases_to_torch, _gru_biases_from_torch, is_lossy=True)
 """The rule for the biases of a GRU that has one bias for r, one for z, and two for n: one for the inputs, and one for
 the state, which r multiplies."""
 
 
-def _to_input_bias(ih: Array, hh: Array) -> Array:
+def _input_bias_from_torch(ih: Array, hh: Array) -> Array:
     """Converts PyTorch's bias_ih and bias_hh to the one bias of `BIAS_OF_INPUT`. Raises
     `UnfitError` if PyTorch's bias for the state of n is not 0, because that bias cannot be
     added to the bias for the inputs: r multiplies only the bias for the state."""
-    biases = _to_gru(ih, hh)
+    biases = _gru_biases_from_torch(ih, hh)
     if biases[len(ih) :].any():
         raise UnfitError(
             "Flax's nnx GRU has no bias for the state in its gate n, but this model's bias there is not 0"
@@ -298,9 +299,11 @@ def _to_input_bias(ih: Array, hh: Array) -> Array:
     return biases[: len(ih)]
 
 
-BIAS_OF_INPUT: Final = Rule(lambda x: (x, np.zeros_like(x)), _to_input_bias, is_lossy=True)
+BIAS_OF_INPUT: Final = Rule(
+    lambda x: (x, np.zeros_like(x)), _input_bias_from_torch, is_lossy=True
+)
 """The rule for the biases of a GRU that has biases for the inputs only."""
-GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
+GATES_ZRN: Final = _single(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
 BIASES_ZRN: Final = Rule(
     lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),
     lambda ih, hh: np.stack([_swapped_gates(ih), _swapped_gates(hh)]),
@@ -316,11 +319,11 @@ def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
     # `np.split` takes the ends of all parts except the last
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
-    def way(x: Array) -> tuple[Array, ...]:
+    def canonical(x: Array) -> tuple[Array, ...]:
         """Splits the array into PyTorch's parameters."""
         return tuple(np.split(rule.canonical(x)[0], ends))
 
-    return Rule(way, lambda *parts: rule.native(np.concatenate(parts)))
+    return Rule(canonical, lambda *parts: rule.native(np.concatenate(parts)))
 
 
 PACKED: Final = Rule(_thirds, _joined)
@@ -332,18 +335,18 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     PyTorch: O is the product of `outputs`, I that of `inputs`. One size in `inputs` and one in
     `outputs` may be -1, which means any size."""
 
-    def way(x: Array) -> Array:
+    def canonical(x: Array) -> Array:
         """Converts the weight to PyTorch's matrix (O, I)."""
         # from the shape, because a -1 in `inputs` says no size
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
 
-    def back(x: Array) -> Array:
+    def native(x: Array) -> Array:
         """Converts PyTorch's matrix to the shape (*inputs, *outputs)."""
         # in two steps, because `inputs` and `outputs` may have a -1 each, and `reshape` takes only one
         rows = x.T.reshape(*inputs, x.shape[0])
         return rows.reshape(*rows.shape[:-1], *outputs)
 
-    return _one(way, back)
+    return _single(canonical, native)
 
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
@@ -352,43 +355,43 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
     channels, or None if the framework does not have it: then no number is repeated for PyTorch, and the rule is
     lossy."""
 
-    def way(x: Array) -> tuple[Array, ...]:
+    def canonical(x: Array) -> tuple[Array, ...]:
         """Repeats the number of each group for its channels."""
         # without the number of channels, each group counts as one channel
         return (np.repeat(x, (channels or groups) // groups),)
 
-    def back(x: Array) -> Array:
+    def native(x: Array) -> Array:
         """Returns one number for each group, which all channels of the group have."""
         rows = x.reshape(groups, -1)
         # the framework would apply the first number of a group to all of its channels
         if (rows != rows[:, :1]).any():
             raise UnfitError(
-                "it has one number for each group, but the channels of a group have different numbers"
+                "it has one value for each group of channels, but here the channels of one group have different values"
             )
         return rows[:, 0]
 
-    return Rule(way, back, is_lossy=channels is None)
+    return Rule(canonical, native, is_lossy=channels is None)
 
 
 def shaped(shape: Sequence[int]) -> Rule:
     """Returns the rule for an array that has this shape in the framework, and is flat (one axis) in PyTorch."""
-    return _one(_flattened, lambda x: x.reshape(shape))
+    return _single(_flattened, lambda x: x.reshape(shape))
 
 
 def flat(shape: Sequence[int]) -> Rule:
     """Returns the rule for an array that is flat (one axis) in the framework, and has this shape in PyTorch."""
-    return _one(lambda x: x.reshape(shape), _flattened)
+    return _single(lambda x: x.reshape(shape), _flattened)
 
 
 def squeezed(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array that has this shape in the framework, and no axes of length
-    1 in the common form."""
-    return _one(np.squeeze, lambda x: x.reshape(shape))
+    """Returns the rule for an array that has this shape in the framework, and no axes of length 1 in PyTorch's
+    layout."""
+    return _single(np.squeeze, lambda x: x.reshape(shape))
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns `rule` for an array whose common form must have `shape`, while the common form
-    that `rule` gives has the shape `own`."""
+    """Returns a rule that converts as `rule` does, but whose result in PyTorch's layout has `shape`, while that of
+    `rule` has the shape `own`."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),
@@ -396,10 +399,10 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
-    """Returns the rule for an array of `total` rows of which only the rows `first:last` are in the common form; on the
-    way back, the other rows become zeros. `rule` is the rule for the whole array."""
+    """Returns the rule for an array of `total` rows, of which only the rows `first:last` are converted to PyTorch's
+    layout. Converted back, the other rows become zeros. `rule` is the rule for the whole array."""
 
-    def back(x: Array) -> Array:
+    def native(x: Array) -> Array:
         """Returns an array of `total` rows, with zeros in place of those that are not in `x`."""
         # the rows before `first`, and those from `last` on
         zeros = [
@@ -409,7 +412,7 @@ def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
 
     return Rule(
         lambda x: tuple(array[first:last] for array in rule.canonical(x)),
-        back,
+        native,
         rule.refusal,
         is_lossy=True,
     )
@@ -419,33 +422,33 @@ def depthwise(multiplier: int) -> Rule:
     """Returns the rule for a depthwise kernel (*kernel, I, multiplier) that is (I * multiplier, 1, *kernel) in
     PyTorch."""
 
-    def way(x: Array) -> Array:
+    def canonical(x: Array) -> Array:
         """Converts the kernel to PyTorch's shape."""
         return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])
 
-    def back(x: Array) -> Array:
+    def native(x: Array) -> Array:
         """Converts PyTorch's kernel to the shape (*kernel, I, multiplier)."""
         return np.moveaxis(x.reshape(-1, multiplier, *x.shape[2:]), (0, 1), (-2, -1))
 
-    return _one(way, back)
+    return _single(canonical, native)
 
 
 def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
-    """Returns `rule` for an array with a number for each pixel of a flattened image. `image` has the sizes of the
-    image's axes: rows, columns, channels. In PyTorch the pixels are the last axis, in the order channels, rows,
-    columns. `why` becomes the rule's `order`."""
+    """Returns a rule that converts as `rule` does, and reorders an array with a number for each pixel of a flattened
+    image. `image` has the sizes of the image's axes: rows, columns, channels. In PyTorch the pixels are the last axis,
+    in the order channels, rows, columns. `why` becomes the rule's `order`."""
     # the same image with its channels first
     first = image[-1], *image[:-1]
 
-    def way(x: Array) -> tuple[Array, ...]:
+    def canonical(x: Array) -> tuple[Array, ...]:
         """Converts the array to PyTorch's layout, with the pixels counted channels first."""
         return tuple(_recounted(array, image, -1, -len(image)) for array in rule.canonical(x))
 
-    def back(*arrays: Array) -> Array:
+    def native(*arrays: Array) -> Array:
         """Converts PyTorch's arrays back, with the pixels counted channels last."""
         return rule.native(*(_recounted(array, first, -len(image), -1) for array in arrays))
 
-    return rule._replace(canonical=way, native=back, order=why)
+    return rule._replace(canonical=canonical, native=native, order=why)
 
 
 def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Array:
@@ -458,11 +461,11 @@ def unfit(rule: Rule, why: str) -> Rule:
     """Returns `rule` for a layout of PyTorch that the framework does not have: conversion from PyTorch raises
     `UnfitError` with this reason."""
 
-    def back(*arrays: Array) -> Array:
+    def native(*arrays: Array) -> Array:
         """Raises `UnfitError`."""
         raise UnfitError(why)
 
-    return rule._replace(native=back)
+    return rule._replace(native=native)
 
 
 def refused(rule: Rule, why: str) -> Rule:
@@ -476,9 +479,9 @@ def refused(rule: Rule, why: str) -> Rule:
 def normed(
     parts: Iterable[Part], names: Sequence[str], shape: Sequence[int], own: Sequence[int]
 ) -> tuple[Part, ...]:
-    """Returns the parts of a layer whose weight is weight-normed: two parts, g and v, take the place of `weight`, and
-    `names` are their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape
-    `own`, which may leave out axes of length 1."""
+    """Returns the parts of a layer with a weight norm: two parts, g and v, take the place of `weight`, and `names` are
+    their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape `own`,
+    which may leave out axes of length 1."""
     return _with_weight_as(
         parts, names, NORMED, lambda rule: (_reshaped(rule, shape, own), rule)
     )
@@ -517,7 +520,7 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     )
 
 
-def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
+def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     """Returns the weight that a spectral norm computes in evaluation, from the parameters in
     `SPECTRAL`. `axis` is the axis of `original` that gives the rows of the matrix W. None means
     that this axis is not known: then the axis is taken for which a step of the norm would turn
@@ -532,7 +535,8 @@ def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
     if not matrices:
         raise UnfitError(
-            f"its u has {len(u)} numbers, but the weight of shape {original.shape} has no axis of that length"
+            f"the u of its spectral norm has {len(u)} numbers, but the weight of shape {original.shape} has no axis of "
+            f"that length"
         )
 
     def error(matrix: Array) -> float:
@@ -546,13 +550,13 @@ def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     return weight
 
 
-def of_norm(g: Array, v: Array) -> Array:
+def weight_of_norm(g: Array, v: Array) -> Array:
     """Returns the weight that a weight norm computes from its parameters g and v."""
     weight: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
     return weight
 
 
-def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
+def norm_of_weight(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
     """Returns the parameters g and v with which a weight norm computes `weight`: g has this
     shape, and v is `weight` itself."""
     # with g = |v| the weight is v
@@ -577,9 +581,9 @@ def parts(
     """Returns the parts of a layer of this kind, in a framework that differs from PyTorch only by `names` and `rules`.
     Both have the form `{kind: {PyTorch's parameter: ...}}`. `names` gives the framework's name, or None if the
     framework lacks the parameter; `rules` gives the `Rule`. A parameter that they do not mention is as in PyTorch."""
-    own, ways = names.get(kind, {}), rules.get(kind, {})
+    own_names, own_rules = names.get(kind, {}), rules.get(kind, {})
     # without an entry for attentions, the parameters are PyTorch's own, which joins some projections in one array
-    if kind == ATTENTION and not own and not ways:
+    if kind == ATTENTION and not own_names and not own_rules:
         # a layer states head_dim only if it is not the size that PyTorch computes
         why = f"in PyTorch a head has embed_dim / num_heads numbers, but these heads have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
@@ -590,9 +594,11 @@ def parts(
         )
     # a recurrent layer has a set of parameters for each of its cells
     wanted = cells(kind, settings) if kind in RECURRENT else KINDS[kind]
-    named = ((own.get(name, name), name) for name in wanted)
+    named = ((own_names.get(name, name), name) for name in wanted)
     return tuple(
-        Part(mine, (name,), ways.get(name, SAME)) for mine, name in named if mine is not None
+        Part(mine, (name,), own_rules.get(name, SAME))
+        for mine, name in named
+        if mine is not None
     )
 
 
@@ -651,11 +657,12 @@ def suffixes(settings: Settings) -> Iterator[str]:
             yield f"l{number}_reverse"
 
 
-def bound(
+def present_layer(
     path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings
 ) -> Layer | None:
-    """Returns the layer at `path` with only those parts whose full names are among `names`, the names of a model's
-    variables. Returns None if there is no such part, or if a recurrent layer lacks one of its weights."""
+    """Returns the layer at `path` with those of `parts` that a model has: those whose full names are among `names`,
+    the names of the model's variables. Returns None if the model has none of the parts, or lacks a weight of a
+    recurrent layer."""
     # names in a layer become names in the model
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
     present = tuple(part for part in prefixed if part.name in names)
@@ -669,16 +676,18 @@ def bound(
     return Layer(path, kind, present, settings) if present else None
 
 
-def all_bound(
+def present_layers(
     layers: Iterable[Layer],
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns the results of `bound` for these layers, without None, in the order that
-    `in_order` gives them for `blocks`. A layer without parts is first given the parts of
-    PyTorch's own layer. `names` are the names of the model's variables."""
+    """Returns those of the layers that a model has, each with the parts that the model has (see `present_layer`).
+    `names` are the names of the model's variables. A layer that is given without parts first gets those of PyTorch's
+    own layer. The result is in the order of the layers, except inside `blocks` (see `in_order`)."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
-    each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
+    each = (
+        present_layer(one.path, one.kind, of_one, names, one.settings) for one, of_one in own
+    )
     return in_order([layer for layer in each if layer is not None], blocks)
 
 
@@ -687,21 +696,22 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
     which the block calls them, at the place of the block's first layer. `blocks` gives the names of these layers by the
     path of the block, in the order of the calls."""
     every = list(layers)
-    # where the first layer of each parent is
+    # the index of the first layer inside each module
     firsts: dict[str, int] = {}
-    for place, layer in enumerate(every):
-        firsts.setdefault(_parent(layer), place)
+    for index, layer in enumerate(every):
+        firsts.setdefault(_parent(layer), index)
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
-        """The key by which a layer is sorted, given its index and the layer."""
-        place, layer = numbered
-        # attributes need not be listed in the order in which they are called
+        """The key by which a layer is sorted, given its index and the layer. For a layer of a block: the index of the
+        block's first layer, then the place among the block's calls. For any other layer: its own index."""
+        index, layer = numbered
+        # a module need not define its layers in the order in which it calls them
         names = blocks.get(_parent(layer), ())
         name = layer.path.rpartition(".")[2]
         return (
-            (firsts[_parent(layer)], names.index(name), place)
+            (firsts[_parent(layer)], names.index(name), index)
             if name in names
-            else (place, 0, place)
+            else (index, 0, index)
         )
 
     return [layer for _, layer in sorted(enumerate(every), key=key)]
@@ -741,12 +751,13 @@ def join(path: str, name: str) -> str:
 
 def _axes_of(kind: str, name: str) -> tuple[int, ...]:
     """The numbers of axes that a parameter of a layer may have in PyTorch's layout. `name` is PyTorch's name."""
-    # a weight's axes depend on the kind, a bias always has one
+    # the axes of a weight depend on the kind of the layer
     if "weight" in name:
         return _AXES[kind]
     # a count is a scalar or an array of one number
     if name == COUNTER:
         return (0, 1)
+    # one more key and value are (1, 1, E); a bias has one axis
     return (3,) if name in _ADDED else (1,)
 
 
@@ -760,8 +771,10 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
             return f"{name} is {tuple(shape)} in PyTorch's layout, but must have {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
-    # columns are numbers of the state: an LSTM with a projection has a shorter output, which weight_hh takes, while
-    # weight_hr takes the whole state. Every recurrent layer has weight_hh: `bound` lists none that lacks a weight
+    # the size of the state is the number of columns of weight_hh, or, for an LSTM with a
+    # projection, of weight_hr: then weight_hh takes the projected state, which is shorter.
+    # Every recurrent layer has weight_hh, because `present_layer` returns none that lacks a
+    # weight
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
     # the first one with another number of rows, as a text
@@ -770,7 +783,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     )
     return (
         off
-        and f"{off} in PyTorch's layout, but {_GATES[kind]} for each number of the state make {rows}"
+        and f"{off} in PyTorch's layout, but must have {rows}: {_GATES[kind]} for each number of the state"
     )
 
 
@@ -797,8 +810,9 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """Returns a setting as a tuple with one size for each axis; `axes` is the number of axes. One number applies to all
-    axes, and a list or tuple keeps its items, however many. Any other value is returned as it is."""
+    """Returns a setting as a tuple with one size for each axis; `axes` is the number of axes. One number applies to
+    all axes. The items of a list or tuple are kept, even if their number is not `axes`. Any other value is returned as
+    it is."""
     if isinstance(value, int):
         # frameworks take kernel_size=3 for (3, 3)
         return (value,) * axes
@@ -821,7 +835,7 @@ def sides(value: Any, axes: int) -> Any:
     return around
 
 
-def between(layers: int, dropout: float) -> float:
+def dropout_between(layers: int, dropout: float) -> float:
     """Returns the dropout that a recurrent layer of this many levels applies: 0 for one level, because dropout comes
     only between levels."""
     return float(dropout) if layers > 1 else 0.0
@@ -842,7 +856,8 @@ def same_padding(
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
     # with a stride of 1, as much is added whatever the size of the image
     totals = [
-        size - 1 if step == 1 else _added(size, step, length) for size, step, length in each
+        size - 1 if step == 1 else _same_padding_of_axis(size, step, length)
+        for size, step, length in each
     ]
     added = [number for number in totals if number is not None and number % 2 == 0]
     # an odd total adds one pixel more on one side, and an unknown total is missing from `added`
@@ -851,7 +866,7 @@ def same_padding(
     return tuple(size // 2 for size in added)
 
 
-def _added(kernel: int, stride: int, size: int | None) -> int | None:
+def _same_padding_of_axis(kernel: int, stride: int, size: int | None) -> int | None:
     """How many pixels padding="same" adds to an axis of this size, on both sides together: enough for ceil(size /
     stride) windows. None if the size is not known."""
     return (

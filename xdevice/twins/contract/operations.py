@@ -92,8 +92,8 @@ Attribute = str | Callable[[Any], Any]
 
 
 class Table(NamedTuple):
-    """An adapter's description of its framework's modules: how the settings of each class of layers are read, and
-    which role each class of modules has."""
+    """An adapter's description of its framework's modules: how the settings of a layer are read, by its class, and
+    which role a class of modules has."""
 
     package: str
     """The framework's top-level package, such as "torch". Only layers of its classes are given to `describe`."""
@@ -149,7 +149,9 @@ class Module(NamedTuple):
     """A module of a model as its adapter finds it: a layer, or a group of layers."""
 
     path: str
+    """The path from the model to the module, with dots; "" for the model itself."""
     itself: Any
+    """The framework's own object."""
     children: Sequence[Any]
     """The modules directly inside it. A module that is inside under two names is listed twice."""
     has_parameters: bool
@@ -168,14 +170,14 @@ def read(
     by_path = {layer.path: layer for layer in layers}
     # before the layers are read, because a line depends on the whole tree of modules
     lines = _Lines(modules, by_path, table).names()
-    for layer in _each(modules, by_path, table, set(map(id, saved))):
+    for layer in _entries(modules, by_path, table, set(map(id, saved))):
         # an entry for a layer's own code or hooks has the layer's path and "()", and is in the layer's line
         path = layer.path.removesuffix("()")
         # an entry for a part of a layer, such as its activation, is in the line of that layer
         yield layer._replace(line=lines.get(path, lines.get(path.rpartition(".")[0], "")))
 
 
-def _each(
+def _entries(
     modules: Iterable[Module], by_path: Mapping[str, Layer], table: Table, saved: Container[int]
 ) -> Iterator[Layer]:
     """Yields the layers that `read` yields, without their lines. `by_path` has the layers with parameters by path, and
@@ -276,12 +278,13 @@ class _Lines:
             self._count(child.itself)
 
     def _in_line(self, module: Any, line: str) -> str:
-        """Names the line of each layer in `module`, which calls its children one after another.
-        `line` is the name of the line that the first child is in. Returns the name of the line
-        that goes on after the last child."""
+        """Names the line of each layer in `module`, which calls its children one after another. `line` is the name of
+        the line that the first child is in. Returns the name of the line to which a layer after the last child
+        belongs."""
         for path, child, inside, *_ in self._inside(module):
-            # a module with two places is listed once, so the list does not show the order of its calls. The name of
-            # the line behind it includes the line before it, because both places need different names
+            # a module with two places is listed once, so the list does not show the order of
+            # its calls. The name of the line after it includes that of the line before it,
+            # because the lines after the two places need different names
             if self._uses[id(child)] > 1:
                 line = f"after {path} of {line}"
             elif self._table.is_line(child):
@@ -317,11 +320,11 @@ def activation(path: str, name: str, **settings: object) -> Layer:
     """Returns the entry for an activation function with any framework's `name`. Settings that are not stated have
     PyTorch's defaults."""
     function = function_name(name)
-    # the settings that remain whole numbers
-    whole = ("axis", "ndim")
+    # the settings that remain integers
+    integers = ("axis", "ndim")
     stated = {
         # 1 and 1.0 are one setting
-        key: float(value) if isinstance(value, int) and key not in whole else value
+        key: float(value) if isinstance(value, int) and key not in integers else value
         for key, value in settings.items()
     }
     # Keras has no class for a ReLU6: its ReLU(max_value=6) comes here as a hardtanh from 0 to 6

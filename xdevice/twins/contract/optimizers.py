@@ -146,8 +146,9 @@ def kind_of(
     return kind
 
 
-def settings_of(kind: str) -> dict[str, object]:
-    """Returns all settings of a kind of optimizer, each with its default; None if there is no default."""
+def default_settings(kind: str) -> dict[str, object]:
+    """Returns all settings of a kind of optimizer with their defaults; a setting without a default has the value
+    None."""
     return {**KINDS[kind], **COMMON}
 
 
@@ -156,7 +157,7 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
     `COMMON`. Numbers of any library, and tensors with one number, become floats, or bools if
     the default is a bool. Raises `ValueError` if a stated setting does not exist, or if a
     setting without a default is not stated."""
-    every = settings_of(kind)
+    every = default_settings(kind)
     unknown = stated.keys() - every.keys()
     missing = [
         name for name, value in KINDS[kind].items() if value is None and name not in stated

@@ -56,18 +56,20 @@ def convert_state(
     """The parameters and running statistics of a model, in the layouts of another framework.
 
     Experimental: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list
-    what was lost: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
+    what was lost: docs/reference/models.md has the rules. Costs a copy of every tensor and, with `inputs=`, runs of
+    both models.
 
     Args:
-        source: a built model; tensors in dicts and lists, those of NumPy as PyTorch has them; or a checkpoint's path.
+        source: a built model; tensors in dicts and lists (NumPy arrays are laid out as in PyTorch); or a checkpoint's
+            path.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
         names: which layer of the source is which of `like`, or which rows: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
-        device: where to put the tensors; by default where they are in `like` or the source.
-        inputs: a batch, as the source takes it (a dict is keywords), to distinguish layers and compare the outputs.
+        device: the device of the tensors; by default that of `like`'s variables or the source's.
+        inputs: a batch for the source (a dict has keyword arguments), to distinguish layers and compare the outputs.
         dtype: the dtype of floats: "bfloat16", or "like" for the dtypes of `like`.
-        skip: paths of layers, of either model, to leave out with all layers below them.
+        skip: paths of layers, in either model, that are left out with all layers inside them.
         layout: the framework of a dict or a file that does not name it: "torch", "paddle", "flax", ...
 
     Raises:
@@ -102,8 +104,8 @@ def convert_state(
 
 
 def _target_of(backend: str | Backend) -> Backend:
-    """Returns the backend to convert to, loaded. Raises `ArgumentError` if a model is given instead of a name, and the
-    errors of `registry.load` for a backend that is unknown, not installed or not usable."""
+    """Returns the backend to convert to, and loads it if necessary. Raises `ArgumentError` if a model is given instead
+    of a name, and the errors of `registry.load` for a backend that is unknown, not installed or not usable."""
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
@@ -116,29 +118,32 @@ def _target_of(backend: str | Backend) -> Backend:
 def _convert(source: Any, target: Backend, like: Any, request: Request, state: State) -> None:
     """Converts the source, a model or a dict of tensors, and puts the results into `state`. `like` is the target's
     model, or None. Raises as `convert_state` does."""
-    names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
-    # without the rows, because all steps below look layers up by path, and "wpe[2:]" is not a path
+    names, source_rows, target_rows = row_slices.split(request.names)
+    # `names` without the rows, because all steps below look up layers by path, and "wpe[2:]" is
+    # not a path
     request = request._replace(names=names)
-    origin, wanted = _read(source, target, like, request, state)
-    if wanted is None:
-        _write_freely(origin, target, request, state)
+    source_twin, target_twin = _read(source, target, like, request, state)
+    if target_twin is None:
+        _write_without_like(source_twin, target, request, state)
         return
     # before the forms are compared, because an embedding that was cut may equal its counterpart
-    if ours or theirs:
-        origin = row_slices.cut(origin, ours, state.done, is_target=False)
-        wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
+    if source_rows or target_rows:
+        source_twin = row_slices.cut(source_twin, source_rows, state.done, is_target=False)
+        target_twin = row_slices.cut(target_twin, target_rows, state.done, is_target=True)
     # models with layers of the same forms are not rewritten, so their names and their order stay as they are
-    if not origin.has_forms_of(wanted):
-        origin, wanted = alike(origin, wanted)
+    if not source_twin.has_forms_of(target_twin):
+        source_twin, target_twin = alike(source_twin, target_twin)
     # after `alike`, and before pairing, so that an error about a missing device comes first
-    writer = Writer(origin, target, wanted, state, request)
-    pairing = _pair(origin, wanted, request._replace(names=spelled_out(names, origin)))
-    lister = Lister(origin, wanted, pairing, state)
+    writer = Writer(source_twin, target, target_twin, state, request)
+    pairing = _pair(
+        source_twin, target_twin, request._replace(names=spelled_out(names, source_twin))
+    )
+    lister = Lister(source_twin, target_twin, pairing, state)
     for one, other in (*pairing.pairs, *pairing.singles):
         # before `put`, so that `state` also has the pairs of layers whose values do not fit
         state.pairs[one.path] = other.path
         lister.list_pair(one, other)
-        writer.put(one, other, wanted)
+        writer.put(one, other, target_twin)
     lister.list_rest(request.inputs is not None)
     writer.finish()
 
@@ -151,81 +156,89 @@ def _read(
     models."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
-    wanted = None
+    target_twin = None
     if like is not None:
         # kinds= has the paths of the source; names= says which of them differ in `like`
-        wanted = reading.read_like(
+        target_twin = reading.read_like(
             like, target, {names.get(path, path): kind for path, kind in kinds.items()}
         )
     owner = owners.backend_of_model(source)
     # not a model: a dict, a list or a file's header
     if owner is None:
-        origin = flat_states.read_state(source, wanted, request, state)
+        source_twin = flat_states.read_state(source, target_twin, request, state)
     else:
-        origin = reading.read_model(owner, source, kinds)
-        if wanted is not None:
+        source_twin = reading.read_model(owner, source, kinds)
+        if target_twin is not None:
             # the layers of linen are described by names and shapes only, which the other model can correct
             back = {target_path: source_path for source_path, target_path in names.items()}
-            origin, wanted = (
-                reading.with_kinds_of(origin, wanted, names),
-                reading.with_kinds_of(wanted, origin, back),
+            source_twin, target_twin = (
+                reading.with_kinds_of(source_twin, target_twin, names),
+                reading.with_kinds_of(target_twin, source_twin, back),
             )
-            if not origin.has_forms_of(wanted):
+            if not source_twin.has_forms_of(target_twin):
                 # low-rank adapters (LoRA) would change the layers; models with equal layers have none, or the same
-                require_merged(origin.variables, wanted.variables)
+                require_merged(source_twin.variables, target_twin.variables)
     if request.skip:
-        origin, wanted = _left_out(origin, wanted, request.skip, state)
-    reading.check_kinds_fit(kinds, names, origin, wanted)
-    if request.inputs is not None and (wanted is None or origin.model is None):
+        source_twin, target_twin = _without_skipped(
+            source_twin, target_twin, request.skip, state
+        )
+    reading.check_kinds_fit(kinds, names, source_twin, target_twin)
+    if request.inputs is not None and (target_twin is None or source_twin.model is None):
         raise StateError(
             "inputs= needs two models to run; pass a model as the source, and another as like="
         )
-    if wanted is None and names:
+    if target_twin is None and names:
         raise StateError(
             "names= refers to layers of like=; pass a model of the target as like="
         )
-    if wanted is None and request.dtype == LIKE:
+    if target_twin is None and request.dtype == LIKE:
         raise ArgumentError(
             "dtype='like' takes the dtypes of like=; pass a model as like=, or the name of a dtype as dtype="
         )
-    return origin, wanted
+    return source_twin, target_twin
 
 
-def _left_out(
-    origin: Twin, wanted: Twin | None, skip: Sequence[str], state: State
+def _without_skipped(
+    source_twin: Twin, target_twin: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
     """Returns both models without the layers that `skip=` names, and reports them in `state`.
     Raises `StateError` if neither model has parameters at one of the paths."""
     # a misspelled path would otherwise leave out nothing, and nobody would notice
-    reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
-    names = [name for name in origin.variables if reading.is_skipped(name, skip)]
+    reading.require_used(
+        skip, [source_twin] if target_twin is None else [source_twin, target_twin]
+    )
+    names = [name for name in source_twin.variables if reading.is_skipped(name, skip)]
     if names:
-        state.done.append(f"{some_of(names)} of {origin.name} left out, as skip= says")
-    origin = reading.without(origin, skip)
-    if wanted is not None:
-        state.skipped = [name for name in wanted.variables if reading.is_skipped(name, skip)]
+        state.done.append(f"{some_of(names)} of {source_twin.name} left out, as skip= says")
+    source_twin = reading.without(source_twin, skip)
+    if target_twin is not None:
+        state.skipped = [
+            name for name in target_twin.variables if reading.is_skipped(name, skip)
+        ]
         if state.skipped:
             state.done.append(
-                f"{some_of(state.skipped)} of {wanted.name} stay as they are, as skip= says"
+                f"{some_of(state.skipped)} of {target_twin.name} stay as they are, as skip= says"
             )
-        wanted = reading.without(wanted, skip)
-    return origin, wanted
+        target_twin = reading.without(target_twin, skip)
+    return source_twin, target_twin
 
 
-def _write_freely(origin: Twin, target: Backend, request: Request, state: State) -> None:
-    """Writes all layers of `origin` into `state` under the source's names, in the layouts of `target`, without a model
-    of the target. Lists tensors that are in no layer as unmapped, and layers whose order of pixels is in doubt as
-    differences."""
+def _write_without_like(
+    source_twin: Twin, target: Backend, request: Request, state: State
+) -> None:
+    """Writes all layers of `source_twin` into `state` under their own names, in the layouts of `target`, for a
+    conversion without `like`. Lists tensors that are in no layer as unmapped, and layers whose order of pixels is in
+    doubt as differences."""
     # no other model says how many channels a group norm has
-    origin = without_channels(origin)
-    writer = Writer(origin, target, None, state, request)
-    for layer in origin.layers:
-        writer.put_freely(layer)
-    state.differences += pixel_order.in_doubt(origin, target)
-    for name in origin.single_names:
+    source_twin = without_channels(source_twin)
+    writer = Writer(source_twin, target, None, state, request)
+    for layer in source_twin.layers:
+        writer.put_without_like(layer)
+    state.differences += pixel_order.in_doubt(source_twin, target)
+    for name in source_twin.single_names:
         state.unmapped[name] = (
-            f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} converts it as it is, and "
-            f"settle({name!r}) says that it is not needed"
+            f"no layer that xdevice knows has it; pass kinds={{{name!r}: 'same'}} to convert it unchanged, or call "
+            f"settle({name!r}) if it is not needed"
         )
     writer.finish()
 
@@ -247,10 +260,11 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
     try:
         if runs is not None:
             try:
-                # there may be several pairings of the tensors in no layer: each is tried with each one of the layers
+                # there may be several pairings of the tensors in no layer: each is tried with
+                # each pairing of the layers
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
                 pairs, run, with_values, number, left = pair_by_inputs(runs, names, values)
-                plain = differences.by_calls(source, runs.expected, target, run, pairs)
+                plain = differences.compare_by_calls(source, runs.expected, target, run, pairs)
                 # if the inputs left no question open, the order of the layers is not in doubt
                 doubts = [left, *order_in_doubt(source, target, pairs)] if left else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
@@ -263,9 +277,8 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
             error.pairs = {**likely, **error.pairs}
         raise
     doubts += order_in_doubt(source, target, pairs)
-    return Pairing(
-        pairs, singles[0], differences.by_definition(source, target, pairs), likely, doubts
-    )
+    plain = differences.compare_by_definition(source, target, pairs)
+    return Pairing(pairs, singles[0], plain, likely, doubts)
 
 
 def _values(

@@ -2,9 +2,10 @@
 could not be compared. Two things are compared: the settings of paired layers, and the layers without parameters, which
 have no names in common and no shapes.
 
-Layers without parameters are paired by where they are: in the gap between two paired layers with parameters, by kind
-and in their order. If one model has more layers of a kind in a gap than the other, the kind is compared only if all
-its layers in each model have the same settings; otherwise they are only counted.
+Layers without parameters are paired by their place: they must be in the same gap between two paired layers with
+parameters, and of the same kind, and are then paired in their order. If one model has more layers of a kind in a gap
+than the other, the kind is compared only if all its layers in each model have the same settings; otherwise they are
+only counted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     """The setting `padding` of a layer together with the zeros of a separate padding layer before it, by the layer's
     path."""
 
-_SINGLE: Final = "same"
+_TENSOR: Final = "same"
 """The kind of a tensor that belongs to no layer."""
 _RUN_BOTH: Final = "; inputs= runs both models and compares their outputs"
 # functions whose outputs are at least 0
@@ -49,7 +50,8 @@ _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
 )  # fmt: skip
-"""Kinds of layers that no other kind can replace: if only one model has such a layer, the other lacks it."""
+"""Kinds of layers that only a layer of the same sort can replace (see `_SORTS`): if one model has such a layer and the
+other has none of that sort, the other lacks it."""
 _SORTS = ("pool", "norm")
 """Ends of the names of kinds: a layer may replace a layer of another kind whose name has the same end, as avg_pool
 replaces max_pool."""
@@ -82,6 +84,7 @@ class PlainComparison(NamedTuple):
     """The result of comparing the layers without parameters of two models."""
 
     differences: list[SettingDifference]
+    """The settings in which paired layers differ, and the layers that one model lacks."""
     activated: set[str]
     """The paths, in the source or the target, of the layers with parameters whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
@@ -98,6 +101,7 @@ class Pairing(NamedTuple):
     singles: Pairs
     """The pairs of tensors that are in no layer."""
     plain: PlainComparison
+    """The comparison of the layers without parameters."""
     likely: Names
     """A guess at which tensors in no layer correspond: paths of the target by paths of the
     source. It also has pairs that are not in `singles`."""
@@ -131,9 +135,10 @@ class Lister:
         # equal settings are the usual case, and a deep model has many pairs
         if ours == theirs:
             return
-        for difference in _of_pair(one, other, ours, theirs, plain.activated):
+        for difference in _differences_of_pair(one, other, ours, theirs, plain.activated):
             line = self._add(difference)
-            # the other model may call the function in its code: equal outputs would show that, see `list_rest`
+            # the other model may call the function in its code, which equal outputs would show
+            # (see `list_rest`)
             if difference.name == "activation" and difference.is_on_one_side:
                 self._by_functions.append(line)
 
@@ -166,7 +171,8 @@ class Lister:
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         if not difference.is_on_one_side:
-            # a setting that one framework does not state may still have the same value there
+            # otherwise the other framework does not state the setting, and may still have the
+            # same value
             self._state.stated_by_both.append(line)
         return line
 
@@ -214,11 +220,11 @@ class Lister:
             here, there = pairs[-1]
             return f"several tensors have its shape; a guess is names={{{here!r}: {there!r}}}"
         hint = (
-            "names= says which tensor it is"
+            "say with names= which tensor it is"
             if is_target
-            else f"settle({name!r}) says that it is not needed"
+            else f"call settle({name!r}) if it is not needed"
         )
-        hint += ", or kinds= says of which kind the layer at its path is"
+        hint += ", or give the kind of the layer at its path with kinds="
         return f"no layer that xdevice knows has it, and the other model has no more tensors of its shape; {hint}"
 
     # whether the outputs agree
@@ -254,16 +260,16 @@ class Lister:
         has_model = self._source.model is not None
         if agree:
             if has_model:
-                yield from self._uncounted(only=("dropout",))
+                yield from self._layers_not_compared(only=("dropout",))
             return
         yield from self._pairing.doubts
-        yield from self._unread()
+        yield from self._layers_not_read()
         yield from self._single_tensors()
         if has_model:
             yield from self._flattened_images()
             yield from self._added_biases()
-            yield from self._uncounted()
-            yield from self._axes()
+            yield from self._layers_not_compared()
+            yield from self._axes_in_doubt()
 
     def _both_ways(self) -> Iterator[tuple[Twin, Layer, Layer]]:
         """Yields the model, the layer and its counterpart, for each of the two layers of each pair."""
@@ -289,7 +295,7 @@ class Lister:
             f"in the code around linear layers{order}"
         )
 
-    def _unread(self) -> Iterator[str]:
+    def _layers_not_read(self) -> Iterator[str]:
         """Yields a line that names the layers whose kind is known only from `kinds=`, names or shapes: xdevice has not
         read their code, whatever their kind."""
         # a state never has the settings of its layers, so only layers of a source that is a model are listed
@@ -297,7 +303,7 @@ class Lister:
         paths = [
             other.path
             for one, other in self._pairing.pairs
-            if one.kind != _SINGLE and ((is_model and is_unread(one)) or is_unread(other))
+            if one.kind != _TENSOR and ((is_model and is_unread(one)) or is_unread(other))
         ]
         if paths:
             yield f"not compared: computation and settings of {some_of(paths)}, whose kind comes from kinds= or shapes"
@@ -305,7 +311,7 @@ class Lister:
     def _single_tensors(self) -> Iterator[str]:
         """Yields a line that names the paired tensors that are in no known layer."""
         # a tensor that kinds= calls "same" is listed as a layer, but its use is not known either
-        called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _SINGLE]
+        called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _TENSOR]
         paths = [other.path for _, other in (*self._pairing.singles, *called_same)]
         if paths:
             yield (
@@ -336,11 +342,10 @@ class Lister:
                 "belongs to no layer"
             )
 
-    def _uncounted(self, only: Collection[str] = ()) -> Iterator[str]:
-        """Yields a line that counts the layers that could not be compared; if `only` is not
-        empty, just the layers of the kinds in `only`. An activation inside a layer is a setting
-        of that layer, and is not counted. If a backend cannot list layers without parameters,
-        the line says so instead."""
+    def _layers_not_compared(self, only: Collection[str] = ()) -> Iterator[str]:
+        """Yields a line that counts the layers that could not be compared, or, if `only` is not empty, those of the
+        kinds in `only`. An activation inside a layer is a setting of that layer, and is not counted. If a backend
+        cannot list layers without parameters, the line says so instead."""
         hint = f"calls of functions are not traced{_RUN_BOTH}"
         twins = (self._source, self._target)
         silent = [twin.name for twin in twins if twin.sequence is None]
@@ -355,7 +360,8 @@ class Lister:
                 for layer in twin.layers
                 if layer.settings.get("activation") is not None
             }
-            # not counted: entries at the path of a layer with parameters, and activations inside one
+            # not counted: entries at the path of a layer with parameters, and activations
+            # inside a layer, which are its settings
             counts = Counter(
                 _name_of(layer)
                 for layer in layers
@@ -369,7 +375,7 @@ class Lister:
         if texts:
             yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
-    def _axes(self) -> Iterator[str]:
+    def _axes_in_doubt(self) -> Iterator[str]:
         """Yields a line that names the normalization layers that may work over another axis than their counterparts."""
         doubts = [
             (twin, layer)
@@ -382,7 +388,7 @@ class Lister:
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
                 f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in "
-                f"{twin.name}, the second in {other.name}: the same only if the code moves axes{_RUN_BOTH}"
+                f"{twin.name}, the second in {other.name}; they are the same only if the code moves axes{_RUN_BOTH}"
             )
 
     def _knows_activations(self) -> bool:
@@ -400,7 +406,7 @@ class Lister:
 # settings of paired layers
 
 
-def _of_pair(
+def _differences_of_pair(
     one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
 ) -> Iterator[SettingDifference]:
     """Yields the differences between the settings of two paired layers with parameters, `one`
@@ -413,7 +419,8 @@ def _of_pair(
     )
     for name in dict.fromkeys((*ours, *theirs)):
         is_stated = name in ours and name in theirs
-        # a setting that only one layer has is a difference only if the other layer's settings were read
+        # a setting that only one layer has is a difference only if all settings of the other
+        # layer were read
         if not (is_stated if name in (*SHAPING, *layouts.STATED_BY_BOTH) else is_read):
             continue
         if name == "activation" and (one.path in activated or other.path in activated):
@@ -423,13 +430,12 @@ def _of_pair(
             yield SettingDifference(other.path or other.kind, name, mine, its)
 
 
-def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
-    """Returns a line for each layer that differs in kind between two models of one framework,
-    or that only one of them has, and for each setting that differs between two layers at one
-    path. Settings that only one of the two layers states are left out. A line gives the value
-    in `actual` first. Returns [] if the backend cannot list the operations of models. Raises
-    `AbsentNameError` if this release of the framework lacks a private name that the backend
-    needs."""
+def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
+    """Compares two models of one framework. Returns a line for each layer whose kind differs or that only one of the
+    models has, and for each setting that differs between two layers at one path. Settings that only one of the two
+    layers states are left out. A line gives the value in `actual` first. The list is empty if the backend cannot list
+    the operations of models. Raises `AbsentNameError` if this release of the framework lacks a private name that the
+    backend needs."""
     try:
         ours, theirs = (
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
@@ -469,7 +475,7 @@ def _text(value: object) -> str:
 # layers without parameters
 
 
-def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
+def compare_by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
     """Compares the layers without parameters in the order in which the models define them. The
     comparison is empty if a backend cannot list such layers, or if neither model has any."""
     ours, theirs = source.sequence, target.sequence
@@ -478,7 +484,7 @@ def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
     return _compare(ours, theirs, pairs)
 
 
-def by_calls(
+def compare_by_calls(
     source: Twin, expected: ModelRun, target: Twin, computed: ModelRun, pairs: Pairs
 ) -> PlainComparison:
     """Compares the layers without parameters in the order in which two runs have called them. `expected` is a run of
@@ -508,7 +514,7 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
             yield layer._replace(settings={**layer.settings, "ndim": call.inputs[0].ndim})
         else:
             yield layer
-        # an entry for the layer's own code
+        # an entry for the code of the layer's own class has the layer's path and "()"
         if own := layers.get(f"{call.path}()"):
             yield own
         if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
@@ -528,14 +534,14 @@ def _compare(
     # gaps in which a layer that only one model has is listed as missing
     missing_at: dict[int, str] = {}
     if not is_called:
-        # a gap counts if it is certain in both models, and ends at the same pair
-        ends = _certain(sources, ours_by)
+        # a gap counts if no other code is called in it, and it ends at the same pair in both models
+        ends = _gaps_without_code(sources, ours_by)
         places = {number: f"after {path}" for path, number in theirs_by.items()} | {
             -1: "at the beginning"
         }
         missing_at = {
             n: places[n]
-            for n, end in _certain(targets, theirs_by).items()
+            for n, end in _gaps_without_code(targets, theirs_by).items()
             if ends.get(n) == end
         }
     # an activation inside a layer is compared as a setting of the layer
@@ -544,9 +550,9 @@ def _compare(
         gaps(sources, ours_by), gaps(targets, theirs_by), missing_at, owners
     )
     # a difference of an activation inside a layer is reported at the path of the layer
-    inside = {f"{layer.path}.activation": layer.path for layer in targets if layer.parts}
+    owner_of = {f"{layer.path}.activation": layer.path for layer in targets if layer.parts}
     differences = [
-        one._replace(where=inside.get(one.where, one.where)) for one in comparison.differences
+        one._replace(where=owner_of.get(one.where, one.where)) for one in comparison.differences
     ]
     return comparison._replace(
         differences=differences,
@@ -562,21 +568,21 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
     `Gaps`). `numbers` gives, by the path of a layer with parameters, the number of the pair
     that the layer is in."""
     every: Gaps = {}
-    # the number of the last pair
-    behind = -1
+    # the number of the pair before the gap
+    before = -1
     for layer in sequence:
         if layer.parts:
-            behind = numbers.get(layer.path, behind)
+            before = numbers.get(layer.path, before)
         else:
-            every.setdefault((behind, layer.kind), []).append(layer)
+            every.setdefault((before, layer.kind), []).append(layer)
     return every
 
 
-def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
+def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
     """Returns the gaps between paired layers in which the model calls nothing except the layers of the sequence: the
     number of the pair after each gap, by the number of the pair before it."""
     ends = {}
-    behind, line, is_certain = -1, WHOLE, True
+    before, line, is_certain = -1, WHOLE, True
     for layer in sequence:
         # only layers of one line follow each other without anything in between
         is_certain = is_certain and line != "" and layer.line == line and layer.kind != OTHER
@@ -587,11 +593,11 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
         elif layer.parts:
             number = numbers[layer.path]
             if is_certain:
-                ends[behind] = number
-            behind, is_certain = number, True
+                ends[before] = number
+            before, is_certain = number, True
     # code may follow the last layer, unless the model consists of one line of layers only
     if is_certain and line == WHOLE:
-        ends[behind] = len(numbers)
+        ends[before] = len(numbers)
     return ends
 
 
@@ -621,19 +627,19 @@ def compare_gaps(
         # the layers of a kind in a gap are paired in their order; None for a layer that one model lacks
         for mine, its in zip_longest(one, other):
             if mine is not None and its is not None:
-                differences += _between(mine, its)
+                differences += _differences_between(mine, its)
                 activated.update((parent_of(mine.path), parent_of(its.path)))
             elif (lone := mine or its) is not None and parent_of(
                 lone.path
             ) not in owners:  # otherwise it is listed as a setting of that layer
-                differences.append(_missing(missing_at[number], mine, its))
+                differences.append(_missing_layer(missing_at[number], mine, its))
     # if all layers of a kind have equal settings, it does not matter which is paired with which
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
-        if both := _set_alike_in_each(kind, ours, theirs):
+        if both := _uniform_layers(kind, ours, theirs):
             rest = [layer for layer in (*left, *right) if layer.kind == kind]
             if rest:
-                differences += _of_kind(kind, *both, differences)
+                differences += _differences_of_kind(kind, *both, differences)
                 activated.update(parent_of(layer.path) for layer in rest)
             left, right = (
                 [layer for layer in side if layer.kind != kind] for side in (left, right)
@@ -664,7 +670,7 @@ def _is_missing(
     )
 
 
-def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
+def _missing_layer(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
     """Returns the difference for a layer that only one of the two models has: `one`, of the
     source, or `other`, of the target, is None. `place` is a text that says where in the model,
     such as "after features.3"."""
@@ -676,7 +682,7 @@ def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDiffe
     return SettingDifference(place, kind, *texts)
 
 
-def _set_alike_in_each(
+def _uniform_layers(
     kind: str, ours: Gaps, theirs: Gaps
 ) -> tuple[list[Layer], list[Layer]] | None:
     """Returns all layers of a kind, of the source and of the target, if within each model they have the same settings;
@@ -686,7 +692,9 @@ def _set_alike_in_each(
         [layer for (_, own), layers in side.items() if own == kind for layer in layers]
         for side in (ours, theirs)
     )
-    if any(_between(layers[0], layer) for layers in (one, other) for layer in layers):
+    if any(
+        _differences_between(layers[0], layer) for layers in (one, other) for layer in layers
+    ):
         return None
     # all layers of each model are alike, so the first ones stand for all; there are some, because `compare_gaps` passes
     # only kinds that both models have
@@ -696,24 +704,24 @@ def _set_alike_in_each(
     return (one, other) if meet or not is_another else None
 
 
-def _of_kind(
+def _differences_of_kind(
     kind: str, ours: list[Layer], theirs: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
     """Returns the differences between the source's layers of a kind, `ours`, and the target's,
     `theirs`. Within each model all these layers have the same settings (see
-    `_set_alike_in_each`), so only the first of each list is compared. Settings that
+    `_uniform_layers`), so only the first of each list is compared. Settings that
     `differences` already has for one of `theirs` are left out."""
     where = f"{theirs[0].path} and every other {kind}" if len(theirs) > 1 else theirs[0].path
     paths = {layer.path for layer in theirs}
     reported = {difference.name for difference in differences if difference.where in paths}
     return [
         difference._replace(where=where)
-        for difference in _between(ours[0], theirs[0])
+        for difference in _differences_between(ours[0], theirs[0])
         if difference.name not in reported
     ]
 
 
-def _between(one: Layer, other: Layer) -> list[SettingDifference]:
+def _differences_between(one: Layer, other: Layer) -> list[SettingDifference]:
     """Returns the settings in which two layers without parameters differ, `one` of the source
     and `other` of the target. Settings that only one of them states are left out. For two
     different functions, only the difference between the functions is returned."""
@@ -764,9 +772,9 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     places: dict[str, list[int]] = {}
     for layer in sequence:
         line = places.setdefault(layer.line, [])
-        pad, behind = (every[line[-n]] if len(line) >= n else None for n in (1, 2))
-        padded = _merge_pad(pad, layer, behind) if pad and pad.kind == "pad" else None
-        # the padding layer is gone; None keeps the indices of the layers behind it
+        pad, before = (every[line[-n]] if len(line) >= n else None for n in (1, 2))
+        padded = _merge_pad(pad, layer, before) if pad and pad.kind == "pad" else None
+        # the padding layer is removed; None keeps the indices of the layers after it
         if padded is not None:
             every[line.pop()] = None
         line.append(len(every))
@@ -774,12 +782,12 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     yield from filter(None, every)
 
 
-def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+def _merge_pad(pad: Layer, layer: Layer, before: Layer | None) -> Layer | None:
     """Returns `layer`, which comes after the padding layer `pad`, with the zeros added to its own padding; None if that
-    would compute something else. `behind` is the layer before `pad` in their line, or None."""
+    would compute something else. `before` is the layer before `pad` in their line, or None."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
-    zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
+    zeros_are_least = before is not None and before.settings.get("function") in _NOT_NEGATIVE
     # a max pool ignores its own padding, but zeros in the image change a maximum, unless all numbers are at least 0
     takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
     # three reasons against it: the new pixels are not zeros, the layer has no place for them, or its own padding is not

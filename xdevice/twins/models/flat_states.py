@@ -1,6 +1,5 @@
-"""Reads a state, which is a flat dict of tensors, as a `Twin`. The state is first taken out of
-a file or of a training program's dict, and its names lose the parts that a wrapper has
-added."""
+"""Reads a state, which is a flat dict of tensors, as a `Twin`. Before that, the state is taken out of a file or of a
+training program's dict, and the parts that wrappers have added are removed from its names."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ from .reading import (
     Twin,
     is_skipped,
     paths_in,
-    settled,
     single,
     some_of,
     spelled_out,
+    with_shape_settings,
     without_owner,
 )
 
@@ -65,10 +64,9 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
 
 
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
-    """Returns the flat dict of tensors in `source`, with names that the dialects have, changed
-    further if more of `paths`, the paths of layers, then match. `done` gets a line for each
-    change. Raises `NotATensorError` if `source` is not a container of tensors, and `StateError`
-    if it holds several states."""
+    """Returns the flat dict of tensors in `source`, with names as in the dialects. The names are changed further if
+    that makes more of `paths`, the paths of layers, match. `done` gets a line for each change. Raises
+    `NotATensorError` if `source` is not a container of tensors, and `StateError` if it holds several states."""
     # a single tensor, for example
     if registry.kind_of(type(source)) is not None:
         raise NotATensorError(
@@ -89,14 +87,13 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
 def _with_lists(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the
-    items of a list, if more of `paths` then match; otherwise unchanged. `done` gets a line if
-    names were changed."""
+    """Returns the state with names such as `blocks.0` in place of Flax's `blocks_0` for the items of a list, if that
+    makes more of `paths` match; otherwise returns it unchanged. `done` gets a line if names were changed."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
     # two equal names would lose a tensor
-    if len(set(new.values())) < len(new) or _count(new.values(), paths) <= _count(
-        source, paths
-    ):
+    if len(set(new.values())) < len(new) or _count_matching(
+        new.values(), paths
+    ) <= _count_matching(source, paths):
         return source
     done.append(
         f"read the numbers in {sum(name != one for name, one in new.items())} names as indices of lists"
@@ -117,9 +114,9 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
         done.append(f"joined the gates of {path or 'the state'}, a {kind} of Flax's linen")
     new: dict[str, Any] = {}
     for name, value in source.items():
-        whole, gates = joins.get(name, (name, []))
-        if whole not in new:
-            new[whole] = _concatenated([source[gate] for gate in gates]) if gates else value
+        joined, gates = joins.get(name, (name, []))
+        if joined not in new:
+            new[joined] = _concatenated([source[gate] for gate in gates]) if gates else value
     return new
 
 
@@ -168,8 +165,8 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """Returns Haiku's names for the tensors of one module, by the tensors' own names. Tensors
     that need no other name are left out. `shapes` gives the shape of each tensor by its name in
     the module."""
-    # three conditions: the names are those of a tuple's items, the first item has the axes of a weight, and the second
-    # is a vector, as a bias is, or missing
+    # three conditions: the names are those of a tuple's items; the first item has several axes,
+    # as a weight has; the second is a vector, as a bias is, or missing
     if (
         shapes.keys() <= {"0", "1"}
         and len(shapes.get("0", ())) > 1
@@ -210,29 +207,28 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with one prefix removed from its names, or added to all of them, if
-    more of `paths` then match; otherwise unchanged. `done` gets a line if names were changed.
-    Examples are "module." of a data-parallel model, "model." of a training program, and the
-    name of a backbone."""
-    best, most = ("", ""), _count(source, paths)
+    """Returns the state with one prefix removed from its names, or added to all of them, if that makes more of `paths`
+    match; otherwise returns it unchanged. `done` gets a line if names were changed. Examples are "module." of a
+    data-parallel model, "model." of a training program, and the name of a backbone."""
+    best, most = ("", ""), _count_matching(source, paths)
     # both are tried: a state may have a prefix that the target's paths lack, or lack one that they have
     candidates = [(start, "") for start in _starts(source)] + [
         ("", start) for start in _starts(paths)
     ]
-    for off, on in candidates:
-        count = _count(_with_words(source, off, on), paths)
+    for removed, added in candidates:
+        count = _count_matching(_with_prefix(source, removed, added), paths)
         # if no more paths match, the names stay as they are
         if count > most:
-            best, most = (off, on), count
+            best, most = (removed, added), count
     if best == ("", ""):
         return source
-    off, on = best
-    names = _with_words(source, off, on)
+    removed, added = best
+    names = _with_prefix(source, removed, added)
     count = sum(name not in source for name in names)
     done.append(
-        f"removed {off!r} from {count} names"
-        if off
-        else f"added {on!r} in front of {count} names"
+        f"removed {removed!r} from {count} names"
+        if removed
+        else f"added {added!r} in front of {count} names"
     )
     return dict(zip(names, source.values(), strict=True))
 
@@ -244,14 +240,14 @@ def _starts(names: Collection[str]) -> list[str]:
     return [start for start, count in counts.items() if 2 * count >= len(names)]
 
 
-def _with_words(names: Iterable[str], off: str, on: str) -> list[str]:
-    """Returns the names with the prefix `off` removed and the prefix `on` added; [] if two would be equal, so that no
-    path matches."""
-    new = [on + name.removeprefix(off) for name in names]
+def _with_prefix(names: Iterable[str], removed: str, added: str) -> list[str]:
+    """Returns the names with one prefix removed and another one added; [] if two names would be equal, so that no path
+    matches."""
+    new = [added + name.removeprefix(removed) for name in names]
     return new if len(set(new)) == len(new) else []
 
 
-def _count(names: Iterable[str], paths: Collection[str]) -> int:
+def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
     """Returns how many of `paths` are among `names`, or are paths of modules that contain one
     of `names`."""
     every = {path for name in names for path in paths_in(name)}
@@ -261,9 +257,9 @@ def _count(names: Iterable[str], paths: Collection[str]) -> int:
 # the tensors
 
 
-def read_state(source: Any, wanted: Twin | None, request: Request, state: State) -> Twin:
+def read_state(source: Any, target: Twin | None, request: Request, state: State) -> Twin:
     """Returns `source`, a dict of tensors or the contents of a file (a `Header`), as a `Twin`.
-    The kinds of its layers are those that `kinds=` gives, or that the target's model `wanted`
+    The kinds of its layers are those that `kinds=` gives, or that `target`, the model given as `like=`,
     has at the same path. If there is a target, the kinds of all other layers are recognized by
     names and shapes. Lists the steps and doubts in `state`.
 
@@ -272,17 +268,17 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
             `Header`.
         ArgumentError: if `layout=` is not the name of a dialect.
         StateError: if the kind or the layout of a tensor is unknown, or does not fit; if
-            `source` has several states, or no layer of `wanted`; if only one of the two has
+            `source` has several states, or no layer of `target`; if only one of the two has
             parameters of LoRA.
     """
     header = source if isinstance(source, Header) else None
     # the paths in names= and kinds= are without a wrapper's prefix, so they show which prefix to remove
-    paths = {*request.names, *request.kinds, *(wanted.by_path if wanted is not None else ())}
+    paths = {*request.names, *request.kinds, *(target.by_path if target is not None else ())}
     tensors = _plain_state(header.by_name() if header else source, paths, state.done)
-    if wanted is not None:
-        tensors = _with_ties(tensors, wanted, header.remarks if header else {}, state.done)
+    if target is not None:
+        tensors = _with_ties(tensors, target, header.remarks if header else {}, state.done)
         # LoRA's parameters would otherwise be reported one by one as tensors without a layer
-        require_merged(tensors, wanted.variables)
+        require_merged(tensors, target.variables)
     backend = _backend_of(tensors)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
     stated = spelled_out(request.kinds, variables, None)
@@ -291,8 +287,8 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     # the kinds of the target's layers, by the path in the state
     by_like = (
         {}
-        if wanted is None
-        else {back.get(one.path, one.path): one.kind for one in wanted.layers}
+        if target is None
+        else {back.get(one.path, one.path): one.kind for one in target.layers}
     )
     # kinds= outranks the target
     kinds = {
@@ -301,19 +297,19 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
         if not is_skipped(path, request.skip)
     }
     origin = header.origin if header else backend.name
-    ways = recognition.dialects_of(origin, request.layout)
-    every = recognition.readings(ways, variables, kinds, wanted, back)
+    possible = recognition.possible_dialects(origin, request.layout)
+    every = recognition.readings(possible, variables, kinds, target, back)
     # a dict, and a file of NumPy or JAX arrays, is laid out as in PyTorch, unless its names show another dialect
     is_torch_assumed = header is None or origin in ("numpy", "jax")
     reading = recognition.chosen_reading(every, is_torch_assumed)
-    _require_stated(reading, stated, ways[reading.dialect], variables)
+    _require_stated(reading, stated, possible[reading.dialect], variables)
     # raises if shapes do not fit, before the errors below, which would hide that
-    settled_layers = [settled(layer, variables) for layer in reading.layers]
+    read_layers = [with_shape_settings(layer, variables) for layer in reading.layers]
     # without a target, only kinds= says what a layer is, and a recognized kind is only a guess
     layers = [
         layer
-        for layer in settled_layers
-        if (wanted is not None or layer.path in kinds)
+        for layer in read_layers
+        if (target is not None or layer.path in kinds)
         and not is_skipped(layer.path, request.skip)
     ]
     unknown = {
@@ -321,15 +317,15 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
         for name, x in without_owner(variables, layers).items()
         if not is_skipped(name, request.skip)
     }
-    if wanted is None and unknown:
+    if target is None and unknown:
         raise StateError(
             f"the kinds of these parameters are unknown: {some_of(unknown)}; "
-            f"{advice(unknown) or _ways_out(recognition.question(unknown, reading))}"
+            f"{advice(unknown) or _advice_on_kinds(recognition.question(unknown, reading))}"
         )
     _require_certain(reading, layers)
-    if wanted is not None and wanted.layers and not layers:
+    if target is not None and target.layers and not layers:
         raise StateError(
-            f"the state has no layer of like=, which has {some_of(wanted.variables)}; it has {some_of(variables)}. "
+            f"the state has no layer of like=, which has {some_of(target.variables)}; it has {some_of(variables)}. "
             f"{advice(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
@@ -344,13 +340,13 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
 
 
 def _require_stated(
-    reading: recognition.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]
+    reading: recognition.Reading, stated: Names, parts_of: PartsOf, variables: Mapping[str, Any]
 ) -> None:
     """Raises `StateError` if the state lacks a layer whose kind `kinds=` gives. `stated` are these kinds by path, and
-    `way` returns the parts of a layer in the dialect of `reading`."""
+    `parts_of` returns the parts of a layer in the dialect of `reading`."""
     for path in reading.lacking:
         if path in stated:
-            names = [layouts.join(path, part.name) for part in way(stated[path], {})]
+            names = [layouts.join(path, part.name) for part in parts_of(stated[path], {})]
             raise StateError(
                 f"kinds= gives {shown(path)} the kind {stated[path]}, but the state has no {' or '.join(names)}; it "
                 f"has {some_of(variables)}"
@@ -371,7 +367,7 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
     )
 
 
-def _ways_out(line: str) -> str:
+def _advice_on_kinds(line: str) -> str:
     """Returns the advice for a state whose layers are unknown. `line` is a guess for `kinds=`."""
     return (
         f"pass the model instead of its state, or a model of the target as like=. Or pass their kinds: names and "
@@ -380,21 +376,20 @@ def _ways_out(line: str) -> str:
 
 
 def _with_ties(
-    source: Mapping[str, Any], wanted: Twin, remarks: Names, done: list[str]
+    source: Mapping[str, Any], target: Twin, remarks: Names, done: list[str]
 ) -> Mapping[str, Any]:
-    """Returns the state with names added for tied weights, of which a file keeps only one name.
-    Each added name is that of a variable of the target's model `wanted` which is tied to a
-    variable in the state, or for which the file's `remarks` give a name in the state. `done`
-    gets a line if names were added."""
+    """Returns the state with names added for tied weights, of which a file keeps only one name. Each added name is
+    that of a variable of the model `target` which is tied to a variable in the state, or for which the file's
+    `remarks` give a name in the state. `done` gets a line if names were added."""
     # the name of each variable of the target that the state has, by the variable's `id`
     firsts: dict[int, str] = {}
-    for name, value in wanted.variables.items():
+    for name, value in target.variables.items():
         if name in source:
             # a tied weight is one object in the target, under all of its names
             firsts.setdefault(id(value), name)
     missing = {
         name: first
-        for name, value in wanted.variables.items()
+        for name, value in target.variables.items()
         if name not in source
         for first in (firsts.get(id(value)), remarks.get(name))
         if first is not None and first in source

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Final
 
-from .reading import name_in
+from .reading import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,8 +52,8 @@ _OF_ANY: Final = frozenset(
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that tell the kind of a layer, but not which layer of the model it is. Names are
-compared without these words."""
+"""Words that name the kind of a layer, but do not distinguish it from other layers of the model. Names are compared
+without these words."""
 # the indices of the groups that each word is in
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words}
@@ -76,22 +76,27 @@ def _words(path: str) -> frozenset[str]:
 def likeness(one: str, other: str) -> int:
     """Returns a score, 0 or more, for the words that two paths share, synonyms and abbreviations included. The last
     name counts twice, because it distinguishes two layers of one block."""
-    ours, theirs = name_in(one), name_in(other)
-    return _common(_words(one), _words(other)) + _common(_words(ours), _words(theirs))
+    ours, theirs = last_name(one), last_name(other)
+    return _likeness_of_names(_words(one), _words(other)) + _likeness_of_names(
+        _words(ours), _words(theirs)
+    )
 
 
-def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
+def _likeness_of_names(ours: Iterable[str], theirs: Iterable[str]) -> int:
     """Returns the sum, over the words in `ours`, of the best score that a word has with any
-    word in `theirs` (see `_match`). Words in `_OF_ANY` do not count."""
+    word in `theirs` (see `_likeness_of_words`). Words in `_OF_ANY` do not count."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
-        max((_match(word, other) for other in theirs if other not in _OF_ANY), default=0)
+        max(
+            (_likeness_of_words(word, other) for other in theirs if other not in _OF_ANY),
+            default=0,
+        )
         for word in telling
     )
 
 
 @cache
-def _match(one: str, other: str) -> int:
+def _likeness_of_words(one: str, other: str) -> int:
     """Returns a score for two words: 2 if they mean the same, 1 if one may abbreviate the other, otherwise 0."""
     if one == other:
         return 2
@@ -110,7 +115,8 @@ def _match(one: str, other: str) -> int:
 
 def _is_in(short: str, long: str) -> bool:
     """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
-    # one iterator for all letters: `in` advances it, so each search begins behind the letter that was found before
+    # one iterator for all letters: `in` advances it, so each search begins after the letter
+    # that was found last
     letters = iter(long)
     return all(letter in letters for letter in short)
 
@@ -155,13 +161,12 @@ def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
 
 def _names(*paths: str) -> set[str]:
     """The last name of each path, except names that are numbers."""
-    return {name_in(path) for path in paths if not name_in(path).isdigit()}
+    return {last_name(path) for path in paths if not last_name(path).isdigit()}
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Returns, for the paths in `ours`, the paths in `theirs` whose names make them the likely
-    counterparts. Among paths that fit equally well, the one nearest in order is taken. If one
-    list is longer, its remaining paths are left out."""
+    """Returns the likely counterparts by names, as a dict from paths in `ours` to paths in `theirs`. Among paths that
+    fit equally well, the one nearest in order is taken. If one list is longer, its remaining paths are left out."""
     ranked = sorted(
         (-likeness(one, other), abs(place - other_place), one, other)
         for place, one in enumerate(ours)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
-    """Lists how two optimizers of any frameworks differ: a line for each difference, with the setting for `target`.
+    """Lists the differences between two optimizers of any frameworks, each with the setting that removes it, if any.
 
     Experimental: it may change in a minor version.
 
@@ -72,22 +72,22 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     # one optimizer agrees with itself, even in a schedule, which is code
     if source is target:
         return []
-    one, other = _profiles(ours.optimizer), _profiles(theirs.optimizer)
-    # without groups, lines need no number
-    if len(one) == len(other) == 1:
-        return list(_differences(ours, one[0], theirs, other[0]).values())
+    our_groups, their_groups = _groups(ours.optimizer), _groups(theirs.optimizer)
+    # with one group on each side, the lines need no number
+    if len(our_groups) == len(their_groups) == 1:
+        return list(_differences(ours, our_groups[0], theirs, their_groups[0]).values())
     lines = []
-    pairs = list(zip(one, other, strict=False))
-    if len(one) != len(other):
-        # two different numbers of groups, so the pairs are the first ones
-        how = "only the first are compared"
-        if 1 in (len(one), len(other)):
+    pairs = list(zip(our_groups, their_groups, strict=False))
+    if len(our_groups) != len(their_groups):
+        # `zip` has ignored the groups that only one of the two has
+        how = "the surplus groups are not compared"
+        if 1 in (len(our_groups), len(their_groups)):
             # one of the two has the same settings for all parameters, so they can be compared with those of each group
-            pairs = list(product(one, other))
+            pairs = list(product(our_groups, their_groups))
             how = "each is compared with that one"
-        groups = "1 group" if len(one) == 1 else f"{len(one)} groups"
+        groups = "1 group" if len(our_groups) == 1 else f"{len(our_groups)} groups"
         lines.append(
-            f"groups: {ours} has {groups} of settings, but {theirs} has {len(other)}; {how}"
+            f"groups: {ours} has {groups} of settings, but {theirs} has {len(their_groups)}; {how}"
         )
     for number, (mine, its) in enumerate(pairs, start=1):
         lines += [
@@ -111,13 +111,14 @@ def convert_optimizer(
     (docs/reference/optimizers.md). Costs a copy of the state through the host.
 
     Args:
-        source, target: optimizers that `compare_optimizers` knows. Keras's target must be built:
-            `optimizer.build(model.trainable_variables)`; the others may be fresh.
+        source, target: optimizers that `compare_optimizers` knows. A target of Keras must be built:
+            `optimizer.build(model.trainable_variables)`; any other may be new.
         state: the result of `convert_state(model, ..., like=other)`: it says which parameter was made from which.
         models: the two models, first that of `source`.
         kinds: the same as for `convert_state`.
         strict: whether the two must agree in all settings that affect the state, such as betas, and update the same
-            parameters. False converts as much of the state as possible; you have to know whether that makes sense.
+            parameters. With False, as much of the state as possible is converted, and you judge whether that makes
+            sense.
 
     Returns the differences between the optimizers, parameter by parameter, as lines like those of `compare_optimizers`.
 
@@ -152,12 +153,12 @@ def convert_optimizer(
         dict(ours.backend.variables(source)),
         dict(theirs.backend.variables(target)),
     )
-    # a fresh optimizer makes its state in its first step only
+    # a new optimizer creates its state only in its first step
     to_come = [
         name for pair in pairs for name in pair.parameter.state.values() if name not in targets
     ]
     targets.update(theirs.backend.state_to_come(target, to_come))
-    # all values first: an error must leave the target as it was
+    # all values first: an error must leave the target unchanged
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
     # if nothing was filled, all reasons have one cause, and one message about it helps more than a list
     if unfilled and not values:
@@ -165,11 +166,14 @@ def convert_optimizer(
             f"{ours} has no state yet, so there is nothing to convert; take a step first"
         )
     if strict and (unpaired or unfilled):
-        raise _refusal(ours, theirs, [*unpaired, *unfilled], "pass strict=False for the rest")
+        raise _refusal(
+            ours, theirs, [*unpaired, *unfilled], "pass strict=False to convert the rest"
+        )
     for name, array in values.items():
-        place = theirs.backend.device_of(targets[name])
-        theirs.backend.write(targets[name], theirs.backend.from_numpy(array, place))
-    # this gives a fresh optimizer its new state; some backends also have counters that are in no tensor
+        device = theirs.backend.device_of(targets[name])
+        theirs.backend.write(targets[name], theirs.backend.from_numpy(array, device))
+    # this gives a new optimizer its state; some backends also have counters that are in no
+    # tensor
     theirs.backend.take_state(target, targets)
     return lines
 
@@ -203,14 +207,14 @@ def _read(x: Any) -> _ReadOptimizer:
     return _ReadOptimizer(backend, backend.optimizer(x))
 
 
-def _profiles(optimizer: Optimizer) -> list[_Settings]:
+def _groups(optimizer: Optimizer) -> list[_Settings]:
     """Returns the different settings with which an optimizer updates its parameters, in the order of the parameters;
     its common settings if it has no parameters yet."""
-    profiles: list[_Settings] = []
+    groups: list[_Settings] = []
     for parameter in optimizer.parameters:
-        if parameter.settings not in profiles:
-            profiles.append(parameter.settings)
-    return profiles or [optimizer.settings]
+        if parameter.settings not in groups:
+            groups.append(parameter.settings)
+    return groups or [optimizer.settings]
 
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
@@ -220,7 +224,7 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
-            f"models= takes the two models, the source's first: expected one of {read.backend.name}, not "
+            f"models= takes the two models, the source's first: expected a model of {read.backend.name}, not "
             f"{shown(model, 60)} of type {type(model).__qualname__}"
         )
     return read_model(read.backend, model, kinds)
@@ -230,10 +234,12 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
 
 
 def _differences(
-    ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
+    ours: _ReadOptimizer,
+    our_settings: _Settings,
+    theirs: _ReadOptimizer,
+    their_settings: _Settings,
 ) -> dict[str, str]:
-    """Returns a line for each difference between two optimizers, by the name of the setting. `one` and `other` are the
-    settings of `ours` and `theirs` that are compared."""
+    """Returns a line for each difference between the settings of two optimizers, by the name of the setting."""
     kind = ours.optimizer.kind
     # the settings of two formulas have no common meaning
     if kind != theirs.optimizer.kind:
@@ -242,25 +248,25 @@ def _differences(
             "kind": f"kind: {kinds}; these are different formulas, and no setting makes them equal"
         }
     lines = {}
-    for name in one:
+    for name in our_settings:
         # two schedules with one name may still do different things
-        is_code = name in _CODE and one[name] is not None
-        if layouts.same_setting(one[name], other[name]) and not is_code:
+        is_code = name in _CODE and our_settings[name] is not None
+        if layouts.same_setting(our_settings[name], their_settings[name]) and not is_code:
             continue
-        if _matters(name, kind, one, other):
-            mine, its = _text(name, one), _text(name, other)
-            remedy = _remedy(name, ours, one, theirs, other)
+        if _matters(name, kind, our_settings, their_settings):
+            mine, its = _text(name, our_settings), _text(name, their_settings)
+            remedy = _remedy(name, ours, our_settings, theirs, their_settings)
             lines[name] = f"{name}: {mine} in {ours}, {its} in {theirs}; {remedy}"
     return lines
 
 
-def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
-    """Whether the setting `name` makes a difference to the steps of the optimizers `one` and `other`, given their other
+def _matters(name: str, kind: str, our_settings: _Settings, their_settings: _Settings) -> bool:
+    """Whether two optimizers of this kind that differ in the setting `name` make different steps, given their other
     settings."""
 
     def both(setting: str, value: object) -> bool:
         """Whether both optimizers have this value of a setting."""
-        return bool(one[setting] == value == other[setting])
+        return bool(our_settings[setting] == value == their_settings[setting])
 
     # without momentum these settings have no effect
     if name in ("nesterov", "dampening", "momentum_holds") and both("momentum", 0):
@@ -269,7 +275,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
         # sums of gradients and sums of steps differ by the learning rate, which cancels while the rate is constant
         return not both("schedule", None)
     if name == "eps":  # if eps enters in two ways, the line about eps_enters has both values
-        return bool(one["eps_enters"] == other["eps_enters"])
+        return bool(our_settings["eps_enters"] == their_settings["eps_enters"])
     if name == "eps_enters":
         return not both("eps", 0)
     if name == "decay":
@@ -277,7 +283,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
         is_plain = (
             kind == "sgd"
             and both("momentum", 0)
-            and terms.SIGN not in (one["decay"], other["decay"])
+            and terms.SIGN not in (our_settings["decay"], their_settings["decay"])
         )
         return not (is_plain or both("weight_decay", 0))
     return True
@@ -310,18 +316,22 @@ _REMEDIES: Final = {
 
 
 def _remedy(
-    name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
+    name: str,
+    ours: _ReadOptimizer,
+    our_settings: _Settings,
+    theirs: _ReadOptimizer,
+    their_settings: _Settings,
 ) -> str:
     """Returns how to make the setting `name` equal, with an argument of one of the two optimizers, or why that is
     impossible. The target's argument comes first."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
-        remedy = _remedy_of_eps(theirs, one, other)
+        remedy = _remedy_of_eps(theirs, our_settings, their_settings)
     if name == "decay":
-        remedy = _remedy_of_decay(theirs, one, other)
+        remedy = _remedy_of_decay(theirs, our_settings, their_settings)
     if remedy is not None:
         return remedy
-    for side, settings in ((theirs, one), (ours, other)):
+    for side, settings in ((theirs, our_settings), (ours, their_settings)):
         argument = side.optimizer.arguments.get(name)
         if argument is not None:
             value = settings[name]
@@ -333,14 +343,20 @@ def _remedy(
     return _NONE
 
 
-def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str:
+def _remedy_of_eps(
+    theirs: _ReadOptimizer, our_settings: _Settings, their_settings: _Settings
+) -> str:
     """Returns advice for two optimizers that add eps in different places of the formula: the nearest setting of the
     target, if there is one."""
-    if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
+    if terms.UNCORRECTED not in (our_settings["eps_enters"], their_settings["eps_enters"]):
         return f"{_NONE}: they agree only as eps goes to 0"
     # at the first step the corrected root of the second moment is 1 / sqrt(1 - beta2) times the uncorrected one
-    root = math.sqrt(1 - one["beta2"])
-    eps = one["eps"] * root if other["eps_enters"] == terms.UNCORRECTED else one["eps"] / root
+    root = math.sqrt(1 - our_settings["beta2"])
+    eps = (
+        our_settings["eps"] * root
+        if their_settings["eps_enters"] == terms.UNCORRECTED
+        else our_settings["eps"] / root
+    )
     argument = theirs.optimizer.arguments.get("eps", "eps")
     return (
         f"{_NONE}, because the correction changes with each step: {argument}={eps:.3g} makes the first step equal, "
@@ -348,16 +364,18 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
     )
 
 
-def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
+def _remedy_of_decay(
+    theirs: _ReadOptimizer, our_settings: _Settings, their_settings: _Settings
+) -> str | None:
     """Returns how to make the target decay weights as the source does; None if an argument of
     the target sets that."""
     # the gradient of this sum is what a coupled decay adds to the gradient
-    if one["decay"] == terms.COUPLED != other["decay"]:
-        instead = "set weight_decay=0 there, and add weight_decay / 2 times the sum of squares to the loss"
+    if our_settings["decay"] == terms.COUPLED != their_settings["decay"]:
+        instead = f"set weight_decay=0 in {theirs}, and add weight_decay / 2 times the sum of squares to the loss"
     elif "decay" in theirs.optimizer.arguments:
         return None
-    elif one["decay"] == terms.DECOUPLED:
-        instead = "set weight_decay=0 there, and multiply weights by 1 - lr * weight_decay before a step"
+    elif our_settings["decay"] == terms.DECOUPLED:
+        instead = f"set weight_decay=0 in {theirs}, and multiply weights by 1 - lr * weight_decay before a step"
     else:
         instead = "set weight_decay=0 on both sides, and put the decay into the loss"
     return f"{_NONE}: {instead}"
@@ -367,8 +385,7 @@ def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -
 
 
 class _ParameterPair(NamedTuple):
-    """A parameter of the target's optimizer, and the parameters of the source's optimizer that its numbers come
-    from."""
+    """A parameter of the target's optimizer, and the parameters of the source's optimizer from which it was made."""
 
     name: str
     parameter: Parameter
@@ -382,7 +399,8 @@ def _pair_up(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, state: State, source: Twin, target: Twin
 ) -> tuple[list[_ParameterPair], list[str]]:
     """Returns the pairs of parameters of the two optimizers, and a line with the reason for each parameter without a
-    counterpart. `state` says which variable of the target's model was made from which of the source's."""
+    counterpart. `state` says from which variables of the model `source` each variable of the model `target` was
+    made."""
     # the parameters of the source's optimizer, by the `id` of the model's variable
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     # reversed, so that a tied weight keeps the first of its names
@@ -398,7 +416,7 @@ def _pair_up(
         name = names.get(id(parameter.variable))
         if name is None:
             unpaired.append(
-                f"parameter {number} of {theirs}: the state has no tensor of models[1] for it"
+                f"parameter {number} of {theirs}: it is not in models[1], or `state` has no tensor for it"
             )
             continue
         origins = state.origins[name]
@@ -416,18 +434,19 @@ def _pair_up(
     ]
     if unused:
         unpaired.append(f"{theirs} updates no parameter made from {some_of(unused)}")
-    taken = _numbers_taken(pairs)
-    # a source that is used only in part, or twice, is left out: its counts would not be those of one parameter
-    whole = []
+    taken = _elements_taken(pairs)
+    # left out: a source that becomes several parameters, because its moments are those of the sum of their gradients,
+    # and a source that is used only in part, because the rest of its moments would be lost
+    complete = []
     for pair in pairs:
         if all(taken[id(one)] == _size(one) for one in pair.sources):
-            whole.append(pair)
+            complete.append(pair)
         else:
             unpaired.append(
-                f"{pair.name}: its source is larger, or also that of another parameter; only whole moments are "
-                f"converted"
+                f"{pair.name}: it is only a part of its source, or not the only parameter made from it; moments are "
+                f"converted only as a whole"
             )
-    return whole, unpaired
+    return complete, unpaired
 
 
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
@@ -442,13 +461,13 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
         (part for one in target.layers for part in one.parts if part.name == name), None
     )
     if layer is None or part is None:
-        return "it is in no known layer; pass kinds= as to convert_state"
+        return "it is in no known layer; pass the same kinds= as to convert_state"
     count = sum(math.prod(source.variables[origin].shape) for origin in origins)
-    places, moved = (
+    places, shifted = (
         _number_elements(layer, part, origins, source, start) for start in (0, count)
     )
     # if numbers are only moved, and not computed with, adding `count` to all of them adds `count` to the result
-    if (moved - places != count).any() or len(np.unique(places)) < places.size:
+    if (shifted - places != count).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so its moments do not follow from theirs"
     return places
 
@@ -470,12 +489,13 @@ def _number_elements(
     return np.asarray(part.rule.native(*(numbers[name] for name in part.of)))
 
 
-def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
-    """Returns how many elements of each parameter of the source's optimizer become elements of the target's, by the
-    `id` of the parameter. Moments are converted only if all of their elements are."""
+def _elements_taken(pairs: list[_ParameterPair]) -> Counter[int]:
+    """Returns, by the `id` of each parameter that the source's optimizer updates, how many elements the target's
+    parameters take from it. A pair is converted only if every element of its sources is used exactly once."""
     taken: Counter[int] = Counter()
     for pair in pairs:
-        # `places` are indices in all sources of a pair together: a place is in the first source that ends behind it
+        # `places` are indices among the elements of all sources of a pair: an index belongs to
+        # the first source that ends after it
         ends = np.cumsum(list(map(_size, pair.sources)))
         counts = np.bincount(
             np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends)
@@ -508,22 +528,22 @@ decay do so too, unless the decay is decoupled from the gradients."""
 def _sorted_differences(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, pairs: list[_ParameterPair]
 ) -> tuple[list[str], list[str]]:
-    """Returns lines for the differences between the two optimizers, and those of the lines that report a change in the
-    meaning of a state's numbers."""
+    """Returns two lists: lines for all differences between the two optimizers, and those of the lines that change what
+    the numbers in a state mean."""
     # the parameters that each line is about, in a dict because it keeps their order
     names: dict[str, dict[str, None]] = {}
     blocking = []
     # without pairs, the common settings are compared
-    whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
-    each = [
+    common = ("", ours.optimizer.settings, theirs.optimizer.settings)
+    of_pairs = [
         (pair.name, one.settings, pair.parameter.settings)
         for pair in pairs
         for one in pair.sources
     ]
-    for name, one, other in each or [whole]:
-        for setting, line in _differences(ours, one, theirs, other).items():
+    for name, our_settings, their_settings in of_pairs or [common]:
+        for setting, line in _differences(ours, our_settings, theirs, their_settings).items():
             names.setdefault(line, {})[name] = None
-            if _is_part_of_state(setting, one, other):
+            if _is_part_of_state(setting, our_settings, their_settings):
                 blocking.append(line)
     lines = {
         # a line that is true of all parameters needs no names
@@ -533,10 +553,10 @@ def _sorted_differences(
     return list(lines.values()), [lines[line] for line in dict.fromkeys(blocking)]
 
 
-def _is_part_of_state(setting: str, one: _Settings, other: _Settings) -> bool:
+def _is_part_of_state(setting: str, our_settings: _Settings, their_settings: _Settings) -> bool:
     """Whether a difference in this setting changes what the numbers in a state mean, see `_PART_OF_STATE`."""
     # unless both decays are decoupled, at least one of them goes into the moments
-    is_coupled = not one["decay"] == other["decay"] == terms.DECOUPLED
+    is_coupled = not our_settings["decay"] == their_settings["decay"] == terms.DECOUPLED
     return setting in _PART_OF_STATE or (setting in ("decay", "weight_decay") and is_coupled)
 
 
@@ -576,7 +596,7 @@ def _values(
                 continue
             wanted = dtype_name(slots[name].dtype)
             if slot == terms.STEP or slot in terms.POWERS:
-                # `array` is one number here, and the target's state has an array of any shape for it
+                # `array` is one number here, and the target stores it as an array of some shape
                 array = np.full(tuple(slots[name].shape), array, wanted)
             if array.dtype.name != wanted:
                 came = array.dtype.name
@@ -586,7 +606,7 @@ def _values(
             # Keras has one count of steps for all parameters
             elif name in values and (values[name] != array).any():
                 unfilled.append(
-                    f"{pair.name}: {theirs} has one count of steps for all parameters, but they differ here"
+                    f"{pair.name}: {theirs} has one count of steps for all parameters, but {ours} has different ones"
                 )
             else:
                 values[name] = array
@@ -596,9 +616,9 @@ def _values(
 def _canonical(
     ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; empty if the
-    parameter has no state yet. A momentum that is stored times a learning rate of 0 is left
-    out. `sources` are the tensors of the whole state, by name."""
+    """Returns the state of a parameter in PyTorch's terms, by PyTorch's names; empty if the parameter has no state
+    yet. A momentum that is stored multiplied by a learning rate of 0 is left out, because it cannot be recovered.
+    `sources` are the tensors of the whole state, by name."""
     state: dict[str, Any] = {}
     settings: _Settings = parameter.settings
     for slot, name in parameter.state.items():
@@ -606,10 +626,9 @@ def _canonical(
             continue
         array = ours.backend.to_numpy(sources[name])
         if slot in terms.FORMS:
-            # with a rate of 0 these products are 0, and the momentum cannot be recovered
-            # the sign of the formula times the rate
-            if rate := terms.FORMS[slot] * float(settings["lr"]):
-                state[_plain(slot)] = array / np.asarray(rate, array.dtype)
+            # the momentum is stored multiplied by this factor, and cannot be recovered if the factor is 0
+            if factor := terms.FORMS[slot] * float(settings["lr"]):
+                state[_plain(slot)] = array / np.asarray(factor, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])
         # of the two powers only that of beta2 is read: it is nearer to 1, so its power stays above zero for more steps
@@ -621,16 +640,14 @@ def _canonical(
 
 
 def _steps(power: float, beta: float) -> int:
-    """Returns the number of steps t that were taken, from `power`, which is beta^(t + 1). If
-    the power has become 0, t is only a lower bound: any large t is right, because Adam's
-    correction is then 1. Returns 0 for a beta that is not between 0 and 1, because its power
-    does not tell t."""
+    """Returns the number of steps t that were taken, from `power`, which is beta^(t + 1). If the power has become 0, t
+    is only a lower bound: any large t is right, because Adam's correction is then 1. Returns 0 for a beta that is not
+    between 0 and 1, whose powers do not reveal t."""
+    if not 0 < beta < 1:
+        return 0
+    # in place of a power that has become 0, which has no logarithm
     smallest = float(np.finfo("float32").tiny)
-    return (
-        max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)
-        if 0 < beta < 1
-        else 0
-    )
+    return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)
 
 
 def _plain(slot: str) -> str:
@@ -651,7 +668,8 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
         return steps
     if slot in terms.POWERS:
         return settings["beta1" if slot == terms.POWERS[0] else "beta2"] ** (steps + 1)
-    # a parameter of the target may be made of several of the source, or be laid out differently
+    # a parameter of the target may be made from several of the source, or be laid out
+    # differently
     array = np.concatenate([state[wanted].reshape(-1) for state in states])[pair.places]
     return (
         array * np.asarray(terms.FORMS[slot] * settings["lr"], array.dtype)

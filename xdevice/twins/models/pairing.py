@@ -10,8 +10,8 @@ from xdevice.errors import StateError, shown
 from xdevice.twins.contract import layouts
 
 from .name_likeness import crossings, guess
-from .reading import SHAPING, is_unread, name_in, some_of
-from .unpairable import Unpaired, crossing, of_rows, unclear
+from .reading import SHAPING, is_unread, last_name, some_of
+from .unpairable import Unpaired, advice_on_rows, crossing, unclear
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,14 +32,14 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
             source.
     """
     pairs = by_name(source, target, names) if names else []
-    ours, theirs = _left(source, target, names)
+    ours, theirs = _not_in_names(source, target, names)
     target_by_path = {layer.path: layer for layer in theirs}
     # layers with the same paths correspond, in whatever order they are defined
     if {layer.path for layer in ours} == target_by_path.keys():
         pairs += [(layer, target_by_path[layer.path]) for layer in ours]
     else:
         try:
-            pairs += _match(_unpaired(source, ours), _unpaired(target, theirs))
+            pairs += _pair_by_order(_unpaired(source, ours), _unpaired(target, theirs))
         except StateError as error:
             # with the user's own pairs, so that the whole guess can be passed as names= again
             error.pairs = {**names, **error.pairs}
@@ -49,8 +49,8 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
     return pairs
 
 
-def _left(source: Twin, target: Twin, names: Names) -> tuple[list[Layer], list[Layer]]:
-    """Returns the layers of the source, and those of the target, that `names=` does not pair."""
+def _not_in_names(source: Twin, target: Twin, names: Names) -> tuple[list[Layer], list[Layer]]:
+    """Returns the layers of the source and the layers of the target that `names=` does not pair."""
     ours = [layer for layer in source.layers if layer.path not in names]
     return ours, [layer for layer in target.layers if layer.path not in names.values()]
 
@@ -70,18 +70,18 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [
-        (_at(ours, source_path, source), _at(theirs, target_path, target))
+        (_layer_at(ours, source_path, source), _layer_at(theirs, target_path, target))
         for source_path, target_path in names.items()
         if source_path not in singles
         or target_path not in others  # `forms.single_tensors` pairs these
     ]
     # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
-        raise StateError(f"names= gives one layer of like= twice: {dict(names)}")
+        raise StateError(f"names= gives one layer of like= to two of the source: {dict(names)}")
     return pairs
 
 
-def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
+def _layer_at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
     """Returns the layer at a path that `names=` gives. `layers` has all layers of the model
     `twin`, by path. Raises `StateError` if none of them is at this path."""
     if path not in layers:
@@ -108,8 +108,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
         # each `*` of the target is replaced by the text of one in the source, so the target must not have more of them
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
-                f"names= has {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
-                f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
+                f"names= has {shown(here)}: {shown(there)}, but the first must match a layer, and have as many '*' as "
+                f"the second: it matches {len(fitting)} layers of {source.name} and has {here.count('*')}, the second "
+                f"has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
         # the texts beyond the last `*` of the target are dropped
@@ -123,13 +124,13 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 # by order, kinds and shapes
 
 
-def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
+def _pair_by_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Returns the pairs of layers whose paths differ: in their order, or each with the only one
     of its kind and shape. Layers without a counterpart are left out. Raises `StateError` if it
     is not clear which layers correspond."""
     # both models have the same kinds and shapes in the same order: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
-        return _in_order(ours, theirs)
+        return _pair_in_order(ours, theirs)
     # one model is a part of the other, such as a backbone without its head
     if _is_part(ours, theirs) or _is_part(theirs, ours):
         target_by_path = {layer.path: layer for layer in theirs.layers}
@@ -141,27 +142,27 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
     # the same order within each kind is enough: some models define all of their norms after the other layers
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
-        return _in_order(by_kind, others)
-    return _only_ones(ours, theirs)
+        return _pair_in_order(by_kind, others)
+    return _pair_unique(ours, theirs)
 
 
 def _by_kind(twin: Unpaired) -> Unpaired:
     """Returns the layers sorted by their kinds."""
-    # `sorted` is stable, so the layers of one kind stay in their order
+    # `sorted` is stable, so the layers of one kind keep their order
     return twin._replace(signed=sorted(twin.signed, key=lambda pair: pair[0].kind))
 
 
 def _is_part(few: Unpaired, many: Unpaired) -> bool:
     """Whether `many` has all the layers in `few`, with the same paths and signatures. False if a path in `few` ends in
-    a number, because a path such as 0.1 does not tell which layer it is."""
+    a number, because a path such as 0.1 does not identify a layer."""
     signature_of = {layer.path: signature for layer, signature in many.signed}
     return all(
-        signature_of.get(layer.path) == signature and not name_in(layer.path).isdigit()
+        signature_of.get(layer.path) == signature and not last_name(layer.path).isdigit()
         for layer, signature in few.signed
     )
 
 
-def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
+def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Returns the pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape
     would fit better with their counterparts exchanged."""
     # the paths of the layers, in order
@@ -184,7 +185,7 @@ def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     return list(zip(ours.layers, theirs.layers, strict=True))
 
 
-def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
+def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Returns the pairs of layers that are the only ones of their kind and shape in both models. Layers without any
     counterpart are left out. Raises `StateError` if both models have layers of a kind and shape, and one model has
     several of them."""
@@ -238,7 +239,7 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
     """Returns a guess at which layers correspond, paths of the target by paths of the source:
     the pairs of `names=`, then the other layers. Those of one kind and shape are paired in
     their order, or by names if the models have different numbers of them."""
-    ours, theirs = _left(source, target, names)
+    ours, theirs = _not_in_names(source, target, names)
     return {
         **names,
         **likely_pairs(_unpaired(source, ours), _unpaired(target, theirs), by_names=False),
@@ -274,9 +275,9 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
 
 
 def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
-    """Raises `StateError` if the parameters of layer `one`, of the source, cannot become those
-    of `other`, of the target, because the layers differ in kind or shape. Different shapes are
-    allowed if a setting in `SHAPING` differs too, because the result lists that."""
+    """Raises `StateError` if the source's layer `one` cannot become the target's layer `other`, because they differ in
+    kind or in the shapes of their parameters. Different shapes are allowed if a setting in `SHAPING` differs too,
+    because the result lists that."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind
     if same_kind and any(
@@ -299,7 +300,7 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     instead = "say "
     if hints and not same_kind:
         instead = f"say {' or '.join(hints)} if names and shapes mislead, or "
-    rows = of_rows(one, ours.get("weight"), other, theirs.get("weight"))
+    rows = advice_on_rows(one, ours.get("weight"), other, theirs.get("weight"))
     difference = (
         f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     )

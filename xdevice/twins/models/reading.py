@@ -1,5 +1,5 @@
-"""Reads a model as a `Twin`, a list of layers whose parameters are known. Applies `kinds=`, for layers that no adapter
-can read, and `skip=`, which leaves out layers. A dict of tensors is read in `flat_states`."""
+"""Reads a model as a `Twin`, a list of layers whose parameters are known. Applies `kinds=` to layers that no adapter
+can read, and leaves out the layers in `skip=`. A dict of tensors is read in `flat_states`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     """A layer of the source and its counterpart in the target, for each pair."""
     Shape = tuple[int, ...]
     Form = tuple[str, tuple[tuple[str, Shape], ...]]
+    """The kind of a layer, and the name and shape of each of its parameters, as in PyTorch."""
     Signature = tuple[object, ...]
     """The kind of a layer and the shape of one of its parameters. Layers with different signatures are not paired."""
 
@@ -134,24 +135,24 @@ class Twin(NamedTuple):
         """Returns the twin with these layers in place of its own. In its `sequence` they replace the layers that have
         the same variables."""
         every = list(layers)
-        sequence = self.sequence and list(_in_step(self.sequence, every))
+        sequence = self.sequence and list(_replaced_in(self.sequence, every))
         return self._replace(layers=every, sequence=sequence)
 
     def joined(self, joins: Iterable[tuple[Sequence[Layer], Layer]]) -> Twin:
         """Returns the twin with one layer in place of each group of its layers, where the group's first layer was.
         `joins` has the groups, each with the layer that replaces it."""
-        whole_of = {id(layer): whole for group, whole in joins for layer in group}
-        if not whole_of:
+        joint_of = {id(layer): joint for group, joint in joins for layer in group}
+        if not joint_of:
             return self
-        layers = [whole_of.get(id(layer), layer) for layer in self.layers]
+        layers = [joint_of.get(id(layer), layer) for layer in self.layers]
         # `layers` has a joined layer once for each layer of its group. By id, because a Layer has a dict and no hash
         return self.with_layers({id(layer): layer for layer in layers}.values())
 
 
-def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """Yields the layers of `sequence`, in which each of `layers` replaces the layers that have
-    its parameters, at the place of the first of these. Layers without parameters stay; layers
-    whose parameters are in none of `layers` are left out."""
+def _replaced_in(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
+    """Yields the layers of `sequence`, with `layers` in place of those that have the same parameters. A layer that
+    replaces several comes where the first of them was. Layers without parameters stay; layers whose parameters are in
+    none of `layers` are left out."""
     owner_of = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -183,7 +184,7 @@ def parent_of(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def name_in(path: str) -> str:
+def last_name(path: str) -> str:
     """The last name in a path."""
     return path.rpartition(".")[2]
 
@@ -199,10 +200,9 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
-    """Returns a model of this backend as a `Twin`. `kinds` are as in `convert_state`, and
-    decide the kinds of layers that only names and shapes describe. Raises `StateError` if a
-    kind does not fit the shapes of a layer, and `AbsentNameError` if this release of the
-    framework lacks a private name that the backend needs."""
+    """Returns a model of this backend as a `Twin`. `kinds` is as in `convert_state`, and decides the kind of layers of
+    which only names and shapes are known. Raises `StateError` if a kind does not fit the shapes of a layer, and
+    `AbsentNameError` if this release of the framework lacks a private name that the backend needs."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
@@ -228,14 +228,13 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
-    """Returns the argument `like=` as a `Twin`. `kinds` has the paths of `like`. Raises
-    `NotATensorError` if `like` is not a model of the backend `target`; otherwise raises as
-    `read_model` does."""
+    """Returns the argument `like=` as a `Twin`. `kinds` gives the kinds of layers by their paths in `like`. Raises
+    `NotATensorError` if `like` is not a model of the backend `target`; otherwise raises as `read_model` does."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
         came = (
-            f"this {kind} is one of {owner.name}"
+            f"this {kind} is a model of {owner.name}"
             if owner
             else f"got {shown(like, 60)} of type {kind}; a dict of weights can only be converted into a model"
         )
@@ -248,7 +247,7 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
     Only layers whose kind was guessed from names and shapes are changed, and only if their parameters fit that kind
     too. `names` gives paths of the other model by paths of the twin, where they differ."""
     other_layers = other.by_path
-    ways = ways_of(twin.backend)
+    dialects = dialects_for(twin.backend)
     layers = []
     for layer in twin.layers:
         counterpart = other_layers.get(names.get(layer.path, layer.path))
@@ -257,7 +256,7 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
             continue
         own = {part.name: twin.variables[part.name] for part in layer.parts}
         try:
-            new = declared_layer(ways, layer.path, counterpart.kind, own)
+            new = declared_layer(dialects, layer.path, counterpart.kind, own)
         except StateError:
             new = None
         # otherwise a parameter that the new kind does not have would be lost
@@ -302,8 +301,8 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
 
 
 def single(name: str, value: Any) -> Layer:
-    """Returns a variable as a layer of the kind "same". Its shape in PyTorch's layout has no
-    axes of length 1."""
+    """Returns a variable that is in no known layer as a layer of the kind "same", whose shape in PyTorch's layout has
+    no axes of length 1."""
     return Layer(
         with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {}
     )
@@ -343,25 +342,24 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
     """Raises `StateError` if `kinds` gives a layer a kind that the layer has neither in the source nor in the
     target."""
     for path, kind in kinds.items():
-        places = [(source, path)] + (
-            [] if target is None else [(target, names.get(path, path))]
-        )
+        paths = [(source, path)] + ([] if target is None else [(target, names.get(path, path))])
         # the layers that the key means, as pairs of the backend's name and the layer's kind
         of_classes = [
             (twin.name, layer.kind)
-            for twin, place in places
+            for twin, key in paths
             for layer in twin.layers
-            if _is_meant(layer.path, classes_of(twin.sequence), with_dots(place))
+            if _is_meant(layer.path, classes_of(twin.sequence), with_dots(key))
         ]
-        # one of the two models is enough: the layer of the other may have a known class
+        # it is enough if the kind fits one of the two models: the layer of the other may have a
+        # known class
         if any(own == kind for _, own in of_classes):
             continue
         if of_classes:
             by_class = " and ".join(f"{own} in {name}" for name, own in of_classes)
             raise StateError(
-                f"kinds= gives {shown(path)} the kind {kind}, but its class says {by_class}; leave it out"
+                f"kinds= gives {shown(path)} the kind {kind}, but its class says {by_class}; leave it out of kinds="
             )
-        left = [name for twin, _ in places for name in twin.single_names]
+        left = [name for twin, _ in paths for name in twin.single_names]
         raise StateError(
             f"kinds= gives {shown(path)} the kind {kind}, but no layer of an unknown class has parameters there; "
             f"the parameters of such layers are {some_of(left)}"
@@ -386,7 +384,7 @@ def _declared(
         if with_dots(path) not in paths
     }
     declared = [
-        declared_layer(ways_of(backend), path, kind, rest) for path, kind in kinds.items()
+        declared_layer(dialects_for(backend), path, kind, rest) for path, kind in kinds.items()
     ]
     return [layer for layer in declared if layer is not None]
 
@@ -429,15 +427,16 @@ def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 
-def ways_of(backend: Backend) -> list[PartsOf]:
-    """The ways in which parameters of a backend may be named and laid out: its own first, then its dialects."""
+def dialects_for(backend: Backend) -> list[PartsOf]:
+    """The dialects in which parameters of a backend may be named and laid out, its own first. Each is a function that
+    returns the parts of a layer."""
     return [backend.parts, *(DIALECTS[name] for name in backend.dialects)]
 
 
 def declared_layer(
-    ways: Iterable[PartsOf], path: str, kind: str, variables: Variables
+    dialects: Iterable[PartsOf], path: str, kind: str, variables: Variables
 ) -> Layer | None:
-    """Returns the layer of a kind at a path, laid out in the one of `ways` for which
+    """Returns the layer of a kind at a path, laid out in the one of `dialects` for which
     `variables` has the most parameters. None if `variables` has none of the layer's parameters,
     or lacks a weight of a recurrent or attention layer.
 
@@ -445,18 +444,20 @@ def declared_layer(
         StateError: if the shapes do not fit the kind.
     """
     every = [
-        layer for way in ways if (layer := laid_out(way, path, kind, variables)) is not None
+        layer
+        for parts_of in dialects
+        if (layer := laid_out(parts_of, path, kind, variables)) is not None
     ]
     if not every:
         return None
     # several dialects have the same name for a bias, so the weights decide among layers with equally many parameters
     layer = max(every, key=lambda one: (len(one.parts), len(_weights(one.parts))))
-    return settled(layer, variables)
+    return with_shape_settings(layer, variables)
 
 
-def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """Returns the layer of a kind at a path, laid out in one way, with the settings for which
-    `variables` has the most parameters. None if `variables` has none of the layer's parameters,
+def laid_out(parts_of: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
+    """Returns the layer of a kind at a path, with the parts that `parts_of` returns for one dialect, and with the
+    settings for which `variables` has the most parameters. None if `variables` has none of the layer's parameters,
     or lacks a weight of a recurrent or attention layer."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     every = []
@@ -464,12 +465,12 @@ def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer 
     for separator in (".", "/"):
         start = path + separator if path else ""
         for settings in _possible_settings(kind, start, variables):
-            own = _with_norm(way(kind, settings), start, variables)
+            own = _with_norm(parts_of(kind, settings), start, variables)
             if kind in layouts.RECURRENT and any(part.rule.refusal for part in own):
                 continue  # the framework has no recurrent layer with these settings
             parts = _parts_at(own, path, separator)
             present = tuple(part for part in parts if part.name in variables)
-            # a bias alone does not tell how many layers and directions there are
+            # a bias alone does not show how many layers and directions there are
             if present and not (has_several and _weights(present) != _weights(parts)):
                 every.append(Layer(with_dots(path), kind, present, settings))
     return max(every, key=lambda layer: len(layer.parts), default=None)
@@ -488,7 +489,8 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
     for g, v in layouts.NORM_NAMES:
         if start + g in variables and start + v in variables:
             stored, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
-            # a g with fewer axes does not tell along which axis the norm was taken; PyTorch's default is the first
+            # a g with fewer axes does not show along which axis the norm was taken; PyTorch's
+            # default is the first
             shape = (*stored, *(1,) * (axes - len(stored)))
             return layouts.normed(parts, (g, v), shape, stored)
     for names in layouts.SPECTRAL_NAMES:
@@ -509,13 +511,14 @@ def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, .
 
 def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[Settings]:
     """Yields the settings that a layer of the kind may have been made with, as far as they decide which parameters it
-    has; {} for a kind without such settings. The caller keeps those that fit `variables` best. The names of the layer's
+    has; {} for a kind without such settings. The caller uses those that fit `variables` best. The names of the layer's
     variables begin with `start`."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}
         yield {"packed": False}
     elif kind in layouts.RECURRENT:
-        # each number of levels is tried: no shape tells it, only the numbers in the names of the parameters do
+        # each number of levels is tried, because only the numbers in the names of the
+        # parameters show it
         for number in range(1, _MOST_LAYERS + 1):
             yield {"layers": number, "bidirectional": False}
             yield {"layers": number, "bidirectional": True}
@@ -531,7 +534,7 @@ def _weights(parts: Iterable[Part]) -> list[str]:
     return [part.name for part in parts if "bias" not in part.name]
 
 
-def settled(layer: Layer, variables: Variables) -> Layer:
+def with_shape_settings(layer: Layer, variables: Variables) -> Layer:
     """Returns the layer with the settings that follow from the shapes of its variables.
 
     Raises:
@@ -578,8 +581,8 @@ def check_skip(skip: Any) -> tuple[str, ...]:
 
 def is_skipped(name: str, skip: Sequence[str]) -> bool:
     """Whether a name or a path is one of the paths of `skip=`, or is inside a module at one of them."""
-    whole = with_dots(name)
-    return any(whole == path or whole.startswith(f"{path}.") for path in skip)
+    full_path = with_dots(name)
+    return any(full_path == path or full_path.startswith(f"{path}.") for path in skip)
 
 
 def without(twin: Twin, skip: Sequence[str]) -> Twin:

@@ -56,7 +56,7 @@ _HINTS: Final = (
 _VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "prelu")
 
 
-def dialects_of(origin: str, layout: str | None) -> dict[str, PartsOf]:
+def possible_dialects(origin: str, layout: str | None) -> dict[str, PartsOf]:
     """Returns the dialects, by name, that tensors of the backend `origin` may be in: only
     `layout` if the user gives it, and all dialects if `origin` is not a known backend. Raises
     `ArgumentError` if `layout` is not a dialect."""
@@ -76,14 +76,14 @@ class Reading(NamedTuple):
     dialect: str
     """The name of the dialect."""
     layers: list[Layer]
-    """The layers whose kinds are given, in the order of `kinds`, then those that names and shapes tell."""
+    """The layers whose kinds are given, in the order of `kinds`, then those that names and shapes reveal."""
     lacking: list[str]
     """Paths for which a kind was given, but at which the state has no parameters of that kind."""
     doubts: dict[str, list[str]]
     """The possible kinds of a layer, by its path, if there are several."""
     misfits: int
     """How many of the layers whose kinds are given have shapes that contradict the dialect."""
-    wanted: int
+    in_target: int
     """How many of the layers are of a kind and shape that the target has."""
     explained: int
     """How many of the tensors belong to a layer."""
@@ -91,23 +91,24 @@ class Reading(NamedTuple):
     @property
     def rank(self) -> tuple[int, int, int]:
         """A value to compare readings with: larger is better."""
-        return -self.misfits, self.wanted, self.explained
+        return -self.misfits, self.in_target, self.explained
 
 
 def readings(
     dialects: Mapping[str, PartsOf],
     variables: Variables,
     kinds: Names,
-    wanted: Twin | None,
+    target: Twin | None,
     names: Names,
 ) -> list[Reading]:
     """Reads the state, whose tensors are `variables`, in each dialect. Returns the best
     readings, which are all equally good: those with the fewest layers whose shapes contradict
     the dialect, then the most layers that the target has, then the most tensors in layers.
-    `kinds` gives a kind by path, `wanted` is the target's model or None, and `names` gives
+    `kinds` gives a kind by path, `target` is the model given as `like=` or None, and `names` gives
     paths of the state by paths of the target."""
     every = [
-        _read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()
+        _read(name, parts_of, variables, kinds, target, names)
+        for name, parts_of in dialects.items()
     ]
     # a shape that contradicts a dialect outweighs any number of names that agree
     most = max(one.rank for one in every)
@@ -142,75 +143,75 @@ def _rules(layer: Layer) -> list[object]:
 
 def _read(
     dialect: str,
-    way: PartsOf,
+    parts_of: PartsOf,
     variables: Variables,
     kinds: Names,
-    wanted: Twin | None,
+    target: Twin | None,
     names: Names,
 ) -> Reading:
-    """Returns the layers of a state, read in one dialect, in which `way` returns the parts of a
+    """Returns the layers of a state, read in one dialect, in which `parts_of` returns the parts of a
     layer. The other arguments are those of `readings`."""
     layers, lacking, misfits = [], [], 0
     # the target's layers, by the path at which the state has their counterparts
-    wanted_at = (
+    target_at = (
         {}
-        if wanted is None
-        else {names.get(layer.path, layer.path): layer for layer in wanted.layers}
+        if target is None
+        else {names.get(layer.path, layer.path): layer for layer in target.layers}
     )
-    # first the layers whose kinds are given, then those that names and shapes tell
+    # first the layers whose kinds are given, then those that names and shapes reveal
     for path, kind in kinds.items():
-        layer = _as_in_target(dialect, wanted_at.get(path), variables, wanted) or laid_out(
-            way, path, kind, variables
+        layer = _as_in_target(dialect, target_at.get(path), variables, target) or laid_out(
+            parts_of, path, kind, variables
         )
         if layer is None:
             lacking.append(path)
             continue
         layers.append(layer)
-        counterpart = wanted_at.get(layer.path)
+        counterpart = target_at.get(layer.path)
         expected = (
-            wanted.shapes(counterpart) if wanted is not None and counterpart is not None else {}
+            target.shapes(counterpart) if target is not None and counterpart is not None else {}
         )
         # a layer counts once, whether it contradicts its own kind or its counterpart
         misfits += not _fits(layer, variables) or _shapes_differ(layer, variables, expected)
     used = {part.name for layer in layers for part in layer.parts}
-    by_names, doubts = _by_names(
-        way, {name: x for name, x in variables.items() if name not in used}, wanted
+    by_names, doubts = _layers_by_names(
+        parts_of, {name: x for name, x in variables.items() if name not in used}, target
     )
     places = {name: place for place, name in enumerate(variables)}
     # in the order of the state, because layers may later be paired by their order
     layers += sorted(by_names, key=lambda layer: places[layer.parts[0].name])
     explained = sum(len(layer.parts) for layer in layers)
-    signatures = () if wanted is None else wanted.signatures()
+    signatures = () if target is None else target.signatures()
     fitting = [layer for layer in layers if _fits(layer, variables)]
     in_target = sum(
-        signature in signatures for signature in _signatures(fitting, variables, wanted)
+        signature in signatures for signature in _signatures(fitting, variables, target)
     )
     return Reading(dialect, layers, lacking, doubts, misfits, in_target, explained)
 
 
 def _signatures(
-    layers: Iterable[Layer], variables: Variables, wanted: Twin | None
+    layers: Iterable[Layer], variables: Variables, target: Twin | None
 ) -> list[Signature]:
     """Returns the signatures of layers of a state, to compare with those of the target; empty without a target."""
     # a method of `Twin` computes them, given the variables of the state in place of the target's
-    return [] if wanted is None else wanted._replace(variables=variables).signatures(layers)
+    return [] if target is None else target._replace(variables=variables).signatures(layers)
 
 
 def _as_in_target(
-    dialect: str, counterpart: Layer | None, variables: Variables, wanted: Twin | None
+    dialect: str, counterpart: Layer | None, variables: Variables, target: Twin | None
 ) -> Layer | None:
     """Returns a layer of the target with only its shaping settings, if the state is of the
     target's framework and has all parameters of that layer, with the same names and shapes;
     otherwise None."""
     if (
         counterpart is None
-        or wanted is None
-        or dialect not in _OF_BACKENDS.get(wanted.name, (wanted.name,))
+        or target is None
+        or dialect not in _OF_BACKENDS.get(target.name, (target.name,))
     ):
         return None
     for part in counterpart.parts:
         value = variables.get(part.name)
-        if value is None or tuple(value.shape) != tuple(wanted.variables[part.name].shape):
+        if value is None or tuple(value.shape) != tuple(target.variables[part.name].shape):
             return None
     # only settings that show in the shapes of weights: a state says nothing about the others
     return counterpart._replace(
@@ -250,12 +251,11 @@ def _fits(layer: Layer, variables: Variables) -> bool:
 # kinds by names and shapes
 
 
-def _by_names(
-    way: PartsOf, variables: Variables, wanted: Twin | None
+def _layers_by_names(
+    parts_of: PartsOf, variables: Variables, target: Twin | None
 ) -> tuple[list[Layer], dict[str, list[str]]]:
-    """Returns two things: the layers that follow from the names and shapes of tensors; and by
-    path, for each layer that may be of several kinds, these kinds. The first of these kinds is
-    the guess, which the layer has."""
+    """Returns two things: the layers that names and shapes of tensors reveal; and, by path, the possible kinds of each
+    layer that may be of several kinds. The first of these kinds is the guess, which the layer has."""
     # the tensors of each module
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
@@ -274,26 +274,30 @@ def _by_names(
             if is_skipped(module_of(name), [path]) and module_of(name) != path
         }
         # a recurrent layer of Keras or Flax has its parameters in a module of its own, the cell
-        cells = [_whole(way, path, kind, below) for kind in layouts.RECURRENT if below]
-        for layer in (_attention(way, path, variables), *cells):
+        cells = [
+            _complete_layer(parts_of, path, kind, below) for kind in layouts.RECURRENT if below
+        ]
+        for layer in (_attention(parts_of, path, variables), *cells):
             if layer is not None and not used & {part.name for part in layer.parts}:
                 layers.append(layer)
                 used |= {part.name for part in layer.parts}
-    signatures = () if wanted is None else wanted.signatures()
+    signatures = () if target is None else target.signatures()
     # then the layers that are one module
     for path, own in groups.items():
         # the tensors are in a layer already, as those of the linear layers inside an attention
         if used & own.keys():
             continue
         possible = [
-            layer for kind in _ALONE if (layer := _whole(way, path, kind, own)) is not None
+            layer
+            for kind in _ALONE
+            if (layer := _complete_layer(parts_of, path, kind, own)) is not None
         ]
         if not possible:
             continue
         possible = _likely_first(possible)
-        if wanted is not None:
+        if target is not None:
             # a kind that the target does not have with this shape is not the right one
-            own_signatures = _signatures(possible, variables, wanted)
+            own_signatures = _signatures(possible, variables, target)
             in_target = [
                 layer
                 for layer, one in zip(possible, own_signatures, strict=True)
@@ -306,10 +310,10 @@ def _by_names(
     return layers, doubts
 
 
-def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
+def _attention(parts_of: PartsOf, path: str, variables: Variables) -> Layer | None:
     """Returns the attention at a path, if its packed weights or an axis of heads distinguish it from four linear
     layers; otherwise None."""
-    layer = laid_out(way, path, layouts.ATTENTION, variables)
+    layer = laid_out(parts_of, path, layouts.ATTENTION, variables)
     if layer is None:
         return None
     is_packed = any(len(part.of) > 1 for part in layer.parts)
@@ -318,9 +322,9 @@ def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
     return layer._replace(settings={"packed": True}) if is_packed or has_heads else None
 
 
-def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
+def _complete_layer(parts_of: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
     """Returns the layer of a kind that has exactly the tensors `own`, including a weight; None if there is none."""
-    layer = laid_out(way, path, kind, own)
+    layer = laid_out(parts_of, path, kind, own)
     # a tensor that layers of this kind do not have shows that the kind is wrong
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
         return None
@@ -347,8 +351,8 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
-    """Returns a guess for `kinds=`, as a text, that gives the kinds of the tensors named `unknown`: the kinds that the
-    reading has for them, and "same" for the rest. A long guess is cut."""
+    """Returns a guess for `kinds=`, as a text, for the tensors named `unknown`: the kinds that the reading has for
+    them, and "same" for the rest. A long guess is cut."""
     names = list(unknown)
     kinds = {
         layer.path: layer.kind
@@ -367,8 +371,8 @@ def question(unknown: Iterable[str], reading: Reading) -> str:
 
 
 def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the items of `kinds`, with one pattern in place of several paths that differ only in numbers, if all of
-    these are of the same kind. The pattern has `*` for each number."""
+    """Yields the items of `kinds`. Paths that differ only in numbers become one pattern if they have the same kind.
+    The pattern has `*` for each number."""
     groups: dict[str, dict[str, str]] = {}
     for path, kind in kinds.items():
         # only a name that is nothing but a number, such as that of a block: fc1 and fc2 may have different kinds

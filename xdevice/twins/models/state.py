@@ -50,15 +50,16 @@ class State(dict[str, Any]):
     Attributes:
         backend: the name of the tensors' framework.
         origins: for each name, the names of the source's tensors from which the tensor was made.
-        unmapped: names, each with the reason: tensors of the source that found no place, and variables of `like` that
-            were not filled. `state[name] = x` removes a name of `like`, `settle` any name.
+        unmapped: a dict from names to reasons, for the tensors of the source that were not converted and the variables
+            of `like` that got no value. `state[name] = x` gives a variable of `like` a value and removes its name;
+            `settle` removes any name.
         differences: a line for each difference that is not in the values, but changes outputs or training: another eps,
             momentum, padding, pool, activation or dropout mode; what could not be compared; with `inputs=`, outputs
             that differ.
-        settings: those lines of `differences` that explain why equal parameters may give different outputs: differing
-            settings of layers, and settings that could not be compared.
+        settings: those lines of `differences` that explain why equal parameters may give different outputs: settings
+            of layers that differ or could not be compared.
         pairs: which layer of the source became which of `like`, by path: a dict that `names=` accepts.
-        done: a line for each step that made the source fit: a removed prefix, an unpacked state.
+        done: a line for each step that adapted the source, such as removing a prefix or reordering pixels.
         skipped: the names of the variables of `like` that `skip=` leaves unchanged.
 
     Example:
@@ -77,12 +78,11 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
-        self.stated_by_both: list[
-            str
-        ] = []  # those of `settings` of which both models tell the value
+        # the lines of `settings` about values that both models state
+        self.stated_by_both: list[str] = []
         self.pairs: dict[str, str] = {}
-        # by name, how the shape of a tensor changed, for `print`
-        self._forms: dict[str, str] = {}
+        # by name, the end of a tensor's line in `print`: how the shape of the tensor changed
+        self._shape_notes: dict[str, str] = {}
         self.done: list[str] = []
         self.skipped: list[str] = []
 
@@ -94,9 +94,9 @@ class State(dict[str, Any]):
     def settle(self, *names: str) -> None:
         """Removes names from `unmapped`, to say that you have dealt with these tensors or do not need them.
 
-        A tensor of the source that you split or merged by hand stays in `unmapped` until you call this, and strict
-        loading fails. A variable of the model that has no value yet is still missing when loading: `state[name] = x`
-        gives it one.
+        A tensor of the source that you split or merged by hand stays in `unmapped` until you call this, and until then
+        strict loading fails. For a variable of the model without a value, strict loading still fails:
+        `state[name] = x` gives it one.
 
         Raises:
             StateError: if a name is not in `unmapped`; no name is removed then.
@@ -128,7 +128,9 @@ class State(dict[str, Any]):
             origin = (
                 f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
             )
-            lines.append(f"  {name:{wide}}  {_form(value)}{origin}{self._forms.get(name, '')}")
+            lines.append(
+                f"  {name:{wide}}  {_form(value)}{origin}{self._shape_notes.get(name, '')}"
+            )
         unmapped = [f"{name}: {why}" for name, why in self.unmapped.items()]
         for title, texts in (
             ("done", self.done),
@@ -174,24 +176,24 @@ class Writer:
         self._device = None if device is None else target.require(devices.parse(device))
         # a run of `xdevice parity` that asks for float64, or for jitter
         self._changes_floats = bool(floats.setting())
-        self._possible: set[tuple[Device, str]] = set()
-        """The pairs of a device and a dtype that were checked: the target has them."""
+        self._supported: set[tuple[Device, str]] = set()
+        """The pairs of a device and a dtype that the target is known to support."""
         self._casts: dict[tuple[str, str], list[str]] = {}
         """The names of the tensors that have another dtype in the target, by the two dtypes."""
         self._first_names: dict[int, str] = {}
         """The name under which each variable of the target got its value first, by the `id` of the variable."""
         self._uses: dict[int, list[tuple[int, str, str]]] = {}
-        """The variables of the target that were made from each variable of the source, by the `id` of the latter: the
-        `id` of the target's variable, its name, and the path of the source's layer."""
+        """By the `id` of each variable of the source, an entry for each variable of the target that was made from it:
+        the target variable's `id` and name, and the path of the source's layer."""
 
-    def put_freely(self, layer: Layer) -> None:
-        """Writes a layer under the source's names, in the target's layout, for a conversion
-        without a model of the target."""
+    def put_without_like(self, layer: Layer) -> None:
+        """Writes a layer into the state under the source's names and in the target's layout, for a conversion without
+        `like`."""
         parts = [
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
         ]
-        # a layer behind a flattened image may count its pixels in another order than the target
+        # a layer after a flattened image may count its pixels in another order than the target
         layer, lines = pixel_order.reordered(
             layer, None, partial(pixel_order.puts_channels_last, self._target)
         )
@@ -199,22 +201,23 @@ class Writer:
         self._fill(layer, parts)
 
     def put(self, layer: Layer, other: Layer, like: Twin) -> None:
-        """Writes a layer into its counterpart `other`, a layer of the target's model `like`. Lists both as unmapped if
-        their shapes cannot agree."""
-        why = self._shapes_apart(layer, other) or self._norms_apart(layer, other, like)
+        """Writes a layer into the state, under the names and in the layout of its counterpart `other`, a layer of the
+        target's model `like`. Lists both as unmapped if their shapes cannot agree."""
+        why = self._why_shapes_differ(layer, other) or self._why_norms_differ(
+            layer, other, like
+        )
         if why:
-            self.leave([layer, other], why)
+            self.list_unmapped([layer, other], why)
             return
-        # parameters behind a flattened image: each model may count its pixels in its own way
+        # parameters that follow a flattened image: each model may count its pixels in its own
+        # order
         if any(part.rule.order for part in (*layer.parts, *other.parts)):
-            one, lines = pixel_order.reordered(
+            layer, lines = pixel_order.reordered(
                 layer, other, partial(pixel_order.has_channels_last, like)
             )
-            # against `one`, in which parameters may be refused now
             other, more = pixel_order.reordered(
-                other, one, partial(pixel_order.has_channels_last, self._source)
+                other, layer, partial(pixel_order.has_channels_last, self._source)
             )
-            layer = one
             self._state.done += [*lines, *more]
         self._fill(layer, other.parts)
 
@@ -232,7 +235,7 @@ class Writer:
         if self._like is not None:
             self._state.differences.append(difference)
 
-    def leave(self, layers: Iterable[Layer], why: str) -> None:
+    def list_unmapped(self, layers: Iterable[Layer], why: str) -> None:
         """Lists all parameters of these layers as unmapped, for the reason `why`."""
         for layer in layers:
             for part in layer.parts:
@@ -240,7 +243,7 @@ class Writer:
 
     # mismatches
 
-    def _shapes_apart(self, layer: Layer, other: Layer) -> str:
+    def _why_shapes_differ(self, layer: Layer, other: Layer) -> str:
         """Returns why two layers cannot have the same shapes: a text with the settings that differ; "" if no setting
         that shapes parameters differs."""
         ours, theirs = layer.settings, other.settings
@@ -250,10 +253,10 @@ class Writer:
             if name in ours and name in theirs and ours[name] != theirs[name]
         )
 
-    def _norms_apart(self, layer: Layer, other: Layer, like: Twin) -> str:
-        """Returns why the weight norms of two layers cannot be converted: they are over
-        different axes. "" if they can, or if a layer has no weight norm."""
-        # the shape of g tells the axes
+    def _why_norms_differ(self, layer: Layer, other: Layer, like: Twin) -> str:
+        """Returns why the weight norms of two layers cannot be converted: they are taken over different axes. "" if
+        they can, or if a layer has no weight norm."""
+        # the shape of g reveals the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
             return ""
@@ -271,7 +274,8 @@ class Writer:
         """Writes the parameters of a layer into `parts`, the parts of its counterpart, and lists the parameters that
         only one of the two has."""
         values = self._read(layer)
-        # these change `values`, so that they have the parameters that `parts` need
+        # these three change `values`, so that they have the parameters that `parts` need
+        self._fit_spectral(layer, values, parts)
         self._fit_norm(layer, values, parts)
         self._fit_biases(values, parts)
         for part in parts:
@@ -321,7 +325,6 @@ class Writer:
         """Changes `values` if only one of the two layers has a weight norm: merges the two
         parameters of the norm into one weight, or splits one weight into two parameters. The
         outputs are then equal, but training differs, and a line in `differences` says so."""
-        self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
         # the target's layer has a weight norm, which it can have only if `like` is given
         is_wanted = _has(g, parts)
@@ -331,13 +334,15 @@ class Writer:
         if g in values:
             norm, direction = values.pop(g), values.pop(v)
             values["weight"] = direction._replace(
-                array=layouts.of_norm(norm.array, direction.array)
+                array=layouts.weight_of_norm(norm.array, direction.array)
             )
         # there is no weight if `_read` has left it out, because its values cannot be converted
         elif self._like is not None and "weight" in values:
             weight = values.pop("weight")
             shape = self._like.shapes(layer._replace(parts=tuple(parts)))[g]
-            for name, array in zip((g, v), layouts.to_norm(weight.array, shape), strict=True):
+            for name, array in zip(
+                (g, v), layouts.norm_of_weight(weight.array, shape), strict=True
+            ):
                 values[name] = weight._replace(array=array)
         name = self._source.name if is_wanted else self._target.name
         self._list(f"{layer.path}: {name} has no weight norm here; it affects training only")
@@ -350,9 +355,10 @@ class Writer:
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
-        # without this setting, as for a state, `of_spectral` finds the axis
+        # a state of tensors does not have this setting; then `weight_of_spectral` finds the
+        # axis
         axis = layer.settings.get(layouts.SPECTRAL_AXIS)
-        array = layouts.of_spectral(
+        array = layouts.weight_of_spectral(
             original.array, u.array, v.array, axis if isinstance(axis, int) else None
         )
         values["weight"] = original._replace(array=array)
@@ -395,22 +401,22 @@ class Writer:
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
-        """Lists a parameter of the source that no part of the target takes: as a difference if
-        it is a count of batches, otherwise as unmapped. `name` is the parameter's name in
-        PyTorch. A parameter is not listed if its values change nothing, and the rest of the
-        source's variable found a place."""
+        """Lists a parameter of the source that no part of the target takes: as a difference if it is a count of
+        batches, otherwise as unmapped. `name` is the parameter's name in PyTorch. A parameter is not listed if its
+        values change nothing and another parameter from the same variable of the source was converted."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(
                 f"{origin}: left out, because {self._target.name} does not count batches"
             )
-        # only the biases of an attention's projections have names with a dot, such as "k_proj.bias". Three of them may
-        # be one variable, which the branch below does not list if another of the three found its place. So a bias that
-        # is not zeros is listed here in any case; on meta it is not known whether a bias is zeros
+        # only the biases of an attention's projections have names with a dot, such as
+        # "k_proj.bias". Three of them may be one variable, which the branch below does not list
+        # if another of the three was converted. So a bias that is not zeros is listed here in
+        # any case; on meta it is not known whether a bias is zeros
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, but only zeros can be left out"
-        # any other parameter, also a bias of zeros: listed unless another parameter of the same variable found its
-        # place
+        # any other parameter, also a bias of zeros: listed unless another parameter of the same
+        # variable was converted
         elif not any(origin in names for names in state.origins.values()):
             state.unmapped[origin] = f"{lacks} in this {layer.kind}"
 
@@ -443,16 +449,16 @@ class Writer:
             self._check_ties(layer, part.name, id(variable), id(first), array)
         place = self._place(values[0].place, variable)
         # checked once for each device and dtype
-        if (place, came) not in self._possible:
+        if (place, came) not in self._supported:
             # the device of one of the target's variables exists, but meta comes from the source, and may not exist here
             if variable is None or place.kind == "meta":
                 self._target.require(place)
             require_dtype(self._target, came, part.name, "cast the model first", place=place)
-            self._possible.add((place, came))
+            self._supported.add((place, came))
         self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
-        self._state._forms[part.name] = (
-            _form_of(tuple(first.shape), array.shape) if len(names) == 1 else ""
+        self._state._shape_notes[part.name] = (
+            _shape_note(tuple(first.shape), array.shape) if len(names) == 1 else ""
         )
 
     def _place(self, place: Device, variable: Any) -> Device:
@@ -471,7 +477,7 @@ class Writer:
         """Returns the array as a tensor of the target's framework on the device `place`."""
         if place.kind == "meta":
             return self._target.full(array.shape, 0, place, array.dtype.name)
-        # an empty array has no memory that could be taken over
+        # an empty array has no memory that the tensor could take over
         if place is not devices.CPU or not array.size:
             return self._target.from_numpy(array, place)
         # the tensor takes over the memory, so no other array may share it
@@ -480,9 +486,9 @@ class Writer:
     def _check_ties(
         self, layer: Layer, name: str, variable: int, first: int, array: Array
     ) -> None:
-        """Raises `StateError` if one variable of the target would get two values. Lists, as a difference, a variable of
-        the source that becomes two variables of the target. `variable` and `first` are the `id`s of the target's
-        variable, named `name`, and of the source's."""
+        """Checks a tied variable, which has several names. Raises `StateError` if one variable of the target would get
+        two values. Lists, as a difference, a variable of the source that becomes two variables of the target.
+        `variable` and `first` are the `id`s of the target's variable, named `name`, and of the source's."""
         before = self._first_names.setdefault(variable, name)
         if before != name:
             values = self._state[before]
@@ -513,14 +519,14 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
     return any(name in part.of for part in parts)
 
 
-def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
-    """Returns how a tensor of this shape was changed into one of the shape `own`, as a text to
+def _shape_note(shape: Sequence[int], new: Sequence[int]) -> str:
+    """Returns how a tensor of this shape was changed into one of the shape `new`, as a text to
     append to the tensor's line. "" if only the order of its axes changed, if nothing changed,
     or if the tensor became larger."""
-    size, own_size = math.prod(shape), math.prod(own)
-    if size == own_size:
-        return "" if sorted(shape) == sorted(own) else ", reshaped"
-    return ", a part of it" if size > own_size else ""
+    size, new_size = math.prod(shape), math.prod(new)
+    if size == new_size:
+        return "" if sorted(shape) == sorted(new) else ", reshaped"
+    return ", a part of it" if size > new_size else ""
 
 
 # loading
@@ -529,12 +535,12 @@ def _form_of(shape: Sequence[int], own: Sequence[int]) -> str:
 def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
     """Writes named tensors into the variables of a model, in place, for `load(state, into=model)`.
 
-    A variable with several names is given under one of them, or under several with the same value. PyTorch's
+    For a variable with several names, `state` may have one of these names, or several with the same value. PyTorch's
     `num_batches_tracked` may always be missing. The `differences` of a `State` are not errors.
 
     Raises:
-        StateError: if tensors do not fit; with `strict`, also if a variable is missing. Nothing
-            was written then.
+        StateError: if tensors do not fit; with `strict`, also if a variable is missing. In both cases nothing is
+            written.
         NotATensorError: if `model` is not a model.
         UnsupportedError: with `strict`, if the model holds layers or parameters that its
             framework does not list.
@@ -579,8 +585,8 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
 def write_variables(
     backend: Backend, model: Any, variables: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
-    """Writes `values` into those of a model's `variables` that have the same names. Each value has the dtype and the
-    shape of its variable, and may be on another device."""
+    """Writes each of `values` into the variable of the same name among a model's `variables`. Each value has the dtype
+    and the shape of its variable, and may be on another device."""
 
     def on_its_device(name: str) -> Any:
         """Returns the value with this name on the device of its variable."""
@@ -616,6 +622,7 @@ def _misfits(
             casts.setdefault((_name_of(value.dtype), _name_of(variable.dtype)), []).append(name)
         elif expected != actual:
             yield f"{name}: got {actual}, expected {expected}"
+        # the variables of a JAX module need not be writable, because the module gets new ones
         elif not (backend.has_layers(model) or _is_writable(backend, variable)):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
@@ -633,10 +640,11 @@ def _misfits(
 def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each variable that gets no value, and for each name in the `unmapped`
-    of a `State` that has no value. Variables in `skipped`, and counts of batches, need no
-    value."""
+    """Yields a line for each variable of the model for which `state` has no value. If `state` is a `State`, its
+    attributes count too: each name in `unmapped` without a value gets a line, and variables in `skipped` need no
+    value. Counts of batches never need one."""
     present = {id(variables[name]) for name in state if name in variables}
+    # a plain dict has neither
     unmapped, skipped = (
         (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
     )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 1500
 """How many characters an error message may have."""
-# how many of each a message lists: breaks in the order, layers of one model at a break, layers whose parameters it
-# names, and pairs in the guess for names=
+# how many items a message lists at most: breaks in the order, layers of one model at a break,
+# layers whose parameters it names, and pairs in the guess for names=
 _BREAKS: Final = 6
 _A_SIDE: Final = 4
 _NAMED: Final = 3
@@ -77,7 +77,7 @@ def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Na
         f"these parameters of {ours.name} fit more than one of {theirs.name}, and the names contradict their order: "
         f"{_some_parameters(ours, places)} may be {_some_parameters(theirs, places)}"
     )
-    return _cut(head, _ways_out(likely))
+    return _cut(head, _advice_on_names(likely))
 
 
 def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
@@ -100,7 +100,7 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
         end = "names= cannot pair them all, and inputs= can only if the layers left over are never called"
         end += "".join(f"; but {text}" for text in _rows_left(ours, theirs))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
-    # names are compared only within one kind and shape
+    # only layers of one kind and shape can correspond, so names are compared only among these
     likely: dict[str, str] = {}
     for signature in signatures:
         likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
@@ -108,13 +108,15 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
     at_breaks = {name for one in breaks for name in one.paths}
     return _cut(
         head,
-        _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in at_breaks))),
+        _advice_on_names(
+            dict(sorted(likely.items(), key=lambda pair: pair[0] not in at_breaks))
+        ),
         lines,
     )
 
 
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
-    """Yields advice about embeddings that have no counterpart because one model has more rows: see `of_rows`."""
+    """Yields advice about embeddings that have no counterpart because one model has more rows: see `advice_on_rows`."""
     # of each model, the embeddings whose shape the other does not have
     left, right = (
         {
@@ -125,11 +127,11 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
         for twin, other in ((ours, theirs), (theirs, ours))
     )
     for source_path, target_path in guess(list(left), list(right)).items():
-        if text := of_rows(*left[source_path], *right[target_path]):
+        if text := advice_on_rows(*left[source_path], *right[target_path]):
             yield text
 
 
-def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
+def advice_on_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
     """Returns advice on how to pair two embeddings of equal width, one of which has more rows;
     "" for any other two layers. `one` is a layer of the source, `other` of the target, and
     `ours` and `theirs` are the shapes of their weights."""
@@ -210,15 +212,15 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
 
 
 def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str:
-    """Returns a text with the names of the first two parameters of each layer in `twin`, or of
-    each layer at one of the indices `places`. Only the first three layers are named."""
+    """Returns a text with the first two parameter names of each layer in `twin`; with `places`, only of the layers at
+    these indices. Only the first three layers are named."""
     layers = twin.layers if places is None else [twin.layers[place] for place in places]
     return listed(
         (", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED
     )
 
 
-def _ways_out(likely: Names) -> str:
+def _advice_on_names(likely: Names) -> str:
     """Returns the advice to give `names=`, with the beginning of the guess `likely`, or `inputs=`."""
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""

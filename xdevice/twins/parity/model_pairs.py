@@ -28,7 +28,7 @@ from xdevice.errors import (
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.converting import convert_state
-from xdevice.twins.models.differences import between
+from xdevice.twins.models.differences import differing_layers
 from xdevice.twins.models.optimizer_states import compare_optimizers
 from xdevice.twins.models.pairing import pair_layers
 from xdevice.twins.models.reading import read_model
@@ -188,7 +188,7 @@ def read_settings(
         return [], []
     # the same kinds of layers under the same names: their settings can be compared without pairing
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
-        lines = between(ours.backend, actual, expected)
+        lines = differing_layers(ours.backend, actual, expected)
         return lines, lines
     try:
         # on the CPU, because only the settings of the result are used
@@ -276,7 +276,7 @@ def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -
         )
     # the same names in the same layouts need no conversion; only settings may differ unseen
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
-        lines = between(ours.backend, actual, expected)
+        lines = differing_layers(ours.backend, actual, expected)
         pair = _read_unconverted(path, actual, expected, {}, lines)
     # one direction may be impossible, because a parameter cannot be split
     elif _is_expected_converted(ours, theirs):
@@ -286,7 +286,7 @@ def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -
     if pair.unmapped and ours.backend is theirs.backend:
         # for two models of one framework, the lines about their layers say more than the names of the parameters that
         # one of them lacks. These names stay if there are no such lines
-        lines = between(ours.backend, actual, expected)
+        lines = differing_layers(ours.backend, actual, expected)
         pair = pair._replace(unmapped=_texts_by_path(path, lines) or pair.unmapped)
     return pair._replace(modes=_modes(ours, theirs))
 

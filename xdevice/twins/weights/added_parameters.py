@@ -27,13 +27,13 @@ layers. A `*` matches any text."""
 _ADDED: Final = (
     (
         _LORA,
-        "LoRA's",
+        "parameters of LoRA",
         "merge them first: with peft call model.merge_and_unload(), after PeftModel.from_pretrained(base, folder) "
         "for a checkpoint; in Keras call save_weights(), and load its file into a model without LoRA",
     ),
     (
         _QUANTISED,
-        "of a quantized model",
+        "parameters of a quantized model",
         "convert the checkpoint from which it was quantized, or model.dequantize() of transformers",
     ),
 )
@@ -47,7 +47,7 @@ def advice(names: Iterable[str]) -> str:
     names = list(names)
     for words, description, instead in _ADDED:
         if added := _with(words, names):
-            return f"{listed(map(repr, added), 2)} are {description}: {instead}"
+            return f"{listed(map(repr, added), 2)} are {description}; {instead}"
     return ""
 
 
@@ -69,8 +69,8 @@ def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
         raise StateError(advice(ours))
     if theirs and not ours:
         raise StateError(
-            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, but the source has none; pass the model without "
-            f"them, and add them afterwards"
+            f"{listed(map(repr, theirs), 2)} of like= are parameters of LoRA, but the source has none; pass the model "
+            f"without them, and add them afterwards"
         )
 
 

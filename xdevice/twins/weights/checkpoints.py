@@ -51,8 +51,8 @@ def open_checkpoint(path: str) -> Iterator[Header]:
         if kind is not None:
             yield _of_kind(path, kind)
             return
-        whole = _in_folder(path, names) if os.path.isdir(path) else path
-        yield _of_index(whole, files) if whole.endswith(_INDEX) else _of_file(whole, files)
+        file = _in_folder(path, names) if os.path.isdir(path) else path
+        yield _of_index(file, files) if file.endswith(_INDEX) else _of_file(file, files)
 
 
 def _names_in(path: str) -> list[str]:
@@ -135,26 +135,25 @@ def _of_index(path: str, files: ExitStack) -> Header:
         text = file.read()
     try:
         # for each tensor, the name of the file that has it
-        places: dict[str, str] = json.loads(text)["weight_map"]
+        file_of: dict[str, str] = json.loads(text)["weight_map"]
         # an index from elsewhere must not make us read files outside its folder
-        if any(os.path.basename(place) != place for place in places.values()):
+        if any(os.path.basename(name) != name for name in file_of.values()):
             raise ValueError("it names a file in another folder")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
     # each file is opened once, for all of its names
     parts = {
-        place: _of_file(os.path.join(folder, place), files)
-        for place in sorted(set(places.values()))
+        name: _of_file(os.path.join(folder, name), files)
+        for name in sorted(set(file_of.values()))
     }
     entries: dict[str, FileTensor] = {}
-    for place, header in parts.items():
-        # only the tensors that the index places there: the file may have others, left from an earlier
-        # save
+    for file_name, header in parts.items():
+        # only the tensors for which the index names this file, which may have others, left from an earlier save
         entries |= {
-            name: one for name, one in header.entries.items() if places.get(name) == place
+            name: one for name, one in header.entries.items() if file_of.get(name) == file_name
         }
-    # if the files name different frameworks, the whole counts as one that names none
+    # files that name different frameworks count together as one file that names none
     origins = {header.origin for header in parts.values()}
     # a further name counts only if the tensor itself is among the entries
     shared = {
@@ -163,10 +162,10 @@ def _of_index(path: str, files: ExitStack) -> Header:
         for name, first in header.shared.items()
         if first in entries
     }
-    lacking = [name for name in places if name not in entries and name not in shared]
+    lacking = [name for name in file_of if name not in entries and name not in shared]
     if lacking:
         raise FileFormatError(
-            f"{path} names {listed(lacking, 3)}, which {places[lacking[0]]} does not contain"
+            f"{path} names {listed(lacking, 3)}, which {file_of[lacking[0]]} does not contain"
         )
     remarks = {
         name: first for header in parts.values() for name, first in header.remarks.items()

@@ -28,7 +28,7 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
-    """A block in which errors of the system, of safetensors, and every `ValueError` become `FilePathError`s. Their
+    """Turns errors of the system and of safetensors, and every `ValueError`, in the block into `FilePathError`s. Their
     message begins with `what`, which names the user's path, because the system's message may name a temporary file.
     xdevice's own errors pass unchanged."""
     from safetensors import SafetensorError
@@ -147,7 +147,8 @@ def _own_folder(folder: str) -> Iterator[str]:
     import shutil
     import tempfile
 
-    # again if another process has taken the new folder for a leftover before it was locked
+    # tried again if another process has removed the new folder, as a leftover, before it was
+    # locked
     while True:
         own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
         probe = os.path.join(own, _PROBE)
@@ -174,7 +175,7 @@ def _remove_leftovers(folder: str) -> None:
         if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
             continue
         with _lock(entry.path) as is_ours:
-            # not for None: without locks nobody can tell whether the folder is still used
+            # not for None: without locks it is unknown whether the folder is still used
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
         # again, because on Windows and NFS the lock's own file cannot be removed while it is open

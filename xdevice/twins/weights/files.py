@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     _Keys = tuple[Any, ...]
     """The keys of containers that lead to a tensor or model."""
     _Variables = dict[str, "_Variable"]
-    """By their names in the file."""
+    """Variables by their names in the file."""
 
 _WRITABLE: Final = frozenset(DTYPES.values())
 """The names of the dtypes that the format has."""
@@ -119,8 +119,8 @@ def save(path: Path, x: Any) -> None:
         NotBuiltError: if a model has no variables yet. ArgumentError: if `path` is not a path.
         MissingFileError: if the folder does not exist. FilePathError: if a folder has that name, the disk is full, ...
 
-    Costs the writing of the file and the wait for the disk. Tensors on a GPU are first copied to the host, all of them.
-    Tensors on the CPU are not copied, so no other thread may write into them meanwhile.
+    Costs as much as writing the file and waiting for the disk. All tensors on GPUs are first copied to the host.
+    Tensors on the CPU are usually not copied, so no other thread may write into them during the call.
 
     Example:
         >>> import os, tempfile
@@ -153,14 +153,14 @@ def save(path: Path, x: Any) -> None:
 def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or "load
     into", for messages. Raises `ContainerError` if two of them have the same name, or if the format does not allow a
-    name, and the errors of `_leaves` and `_of_leaf`."""
+    name, and the errors of `_leaves` and `_variables_of`."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))
         if kind is not None and kind.kind == "model":
             # tensors that the framework does not list would be left out of the file
             unlisted.refuse(kind.backend, leaf, "saving" if verb == "save" else "loading into")
-        for variable in _of_leaf(keys, leaf):
+        for variable in _variables_of(keys, leaf):
             name = (
                 f"{prefix}.{variable.name}"
                 if prefix and variable.name
@@ -233,7 +233,7 @@ def _is_module(x: Any) -> bool:
     return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
 
 
-def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
+def _variables_of(keys: _Keys, x: Any) -> Iterable[_Variable]:
     """The variables of a model; for a tensor, the tensor as the only variable. Raises `NotATensorError` for anything
     else, and `UnsupportedError` for a symbolic tensor."""
     module = owners.backend_of_model(x)
@@ -358,7 +358,8 @@ def load_file_into(path: Path, into: Any) -> Any:
     written unless all names, shapes and dtypes fit."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
-    # the models, which are told at the end that their values are new: some must take them over
+    # the models: at the end, the backend of each is notified of the new values, which some
+    # models must take over
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
         for prefix, x in models.items():
@@ -384,7 +385,7 @@ def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterat
     """Yields the values of the entries, which the caller will put on the devices `places`. If none goes to the CPU,
     each array may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read the whole array
     when it returns."""
-    arrays = read_all(entries, in_turn=all(place is not CPU for place in places))
+    arrays = read_all(entries, reuse=all(place is not CPU for place in places))
     # XDEVICE_FLOATS changes all numbers that a program loads: to float64, or by an ULP
     return map(floats.take, arrays) if floats.setting() else arrays
 
@@ -443,7 +444,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
             other.entry.read(), entry.read(), equal_nan=True
         ):
             raise StateError(
-                f"{other.name} and {name} are one variable here, but two with different values in {where}"
+                f"{other.name} and {name} are one variable in into=, but have different values in {where}"
             )
     missing = [
         name for name, variable in variables.items() if id(variable.value) not in planned
@@ -451,7 +452,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
-            f"{where} does not fit: it lacks {_list_names(missing)}; unexpected: {_list_names(extra)}; "
+            f"{where} does not fit into=: it lacks {_list_names(missing)}, and into= lacks {_list_names(extra)}; "
             f"{advice(extra) or 'read it as a dict with xdevice.load(path)'}"
         )
     return list(planned.values())
@@ -464,7 +465,7 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
     if here != (floats.effective(entry.dtype), entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, but {here[0]} of shape "
-            f"{here[1]} here"
+            f"{here[1]} in into="
         )
     require_dtype(
         variable.backend,

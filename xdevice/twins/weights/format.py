@@ -31,10 +31,11 @@ DTYPES: Final = {
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
     "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
-"""The dtypes of the format that NumPy has a name for, by their code in the header."""
+"""The dtypes of the format for which NumPy has a name, by their code in the header."""
 SMALL: Final = 1 << 14
-"""Tensors of at most this many bytes are copied by the framework, which is cheaper than taking their memory over."""
-_FEW: Final = 32
+"""Tensors of at most this many bytes are copied by the framework, which is cheaper than letting the framework take
+over their memory."""
+_SAFE_AXES: Final = 32
 """The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
 """The key of the metadata in a header, which is no tensor."""
@@ -60,13 +61,13 @@ class Entry(NamedTuple):
     nbytes: int
     file: FileIO
 
-    def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Reads the values into new memory, or into the buffer `room` of at least `nbytes` bytes, and returns them as
-        an array."""
+    def read(self, buffer: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Reads the values into `buffer`, which has at least `nbytes` bytes, or into new memory, and returns them as an
+        array."""
         # frameworks take over only aligned memory without a copy
-        buffer = aligned(self.nbytes) if room is None else room[: self.nbytes]
+        memory = aligned(self.nbytes) if buffer is None else buffer[: self.nbytes]
         return (
-            _fill(buffer, self.file, self.start)
+            _fill(memory, self.file, self.start)
             .view(host_dtype(self.dtype))
             .reshape(self.shape)
         )
@@ -83,9 +84,9 @@ class OpenedTensor:
     backend: Backend
     value: Any
 
-    def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copies the values into new memory, or into the buffer `room`, and returns them as an array."""
-        return owned(self.backend.peek(self.value), room)
+    def read(self, buffer: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copies the values into `buffer`, or into new memory, and returns them as an array."""
+        return owned(self.backend.peek(self.value), buffer)
 
 
 FileTensor = Entry | OpenedTensor
@@ -122,18 +123,18 @@ def open_file(path: str) -> Iterator[Header]:
     same file, even if another process replaces it at that moment. Raises `FileFormatError` if the file is damaged or
     not a safetensors file, `DTypeError` if NumPy lacks a dtype in it, `MissingFileError` if it does not exist, and
     `FilePathError` if it cannot be read."""
-    # again if the file was replaced meanwhile
+    # tried again if the file was replaced meanwhile
     while True:
         require_plain_file(path)
         with _open(path) as file:
             # the library reads the header by the path, so the path must name this file before and after
             header = _header(path, file)
-            if _is_still(path, file):
+            if _is_same_file(path, file):
                 yield header
                 return
 
 
-def _is_still(path: str, file: FileIO) -> bool:
+def _is_same_file(path: str, file: FileIO) -> bool:
     """Whether the path still names the open file, and not another one that has replaced it."""
     require_plain_file(path)
     # opened again, because `os.stat` of a path gives other numbers than `fstat` on Windows
@@ -158,7 +159,7 @@ def _header(path: str, file: FileIO) -> Header:
         with safe_open(path, framework="numpy"):
             length = int.from_bytes(file.read(8), "little")
         with collector.paused():
-            header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
+            header = json.loads(file.read(length).decode(), object_pairs_hook=_with_unique_keys)
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length, file)
         origin = metadata.get(ORIGIN) or _FORMATS.get(metadata.get("format", ""), "")
@@ -176,7 +177,7 @@ def _header(path: str, file: FileIO) -> Header:
         ) from error
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, given as pairs, as a dict. Raises `ValueError` if a key comes twice, because programs disagree on
     which of the two counts."""
     # checked here, because the library's own message blames the offsets
@@ -200,7 +201,8 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
             raise DTypeError(
                 f"{name} is {code}, for which NumPy has no dtype; expected one of {', '.join(DTYPES)}"
             )
-        if len(shape) > _FEW or 0 in shape:  # any other shape has no more bytes than the file
+        # any other shape is possible, because it has no more bytes than the file
+        if len(shape) > _SAFE_AXES or 0 in shape:
             _require_array(name, host_dtype(DTYPES[code]), shape)
         # the offsets are counted from the end of the header
         begin, end = about["data_offsets"]
@@ -239,13 +241,13 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
 
 
 def read_all(
-    entries: Collection[FileTensor], *, in_turn: bool = False
+    entries: Collection[FileTensor], *, reuse: bool = False
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yields the values of tensors, one array after the other. With `in_turn`, all except small tensors use the same
-    buffer, each overwriting the one before, because the first use of new memory takes as long as reading."""
-    room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
+    """Yields the values of tensors, one array after the other. With `reuse`, all except small tensors use the
+    same buffer, each overwriting the one before, because the first use of new memory takes as long as reading."""
+    buffer = aligned(max((entry.nbytes for entry in entries), default=0)) if reuse else None
     for entry in entries:
-        yield entry.read(room if entry.nbytes > SMALL else None)
+        yield entry.read(buffer if entry.nbytes > SMALL else None)
 
 
 def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:

@@ -1,6 +1,6 @@
-"""Finds the state, a flat dict of tensors by name, in a value that a program has saved or holds: a dict of dicts and
-lists, as JAX's libraries use, or a training program's dict, with counts and an optimizer's state next to the
-weights."""
+"""Finds the state, a flat dict of tensors by name, in a value that a program has saved or holds. Such a value may be a
+dict of dicts and lists, as JAX's libraries use, or a training program's dict, with counts and an optimizer's state
+next to the weights."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def state_in(saved: Any, where: str) -> Found:
         raise StateError(
             f"{where} holds several states, {listed(map(repr, filled), 8)}; pass one of them"
         )
-    # anything else is one state as a whole, with the keys as the beginnings of the names
+    # otherwise everything together is one state, in which the names begin with the keys
     state = direct | {
         f"{key}.{name}": value
         for key, tensors in states.items()

@@ -75,8 +75,8 @@ def read_paddle(path: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """The contents of a file of Paddle, with an array in place of each tensor, also in dicts inside, and without
-    Paddle's own names of the parameters. Any other object, such as a list, is returned as it is."""
+    """The contents of a Paddle file, with an array in place of each tensor, also in inner dicts, and without the entry
+    that has Paddle's own parameter names. Any other object, such as a list, is returned as it is."""
     # a tensor may be a pair of its name and its array
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray):
         value = value[1]
@@ -191,10 +191,10 @@ def read_keras(path: str) -> Arrays:
                 return dict(_of_layers(file, ""))
         with h5py.File(path) as file:
             # a file of a whole model has the weights in a group
-            whole = file.get("model_weights", file)
+            weights = file.get("model_weights", file)
             return (
-                dict(_of_keras_2(whole))
-                if "layer_names" in whole.attrs
+                dict(_of_keras_2(weights))
+                if "layer_names" in weights.attrs
                 else dict(_of_layers(file, ""))
             )
     except (OSError, KeyError, ValueError) as error:
@@ -268,8 +268,8 @@ def _of_layer(
         ),
         (),
     )
-    # if a variable other than the bias is missing, nobody can tell which ones are there, and they keep their numbers.
-    # So do the variables of a class that is not known, which has no `names`
+    # if a variable other than the bias is missing, it is unclear which ones are there, and they
+    # keep their numbers. So do the variables of a class that is not known, which has no `names`
     is_whole = len(keys) == len(names) or (
         names[-1:] == ("bias",) and len(keys) == len(names) - 1
     )

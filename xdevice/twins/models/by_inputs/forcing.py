@@ -179,7 +179,7 @@ class ForcedRun:
         }
         # for each layer of the target, the calls of its counterpart that it has not taken yet
         self._remaining_calls: dict[str, list[_SourceCall]] = {}
-        # the answers of `_has` about the input of the target's latest call, by the `id` of the source's call
+        # the answers of `_had_input` about the input of the target's latest call, by the `id` of the source's call
         self._had_input_by_id: dict[int, bool] = {}
         # the path of the target's layer that was called last
         self._previous = ""
@@ -188,7 +188,7 @@ class ForcedRun:
         except ArgumentError as error:
             raise StateError(
                 f"{runs.target.name} cannot run with the outputs of the layers of {runs.source.name} after "
-                f"{self._previous or 'the beginning'}, so inputs= decides nothing: "
+                f"{self._previous or 'the beginning'}, so inputs= cannot pair the layers: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error
         if runs.outputs_apart(self.run) > runs.limit:
@@ -208,13 +208,13 @@ class ForcedRun:
             return result
         backend = self._runs.target.backend
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
-        # the answers of `_has` so far are about the input of the previous call
+        # the answers of `_had_input` so far are about the input of the previous call
         self._had_input_by_id.clear()
         source_path = self._choose(call.path, own_input, _size(call.outputs))
         expected = self._next_call(call.path, source_path, own_input)
         if expected is None:
             return result
-        if not self._has(expected, own_input):
+        if not self._had_input(expected, own_input):
             self.apart.append((call.path, self._previous))
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
@@ -227,10 +227,11 @@ class ForcedRun:
         for x, y in zip(
             expected.outputs, [backend.to_numpy(y) for y in call.outputs], strict=False
         ):
-            x = _laid_out(x, y, kind, self._runs.ends)
-            if self._counts_time_otherwise(source_path, call.path):
+            x = _laid_out(x, y, kind, self._runs.channels_last)
+            if self._time_axes_differ(source_path, call.path):
                 x = _time_exchanged(x, y)
-            # an image may have another size, if an earlier layer pads differently: the target goes on with the source's
+            # an image may have another size, if an earlier layer pads differently: the target
+            # continues with the source's
             if kind not in model_runs.IMAGES and x.shape != y.shape:
                 return result  # for example a recurrent layer that gives one step only, or the sum of both directions
             # a copy in C order, because `x` may be a transposed view of the source's recorded output
@@ -238,7 +239,7 @@ class ForcedRun:
         stand_ins = [self._as_tensor(x, y) for x, y in zip(outputs, tensors, strict=True)]
         return layer_calls.replaced(backend, result, iter(stand_ins))
 
-    def _counts_time_otherwise(self, source_path: str, path: str) -> bool:
+    def _time_axes_differ(self, source_path: str, path: str) -> bool:
         """Whether one of the two layers (the source's at `source_path`, the target's at `path`) takes the time axis
         first, and the other the batch axis. Only recurrent and attention layers have that setting."""
         ours, theirs = (
@@ -247,9 +248,9 @@ class ForcedRun:
         )
         return None not in (ours, theirs) and ours != theirs
 
-    def _has(self, call: _SourceCall, own_input: LayerInput | None) -> bool:
-        """Whether `call`, of a layer of the source, had this input: the first input of the target's call that is in
-        progress. The answer is kept until the target's next call, because several layers need it."""
+    def _had_input(self, call: _SourceCall, own_input: LayerInput | None) -> bool:
+        """Whether `call`, a call of a layer of the source, had the input `own_input`, which is the first input of the
+        target's call in progress. The answer is kept until the target's next call, because several layers need it."""
         if id(call) not in self._had_input_by_id:
             self._had_input_by_id[id(call)] = is_same(call.input, own_input)
         return self._had_input_by_id[id(call)]
@@ -266,7 +267,9 @@ class ForcedRun:
             path, list(self._calls.get(source_path, ()) if source_path else ())
         )
         # 0, the next call, if none had the same input
-        index = next((n for n, call in enumerate(remaining) if self._has(call, own_input)), 0)
+        index = next(
+            (n for n, call in enumerate(remaining) if self._had_input(call, own_input)), 0
+        )
         return remaining.pop(index) if remaining else None
 
     def _as_tensor(self, x: Array, replaced: Any) -> Any:
@@ -319,7 +322,7 @@ class ForcedRun:
         with_input = [
             source
             for source in fitting
-            if any(self._has(call, own_input) for call in self._calls[source])
+            if any(self._had_input(call, own_input) for call in self._calls[source])
         ]
         # a layer of the source can be the counterpart of only one layer of the target
         taken = {*self.chosen.values(), *self._fixed.values()}
@@ -393,21 +396,21 @@ def _time_exchanged(x: Array, output: Array) -> Array:
 
 
 def _laid_out(
-    x: Array, output: Array, kind: str, ends: tuple[bool | None, bool | None]
+    x: Array, output: Array, kind: str, channels_last: tuple[bool | None, bool | None]
 ) -> Array:
     """Returns the source's output `x` in the layout of the target's output `output`, as far as that can be told;
-    otherwise unchanged. `kind` is that of the layer. `ends` says, first for the source and then for the target, whether
-    channels are last, or is None if that is not known."""
-    ours, theirs = ends
+    otherwise unchanged. `kind` is that of the layer. `channels_last` says for the source, and then for the
+    target, whether channels are last, or is None if that is not known."""
+    ours, theirs = channels_last
     is_image = kind in model_runs.IMAGES
-    # one side has the pixels along one axis, the other along two
+    # one of the two has the pixels along one axis, the other along two
     if is_image and x.ndim != output.ndim:
         return next(distances.regrouped(x, output.shape), x)
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
         return x.reshape(output.shape)  # with an axis for heads, or a pooled image's
     # a shape that fits decides for anything but an image, whose size may differ too
     if not is_image and x.shape != output.shape:
-        return next((way for way in distances.layouts(x) if way.shape == output.shape), x)
+        return next((y for y in distances.layouts(x) if y.shape == output.shape), x)
     # there are no channels to move, or it is not known where they are, or they are on the same axis already
     if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x

@@ -36,9 +36,10 @@ class Runs:
         self.source, self.target = source, target
         self.arrays = model_runs.arrays_of(inputs)
         self.expected = model_runs.run(source.model, self.arrays)
-        # the target may take images with their channels on another axis
-        self._taken = model_runs.taken_by(target.model, self.arrays, self.expected)
-        self.ends = (
+        # the inputs as the target takes them: its images may have their channels on another
+        # axis
+        self._target_inputs = model_runs.taken_by(target.model, self.arrays, self.expected)
+        self.channels_last = (
             self.expected.has_channels_last,
             target.backend.has_channels_last(target.model),
         )
@@ -50,7 +51,7 @@ class Runs:
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
         """Runs the target. With `give`, the target continues with `give(call, result)` in place
         of each layer's result."""
-        return model_runs.run(self.target.model, self._taken, give)
+        return model_runs.run(self.target.model, self._target_inputs, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
         """Runs the target with these values of its variables, by name. Afterwards the target
@@ -85,11 +86,10 @@ class Runs:
     # the outputs
 
     def outputs_apart(self, computed: ModelRun) -> float:
-        """Returns the largest distance between an output of the target, in its run `computed`,
-        and that of the source: a share of the source's largest value, or of the spread of its
-        rows (see `distances.apart_by_rows`). Infinite if only one model has outputs, and 0 if
-        neither has any. If one model returns more outputs than the other, the rest is not
-        compared."""
+        """Returns the largest distance between the outputs of `computed`, a run of the target, and those of the
+        source. It is relative to the source's largest value, or to the spread of its rows (see
+        `distances.apart_by_rows`). Infinite if only one model has outputs, and 0 if neither has any. If one model
+        returns more outputs than the other, the rest is not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
@@ -99,9 +99,9 @@ class Runs:
         """The outputs of a run of the target, at most as many as the source has, with the channels on the same axis as
         in the source."""
         # the target first, whose outputs are rearranged
-        ends = self.ends[1], self.ends[0]
+        channels_last = self.channels_last[1], self.channels_last[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
-        return [distances.aligned(x, y, ends) for x, y in pairs]
+        return [distances.aligned(x, y, channels_last) for x, y in pairs]
 
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
         """Yields a line that says how many outputs were compared, if one model returns more than the other."""
@@ -114,7 +114,7 @@ class Runs:
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
         """Returns a text that names the first layer whose output differs from the source's in `computed`, a run of the
         target with the source's weights. `pairs` says which layers correspond."""
-        # the target's run is the one that is judged, so it comes first
+        # the target's run comes first, because it is the one that is compared with the other
         runs = TwoRuns(
             TracedRun(
                 self.target.name,
@@ -145,9 +145,9 @@ class Runs:
         return max(apart, default=math.inf) < self.limit / 10
 
     def gelu_in_doubt(self) -> Iterator[str]:
-        """Yields a line if, on this batch, gelu in place of its tanh form would change the source's outputs by no more
-        than rounding does. Yields nothing for a model without layers that widen their input. The source runs once
-        more."""
+        """Yields a line if these inputs cannot show whether a model uses gelu or its tanh form: if exchanging the two
+        would change the source's outputs by no more than rounding does. Yields nothing for a model without layers that
+        widen their input. The source runs once more."""
         # the function may be a call in the code of the model, so any layer that may precede a gelu counts
         paths = set(self._widening())
         if not paths:

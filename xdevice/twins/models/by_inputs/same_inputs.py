@@ -1,6 +1,6 @@
-"""Compares the inputs of two layers in two frameworks. Inputs also count as the same in these cases: one has its
-channels first and the other last; a flattened image has its numbers in another order; one is already padded; one has
-all steps of all sequences, or all pixels of an image, along one axis."""
+"""Compares the inputs of two layers in two frameworks. Inputs also count as the same if one has its channels first and
+the other last, if a flattened image has its numbers in another order, if one is already padded, or if one has all
+steps of all sequences, or all pixels of an image, along one axis."""
 
 from __future__ import annotations
 

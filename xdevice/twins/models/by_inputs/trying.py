@@ -34,10 +34,11 @@ class ByInputs(NamedTuple):
     """The result of `pair_by_inputs`."""
 
     pairs: Pairs
+    """The pairs of layers."""
     run: ModelRun
-    """A run of the target, which tells the order of its calls."""
+    """A run of the target, which shows the order of its calls."""
     with_values: ModelRun | None = None
-    """The run of the target with the values that these pairs give it, if there was one."""
+    """The run of the target with the values that follow from these pairs; None if there was none."""
     number: int = 0
     """The index in `values` of the function that was used: the first, unless another one made the outputs agree."""
     doubt: str = ""
@@ -80,8 +81,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     likely = guesses[0]
     tried = []
     for guess in guesses:
-        for number, way in enumerate(values):
-            apart, computed = _try(runs, guess, way)
+        for number, values_of in enumerate(values):
+            apart, computed = _try(runs, guess, values_of)
             result = ByInputs(guess, computed, computed, number)
             if apart <= runs.limit:
                 return result
@@ -112,21 +113,20 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     return first if now_apart >= apart else forced._replace(with_values=computed)
 
 
-def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
-    """Runs the target with the values that this pairing gives it. Returns how far the target's
-    outputs are from the source's (see `Runs.outputs_apart`), and the run."""
-    computed = runs.run_with(values(pairs))
+def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
+    """Runs the target with the values that follow from this pairing. Returns how far the target's outputs are from the
+    source's (see `Runs.outputs_apart`), and the run."""
+    computed = runs.run_with(values_of(pairs))
     return runs.outputs_apart(computed), computed
 
 
 def _by_forcing(
-    runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values
+    runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values_of: Values
 ) -> ByInputs:
-    """Pairs the layers by one or more forced runs. `likely` is the pairing found without
-    inputs, which decides what the runs leave open. `refusal` is the error that says why
-    `likely` is only a guess, or None if it is not one. Raises `StateError` if the target cannot
-    run in this way, if paired layers do not fit each other, or if `likely` is a guess and a
-    layer stays open."""
+    """Pairs the layers by one or more forced runs. `likely` is the pairing found without inputs, which is used for
+    layers whose counterpart the runs do not find. `refusal` is the error that says why `likely` is only a guess, or
+    None if it is not one. Raises `StateError` if the target cannot run in this way, if paired layers do not fit each
+    other, or if `likely` is a guess and a layer stays open."""
     source, target = runs.source, runs.target
     # a mere guess must not outrank the inputs
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
@@ -140,7 +140,7 @@ def _by_forcing(
         # where both models have the same paths, these say which layer is which
         fixed = {**guess, **fixed}
     try:
-        with runs.lending(values(likely)):
+        with runs.lending(values_of(likely)):
             forced = find_counterparts(runs, guess, fixed)
     except StateError as error:
         raise StateError(
@@ -153,7 +153,8 @@ def _by_forcing(
         if target_path not in chosen and source_path not in chosen.values():
             chosen[target_path] = source_path
 
-    # what the forced runs decided comes first; the guess fills only what they left open
+    # pairs that the forced runs found come first; the guess only adds pairs of layers for which
+    # they found none
     for target_path, source_path in guess.items():
         choose(target_path, source_path)
     for one, other in likely:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Returns both models, with their layers rewritten to be of the same kinds as far as possible."""
-    ways = (
+    rewrites = (
         _without_ties,
         _with_channels,
         _with_instances,
@@ -33,8 +33,8 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
         single_tensors.with_kinds,
     )
     # in this order, because each compares how many layers of a kind the others have left in both models
-    for way in ways:
-        source, target = way(source, target), way(target, source)
+    for rewrite in rewrites:
+        source, target = rewrite(source, target), rewrite(target, source)
     return attention.alike(source, target)
 
 
@@ -67,8 +67,8 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 
 
 def without_channels(twin: Twin) -> Twin:
-    """Returns the twin with the values of some group norms refused: those that do not say how
-    many channels they have, and for which the other model gave no number."""
+    """Returns the twin with some group norms marked as not convertible: those whose number of channels is known
+    neither from the framework nor from another model."""
     why = "it has one number for each group, but does not say how many channels there are; pass a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
@@ -84,10 +84,9 @@ def without_channels(twin: Twin) -> Twin:
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with numbers of channels for the group norms that do not say them. The
-    numbers come from the other model's group norms: in their order if both models have equally
-    many, otherwise one number, if all of the other model's group norms have the same. Returns
-    the twin unchanged if they differ."""
+    """Returns the twin with the numbers of channels added to the group norms that lack them. The numbers come from the
+    other model's group norms: in their order if both models have equally many, otherwise one number, if all of the
+    other model's group norms have the same. Returns the twin unchanged if they differ."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer

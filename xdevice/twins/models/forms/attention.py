@@ -1,9 +1,9 @@
 """Joins the linear layers of an attention into one layer if the other model has its attentions
 in a different form.
 
-An attention has one of these forms: one layer; four linear layers, as in the package transformers; three, one of which
-has the rows of key and value; two, the first of which has the rows of query, key and value; or two whose biases are
-tensors of their own, as in timm.
+An attention may be one layer, or four linear layers, as in the package transformers. It may also be three linear
+layers, one of which has the rows of key and value, or two, the first of which has the rows of query, key and value. In
+timm, there are two whose biases are tensors of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.layouts import Layer, Part
-from xdevice.twins.models.reading import name_in, parent_of
+from xdevice.twins.models.reading import last_name, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +30,8 @@ _WORDS: Final = {
     "kv": ("kv", "wkv"),
     "out": ("o", "out", "output", "wo", "proj"),
 }
-"""The words in the name of a linear layer that tell its role. The first role that fits counts, so q_proj is a query and
-not an output."""
+"""The words in the name of a linear layer that reveal its role. The first role that fits counts, so q_proj is a query
+and not an output."""
 # in the name of a linear layer for query, key and value
 _FUSED_WORDS: Final = frozenset({"qkv", "attn", "wqkv", "pack", "kqv"})
 _SEPARATE: Final = ("q", "k", "v")
@@ -64,7 +64,7 @@ def _joined(
         # layers of equal forms are paired one by one later, and keep their names
         if _form(source, one) == _form(target, other):
             continue
-        # one of the two may not tell how its rows are divided
+        # from one of the two it may not be clear how its rows are divided
         rows = _rows(source, one) or _rows(target, other)
         for twin, group, joins in ((source, one, source_joins), (target, other, target_joins)):
             # the first layer is not query, key and value: these two are no attention, and neither may the others be
@@ -103,8 +103,9 @@ def _places(twin: Twin) -> dict[int, int]:
 
 
 def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
-    """Returns the attentions of a model in their order. Each is one layer, or a group of linear layers that the names
-    tell. With `with_fused`, it may also be two linear layers: one for query, key and value, and one for the output."""
+    """Returns the attentions of a model in their order. Each is one layer, or a group of linear layers with names such
+    as query, key and value. With `with_fused`, it may also be two linear layers: one for query, key and value, and one
+    for the output."""
     groups: list[Group] = [[layer] for layer in twin.layers if layer.kind == layouts.ATTENTION]
     linear = [layer for layer in twin.layers if layer.kind == "linear"]
     groups += _by_names(linear)
@@ -137,9 +138,11 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
         inputs = [only[role] for role in roles]
         last = max(map(linear.index, inputs))
         # a module around the attention may own the output layer, as BERT's `attention.output.dense`
-        behind = [other for other in linear[last + 1 : last + 2] if _is_in_block(other, layer)]
+        following = [
+            other for other in linear[last + 1 : last + 2] if _is_in_block(other, layer)
+        ]
         # one output, or none if the next linear layer is in another block
-        for output in [only["out"]] if "out" in only else behind:
+        for output in [only["out"]] if "out" in only else following:
             yield [*inputs, output]
 
 
@@ -176,7 +179,7 @@ def _role(layer: Layer) -> str:
 
 def _words(layer: Layer) -> set[str]:
     """The words in the last name of the layer's path, in lowercase."""
-    return set(name_in(layer.path).lower().split("_"))
+    return set(last_name(layer.path).lower().split("_"))
 
 
 # joining a group of linear layers into an attention
@@ -200,9 +203,8 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
 
 
 def _rows(twin: Twin, group: Group) -> list[int]:
-    """How many rows the weights of query, key and value have, in this order. Empty if that is
-    not known: two linear layers tell these numbers only if the biases of query and value are
-    tensors of their own."""
+    """How many rows the weights of query, key and value have, in this order. Empty if that is not known: two linear
+    layers reveal these numbers only if the biases of query and value are tensors of their own."""
     if len(group) == 1:
         shapes = twin.shapes(group[0])
         return [shapes[f"{role}_proj.weight"][0] for role in _SEPARATE]

@@ -36,8 +36,8 @@ def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
 
 
 def _split(name: str, slices: dict[str, slice]) -> str:
-    """Returns the path in `name`. If `name` selects rows, adds them to `slices` under that
-    path: slice(2, None) for "wpe[2:]"."""
+    """Returns the path in `name`. If `name` selects rows, as "wpe[2:]" does, adds them to `slices` under that path, as
+    slice(2, None)."""
     match = _PATH_AND_ROWS.fullmatch(name)
     if match is None:
         return name
@@ -59,8 +59,8 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
     lacking = [path for path in slices if path not in with_rows]
     if lacking:
         raise StateError(
-            f"names= asks for rows of {shown(lacking[0])}, but {twin.name} has no embedding, linear layer or single "
-            f"tensor there"
+            f"names= asks for rows of {shown(lacking[0])}, but {twin.name} has no embedding, linear layer or "
+            f"tensor outside all layers there"
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
@@ -74,7 +74,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
     """Returns the layer with only these rows, and appends a line about it to `done`, see `cut`. Raises `StateError` if
     the layer has none of these rows."""
-    # the first parameter is the weight, which has its rows on the first axis in PyTorch's layout
+    # the first parameter is the weight, whose first axis in PyTorch's layout has the rows
     total = next(iter(twin.shapes(layer).values()))[0]
     # as Python's slices do, so that [2:] and [:-1] mean what they say
     first, last, _ = rows.indices(total)

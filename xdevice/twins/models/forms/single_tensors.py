@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.name_likeness import crossings, guess
-from xdevice.twins.models.reading import classes_of, declared_layer, parent_of, ways_of
+from xdevice.twins.models.reading import classes_of, declared_layer, dialects_for, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.models.reading import Names, Pairs, Twin
 
-_OWN: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
+_OF_OWN_CLASSES: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
 """The kinds that a module of an unknown class may have, if it has the parameters of that kind and no more."""
 
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
-    """Returns the twin with some modules of unknown classes read as norms or linear layers.
-    Modules of one shape are read so only if the other model has exactly that many more norms or
-    linear layers with that shape and these parameters. For linear layers, the other model's
-    modules of unknown classes count too."""
-    for kind in _OWN:
+    """Returns the twin with some modules of unknown classes read as norms or linear layers. The modules of one shape
+    are read so only if the other model has exactly as many more norms or linear layers with that shape and these
+    parameters as there are such modules. For linear layers, the other model's modules of unknown classes count too."""
+    for kind in _OF_OWN_CLASSES:
         lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
         if kind == "linear":
@@ -59,11 +58,11 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
         modules.setdefault(parent_of(layer.path), {})[name] = twin.variables[name]
     # tensors of the model itself are in no module that could be a norm
     modules.pop("", None)
-    ways = ways_of(twin.backend)
+    dialects = dialects_for(twin.backend)
     layers = []
     for path, variables in modules.items():
         try:
-            new = declared_layer(ways, path, kind, variables)
+            new = declared_layer(dialects, path, kind, variables)
         except StateError:  # the shapes do not fit this kind
             continue
         names = {part.of[0]: part.name for part in new.parts} if new is not None else {}
@@ -84,7 +83,7 @@ def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[
 
 
 def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
-    """The linear layers whose weight tells by its shape which axis is that of the inputs: a weight that is not square,
+    """The linear layers whose weight shows by its shape which axis is that of the inputs: a weight that is not square,
     or a square one if another layer of the same class has one that is not."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
@@ -113,7 +112,7 @@ def _transposed(layer: Layer) -> Layer:
 
 
 def _forms(twin: Twin, kind: str) -> Counter[object]:
-    """How many layers of this kind the model has, by their form."""
+    """How many layers of this kind the model has, by their form (see `_form`)."""
     return Counter(_form(twin, layer) for layer in twin.layers if layer.kind == kind)
 
 
@@ -132,17 +131,17 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
     if not new:
         return twin
     names = {part.name for layer in new for part in layer.parts}
-    places = {name: place for place, name in enumerate(twin.variables)}
+    indices = {name: index for index, name in enumerate(twin.variables)}
 
-    def place(layer: Layer) -> int:
+    def index_of(layer: Layer) -> int:
         """The index of a layer's first variable among the variables of the model."""
-        return places[layer.parts[0].name]
+        return indices[layer.parts[0].name]
 
     layers = [*twin.layers, *new]
-    in_order = list(map(place, twin.layers))
+    in_order = list(map(index_of, twin.layers))
     # a model that does not define its layers in the order of its variables keeps its own order
     if in_order == sorted(in_order):
-        layers.sort(key=place)
+        layers.sort(key=index_of)
     return twin._replace(
         layers=layers, singles=[one for one in twin.singles if one.parts[0].name not in names]
     )
@@ -201,13 +200,13 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
     """Returns the twin with some layers read as another kind: convolutions that may cover the whole image (such as 1x1
     on a pooled image) as linear layers, and embeddings as tensors in no layer. The other model must have exactly that
     many more of the new kind, and no layer of the old kind with that shape."""
-    for way in (_as_linear, _as_single):
+    for rewrite in (_as_linear, _as_single):
         ours, theirs = (
             Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other)
         )
         layers, singles = [], []
         for layer in twin.layers:
-            new = way(twin, layer)
+            new = rewrite(twin, layer)
             own, form = twin.signature(layer), twin.signature(new or layer)
             # any other count would leave open which of the layers to rewrite
             if new is None or theirs[own] or ours[own] != theirs[form] - ours[form]:
@@ -261,6 +260,7 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
         return None
     (part,) = layer.parts
     (shape,) = twin.shapes(layer).values()
+    # without axes of length 1, as all tensors that are in no layer are compared
     rule = layouts.reshaped(part.rule, [size for size in shape if size != 1], shape)
     return layer._replace(kind="same", parts=(part._replace(of=("",), rule=rule),), settings={})
 
@@ -313,10 +313,9 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
 def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Adds pairs of paths to `sure`: those of tensors of one shape, in their order, if both
-    models have equally many of them and the names do not contradict the order. Returns two
-    pairings of the remaining paths: in their order, and by names. `ours` and `theirs` give the
-    shape of each tensor by path."""
+    """Pairs the tensors of each shape in their order, and adds their paths to `sure`, if both models have equally many
+    of that shape and the names do not contradict the order. Returns two pairings of the remaining paths: in their
+    order, and by names. `ours` and `theirs` give the shape of each tensor by path."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     # only tensors of the same shape can be mistaken for one another
