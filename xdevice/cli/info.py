@@ -204,7 +204,7 @@ def show(reports: Sequence[Report]) -> None:
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
     # PyPI has another package named xdevice: if both are installed, they overwrite each other's files
     if (clash := registry.namesake()) is not None:
-        console.print(f"Wrong here: {clash}", style="red", markup=False, highlight=False)
+        console.print(f"Problem: {clash}", style="red", markup=False, highlight=False)
 
 
 def _device_lines(devices: Sequence[DeviceReport]) -> list[str]:

@@ -457,7 +457,8 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:
-        # NaN is not JSON, and other programs refuse it
+        # `allow_nan=False` makes sure that there is no NaN, which is not JSON: `as_json` has strings
+        # in its place
         options["json_file"].write(
             json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n"
         )

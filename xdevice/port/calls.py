@@ -132,7 +132,7 @@ class Invocation:
         function.has_callers = True
         # the object itself is in its parameter already
         names = function.positional[is_bound:]
-        rest = "items", (function, "*")
+        rest = "items", (function, "*")  # the cell for the items of `*args`
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
             # each item may get into any of the following parameters
             if isinstance(arg, ast.Starred):
@@ -144,7 +144,7 @@ class Invocation:
             self.put((function, names[i]) if i < len(names) else rest, value)
         # every parameter can be given by its name
         names = [*names, *function.keywords]
-        rest = "items", (function, "**")
+        rest = "items", (function, "**")  # the cell for the values of `**kwargs`
         for name, value in self.keywords.items():
             if name is None:
                 for key in (*((function, name) for name in names), rest):
@@ -162,38 +162,38 @@ class Invocation:
     def _foreign(self, callee: Atom) -> Value:
         """The possible results of calling a function outside the project, from the tables of
         `knowledge`."""
-        full: str = callee.subject  # such as "torch.device"
-        if full.startswith("builtins."):
-            return self._builtin(full.removeprefix("builtins."))
+        full_name: str = callee.subject  # such as "torch.device"
+        if full_name.startswith("builtins."):
+            return self._builtin(full_name.removeprefix("builtins."))
         # torch and torch_xla have this function; many training scripts call their main function
         # only through it
-        if full.endswith("multiprocessing.spawn") and self.values:
+        if full_name.endswith("multiprocessing.spawn") and self.values:
             return self._spawn()
         self._escape()
         self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs one
-        if full in knowledge.DEVICE_MAKERS:
+        if full_name in knowledge.DEVICE_MAKERS:
             return of("device", None, self.node)
-        if full in knowledge.DEVICE_LISTS:
+        if full_name in knowledge.DEVICE_LISTS:
             return self.list_of(self.node, of("device", None, self.node))
-        if full in knowledge.LOADERS:
+        if full_name in knowledge.LOADERS:
             # the program's own function makes the batch, so nothing is known about it
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
             return self.list_of(self.node, UNKNOWN if is_collated else _collate(item))
         # such as TensorDataset(x, y): an item has a tensor for each argument
-        if full in knowledge.TENSOR_SETS:
+        if full_name in knowledge.TENSOR_SETS:
             item = UNKNOWN if self.is_starred else tuple_of([TENSOR for _ in self.values])
             return self.list_of(self.node, item)
-        if full in knowledge.COPIES:
+        if full_name in knowledge.COPIES:
             return self.first if self.values else UNKNOWN
-        if full == "argparse.ArgumentParser":
+        if full_name == "argparse.ArgumentParser":
             return of("parser", self.node)
         # a switch for the whole process: from then on, decord returns tensors of a framework,
         # and not its own arrays (see `_method_of_result`)
-        if full == "decord.bridge.set_bridge":
+        if full_name == "decord.bridge.set_bridge":
             self.put(("bridge", "decord"), UNKNOWN)
-        return knowledge.result(full) or of("result", full)
+        return knowledge.result(full_name) or of("result", full_name)
 
     def _spawn(self) -> Value:
         """The result of `torch.multiprocessing.spawn(function, args)`: None. It calls the

@@ -69,7 +69,8 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
     is not understood, returns None and a function that is always False."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
-            # `x is None` that is true, or `x is not None` that is false
+            # `x is None` that is true, or `x is not None` that is false: x is None, which an
+            # unknown value may be, too
             if isinstance(op, ast.Is | ast.Eq) is is_true:
                 return name, lambda atom: atom.kind not in ("none", "anything")
             return name, lambda atom: atom.kind == "none"

@@ -122,8 +122,8 @@ class Interpreter(Inference):
             self.put((function, "local", name), value)
         # decorators of the function or its class may skip it on machines without a GPU; tests
         # around its calls prove nothing, because it may be called from elsewhere, too
-        owner = function.owner.node.decorator_list if function.owner is not None else []
-        is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *owner])
+        of_class = function.owner.node.decorator_list if function.owner is not None else []
+        is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *of_class])
         # an empty value stands for "there is a GPU" (see `guards.GPU`)
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):

@@ -49,11 +49,11 @@ _FRAMEWORKS_OF_MODULES: Final = {
 package."""
 
 
-def framework_of(full: str) -> str | None:
+def framework_of(full_name: str) -> str | None:
     """The framework that a full name such as "torch.nn.Linear" belongs to; None if it belongs
     to no framework."""
-    first_two = ".".join(full.split(".")[:2])
-    return _FRAMEWORKS_OF_MODULES.get(first_two) or FRAMEWORKS.get(full.split(".")[0])
+    first_two = ".".join(full_name.split(".")[:2])
+    return _FRAMEWORKS_OF_MODULES.get(first_two) or FRAMEWORKS.get(full_name.split(".")[0])
 
 
 # names of functions that return one tensor, in each of the modules `_TENSOR_ROOTS` that has them
@@ -354,22 +354,22 @@ DECORDS_ARRAY: Final = of("result", "decord.array")
 arrays."""
 
 
-def result(full: str) -> Value | None:
-    """The possible results of calling the function or class with the full name `full`; None if
-    it is in no table."""
-    if full in _CALLS:
-        return _CALLS[full]
-    root, _, name = full.rpartition(".")
+def result(full_name: str) -> Value | None:
+    """The possible results of calling the function or class with this full name; None if it is
+    in no table."""
+    if full_name in _CALLS:
+        return _CALLS[full_name]
+    root, _, name = full_name.rpartition(".")
     # classes begin with a capital letter, and functions of the same modules do not
     if root in LAYERS and name[:1].isupper() and name not in _NO_MODELS:
-        return of("model", full)
+        return of("model", full_name)
     # model zoos have functions for whole models, with small letters
-    if full.startswith(_MODEL_FUNCTIONS):
-        return of("model", full)
+    if full_name.startswith(_MODEL_FUNCTIONS):
+        return of("model", full_name)
     # so many functions of these modules return tensors that only the others are listed
     if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
         return TENSOR
-    if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
+    if full_name.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
         return ARRAY
     if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
         return of("optimizer")
@@ -378,17 +378,17 @@ def result(full: str) -> Value | None:
     return None
 
 
-def output_of(full: str) -> Value | None:
-    """The possible results of calling a layer or model; None if they are not known. `full` is
-    the full name of its class, or of the function that made a whole model."""
-    root, _, name = full.rpartition(".")
-    if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
+def output_of(full_name: str) -> Value | None:
+    """The possible results of calling a layer or model; None if they are not known. `full_name`
+    is that of its class, or of the function that made a whole model."""
+    root, _, name = full_name.rpartition(".")
+    if full_name.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT
     if name in _RETURNING_SEVERAL or root not in LAYERS:
         return None
     # what a base class such as `Module` returns is not known, but `Sequential` passes a tensor
     # through its layers
-    if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
+    if full_name in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
         return None
     return TENSOR
 

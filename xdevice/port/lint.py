@@ -379,6 +379,7 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
     new = {}
     for source in examined.sources:
         chosen = by_path.get(source.path, [])
+        # the site whose rewriting fixes each finding, if there is one
         own = {finding: _site_of(finding, examined, source) for finding in chosen}
         sites = [site for site in own.values() if site is not None]
         # the inner tests first: an inner test that stays makes the outer one stay

@@ -232,14 +232,14 @@ class _View:
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
-    def full(self, node: ast.AST) -> str:
+    def full_name(self, node: ast.AST) -> str:
         """The full name of an expression that begins with an imported name, such as
         "torch.cuda.is_available"; "" for any other."""
         match node:
             case ast.Name(id=name):
                 return self.imports.get(name) or _CONVENTIONS.get(name, "")
             case ast.Attribute(value=owner, attr=name):
-                base = self.full(owner)
+                base = self.full_name(owner)
                 return f"{base}.{name}" if base else ""
         return ""
 
@@ -293,7 +293,7 @@ def _method(call: ast.Call) -> str:
 def _hard_coded(view: _View, call: ast.Call) -> Found:
     """Yields XD202 for a string literal that is an argument and names a device, unless the call
     is in a branch whose test mentions devices."""
-    name = view.full(call.func)
+    name = view.full_name(call.func)
     devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
     # `x.to("cuda")`, but not a function `to` of a module
     if not name and _method(call) == "to":
@@ -315,7 +315,7 @@ def _collectives(view: _View, call: ast.Call) -> Found:
     """Yields XD217 for `init_process_group("nccl")`, which chooses the collectives of NVIDIA's
     GPUs."""
     name = 'torch.distributed.init_process_group("nccl")'
-    if view.full(call.func) == name.partition("(")[0]:
+    if view.full_name(call.func) == name.partition("(")[0]:
         for node in [
             *call.args[:1],
             *(keyword.value for keyword in call.keywords if keyword.arg == "backend"),
@@ -330,7 +330,7 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
     `set_device`."""
     match call.func:
         # a receiver with a full name is a module, such as in `tvm.cuda()`
-        case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):
+        case ast.Attribute(attr="cuda", value=receiver) if not view.full_name(receiver):
             # code with a branch for each vendor names CUDA on purpose
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
@@ -357,7 +357,7 @@ def _load(view: _View, call: ast.Call) -> Found:
     has_place = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
-    if view.full(call.func) == "torch.load" and not has_place:
+    if view.full_name(call.func) == "torch.load" and not has_place:
         yield (
             "XD205",
             'torch.load fails on a machine without the devices that the file names; use map_location="cpu"',
@@ -383,7 +383,7 @@ def _waits_for_one_gpu(view: _View, call: ast.Call) -> Found:
     """Yields XD207 for `torch.cuda.synchronize()` in a program that uses several GPUs."""
     if (
         _is_bare(call)
-        and view.full(call.func) in _SYNCHRONIZE
+        and view.full_name(call.func) in _SYNCHRONIZE
         and view.words & _FOR_SEVERAL_GPUS
     ):
         yield (
@@ -455,15 +455,17 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     """Yields XD217 for a CUDA-only name that has a neutral word, and XD219 for a CUDA-only name
     that has none."""
-    name = view.full(node)
-    asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
+    name = view.full_name(node)
+    is_property = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
+    # an assignment or an annotation needs no GPU, and code with a branch for each vendor names CUDA
+    # on purpose
     if (
         not isinstance(node.ctx, ast.Load)
         or _is_annotation(view, node)
         or tells_vendors_apart(node, view.parents)
     ):
         return
-    if asks and not _is_on_purpose(view, node):
+    if is_property and not _is_on_purpose(view, node):
         yield (
             "XD217",
             f"is_cuda is false on other vendors' GPUs; use {ROWS['x.is_cuda'].advice}",
@@ -478,7 +480,7 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
         if row is None:
             yield "XD219", f"{name} is CUDA-only, and xdevice knows no neutral replacement"
         else:
-            # `advice` is the word, or says why there is none
+            # `advice` is the word to use, or says why there is none
             has_word = bool(row.xdevice or row.accelerator)
             if not has_word or not _is_on_purpose(view, node):
                 yield (
@@ -563,7 +565,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
     framework, which may have read the variable already."""
     match node.targets[0]:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
-            if view.full(owner) != "os.environ":
+            if view.full_name(owner) != "os.environ":
                 return
             # the nodes above this one in the file; those without a line do not count
             before = (
@@ -589,7 +591,7 @@ def _time(view: _View, node: ast.BinOp) -> Found:
     for the device."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
-            if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
+            if view.full_name(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
                 return
             work = [
                 inner

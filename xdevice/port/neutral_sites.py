@@ -69,9 +69,10 @@ class NeutralSites(JudgedSites):
         if full_name.startswith(_VENDORS):
             return left_open(use.idiom.why)
         names_gpu = any(map(_names_gpu, use.arguments))
+        # such as mxnet.Context("gpu")
         if full_name.endswith("Context") and names_gpu:
             return left_open(use.idiom.why)
-        # a device that comes from elsewhere, or the CPU
+        # such as paddle.set_device("cpu"), or with a device that comes from elsewhere
         if full_name.endswith("set_device") and not names_gpu:
             return _NEUTRAL
         row = ROWS.get(full_name)

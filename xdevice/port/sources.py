@@ -415,6 +415,7 @@ def _cell(begin: int, lines: list[str]) -> Cell:
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
     """The tabs of cells that name none: those that `tab.interact_select` lists, else the tab of
     the framework that such cells import first, else "pytorch"."""
+    # the code that decides: that of the cells without a mark
     plain = "\n".join(cell.text for cell in cells if not cell.tabs)
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
     if selected:
