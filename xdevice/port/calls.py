@@ -342,7 +342,7 @@ class Invocation:
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
         """The possible results of a method call on a list or dict. The method may add items."""
-        items = "items", owner.subject
+        items = "items", owner.subject  # the key of the cell
         match name:
             # the last argument of each of them is the item
             case "append" | "add" | "insert" | "setdefault" if self.values:

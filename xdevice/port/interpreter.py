@@ -402,6 +402,7 @@ class Interpreter(Inference):
         namesakes = self.methods.setdefault(node.name, [])
         if function not in namesakes:
             namesakes.append(function)
+        # `_class` puts the names of the body into the cells of attributes
         self.env[node.name] = value
         return self.env
 

@@ -199,7 +199,13 @@ class JudgedModule:
 class Use:
     """One use of an idiom, and the edits that can rewrite it. `node` is a call for most idioms.
     For the others it is a name, an attribute, a string, a comparison, a conditional expression
-    or a keyword argument."""
+    or a keyword argument.
+
+    `start` and `end` are the offsets of the use in `Source.text`. For a call, `args` are the
+    positional arguments, `keywords` the keyword arguments by name (None for `**x`), and
+    `arguments` the values of both. `only_argument` is the positional argument of a call that
+    has no other arguments, None for other uses.
+    """
 
     module: JudgedModule
     node: Any

@@ -228,6 +228,7 @@ class _View:
                 for alias in node.names:
                     name = alias.name if alias.asname else alias.name.partition(".")[0]
                     self.imports[alias.asname or name] = name
+            # relative imports are left out, because they name no framework
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -588,7 +589,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
 
 def _time(view: _View, node: ast.BinOp) -> Found:
     """Yields XD201 for `clock() - start` after work for the device, if nothing in between waits
-    for the device."""
+    for the device. Programs for TensorFlow are left out."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full_name(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):

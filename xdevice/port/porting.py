@@ -45,6 +45,7 @@ def import_edits(
         start = source.offset(line, col)
         # the statement is behind `import a;` or `try:` on the same line
         if col:
+            # equal offsets mean an insertion
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
         # the import goes before a site that begins at the same position: the rank of a site is
@@ -184,6 +185,7 @@ def _statement_below_import(module: PythonModule, first_use: int) -> ast.stmt | 
     `first_use` is the line of the first site.
     """
     has_docstring = ast.get_docstring(module.tree, clean=False) is not None
+    # no statement may come before the docstring and the imports from `__future__`
     plain = [node for node in module.tree.body[has_docstring:] if not _is_from_future(node)]
     for node in plain:
         if node.lineno <= first_use and any(map(framework_of, imported_names(node, module))):

@@ -112,6 +112,7 @@ def to(use: Use) -> Judgement:
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
     """Whether the first argument of `.to` is a dtype, by its value or by its name. `full_name`
     returns the full name of an expression."""
+    # `y.dtype`, or PyTorch's old names of dtypes, such as `torch.float`
     if isinstance(node, ast.Attribute) and node.attr in (
         "dtype",
         "float",
@@ -132,7 +133,7 @@ def _judge_move(use: Use, judgement: Judgement) -> Judgement:
     and with the new.
     """
     moved = inferred(use.receiver)
-    # the reason is replaced by a more exact one only if it is the usual one
+    # the usual reason can be replaced by a more exact one; any other is kept
     is_plain = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
         if is_plain and moved and all(map(_is_tensor_or_model, moved)):

@@ -28,7 +28,8 @@ class Version(NamedTuple):
 
 
 def version(text: str) -> Version:
-    """The release that a string such as "2.9" or "2.9.1" names; a third number is ignored.
+    """The release that a string such as "2.9" or "2.9.1" names. Only the first two numbers
+    count.
 
     Raises:
         ValueError: if the string does not have one of these forms.
