@@ -61,7 +61,7 @@ _log = logging.getLogger("xdevice")
 _is_on = mx.util.is_np_shape
 
 
-_IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
+_IS_ALLOWED: Final = is_set(VARIABLE, default=True)
 """Whether xdevice may switch NumPy's semantics on: unless XDEVICE_MXNET_NP=0."""
 
 

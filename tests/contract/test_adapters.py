@@ -163,7 +163,7 @@ except xdevice.errors.DTypeError:
             "    framewrok = property",
             "lacks the method framework (a property)",
         ),
-        ("    dtypes = ", "    dtpyes = ", "does not state the class attribute 'dtypes'"),
+        ("    dtypes = ", "    dtpyes = ", "does not set the class attribute 'dtypes'"),
         ('    name = "toyframe"', '    name = "other"', "calls itself 'other'"),
         (
             "class ToyBackend(Backend)",

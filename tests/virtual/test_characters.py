@@ -44,7 +44,7 @@ def test_what_exists_lacks_float64(name):
     ["2:", "2:no_float", "2:memory=256", "2:memory=1PB", ":mps", "2:mps+", "-1:mps", "mps"],
 )
 def test_a_text_that_describes_nothing_is_refused(text, monkeypatch):
-    monkeypatch.setattr(environment, "_asked", "")
+    monkeypatch.setattr(environment, "_requested", "")
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
     with pytest.raises(
         xdevice.errors.SettingError,

@@ -55,7 +55,7 @@ def loaded(monkeypatch):
     monkeypatch.setattr(registry, "_owners", {})
     probes = dict(registry.probes)
     registry.probes.clear()
-    monkeypatch.setattr(environment, "_asked", "")
+    monkeypatch.setattr(environment, "_requested", "")
     monkeypatch.setattr(gpus, "_hides_real_gpus", False)
     monkeypatch.delenv(environment.VIRTUAL_GPUS, raising=False)
     yield found
@@ -343,7 +343,7 @@ try:
     xdevice.backend("{name}")
 except xdevice.errors.UnsupportedError as error:
     print(error)
-xdevice.contract.environment._asked = ""
+xdevice.contract.environment._requested = ""
 xdevice.virtual_gpus({most})
 with xdevice.use_backend("{name}"):
     x = xdevice.ones(2, device="gpu:{most - 1}")

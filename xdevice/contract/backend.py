@@ -61,15 +61,14 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute that the class lacks so far. The product whose contract has the
-        attribute first extends the class. Raises `AttributeError` if there is no such
-        product."""
-        # if the class has the name, Python comes here because a property has raised
+        """Returns an attribute that the class does not have yet. First extends the class by the product whose contract
+        has the attribute. Raises `AttributeError` if there is no such product."""
+        # if the class has the name, Python calls this method because a property has raised
         # AttributeError
         is_lacking = not name.startswith("_") and not hasattr(type(self), name)
         # the product whose contract has this name, if any
         product = (
-            next((one for one in PRODUCTS if name in hooks_of(one)), None)
+            next((folder for folder in PRODUCTS if name in hooks_of(folder)), None)
             if is_lacking
             else None
         )
@@ -77,7 +76,7 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
             raise AttributeError(
                 f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self
             )
-        # replaces the object's class, so that the next access does not come here
+        # replaces the object's class, so that the next access finds the attribute
         extend(self, product)
         return getattr(self, name)
 
@@ -173,7 +172,7 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
         },
     )
     # checked when the product is first used, so that loading an adapter imports none of it
-    wrong = _faults(subclass, parts)
+    wrong = _violations(subclass, parts)
     if wrong:
         raise ContractError(
             f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong)
@@ -214,8 +213,8 @@ def _is_of_xdevice(base: type) -> bool:
     return base.__module__.startswith(("xdevice.", "builtins", "abc"))
 
 
-# the class attributes without a default, which each adapter must set
-_STATED: Final = ("name", "modules", "minimum", "dtypes")
+# the class attributes that have no default, so that each adapter must set them
+_REQUIRED_ATTRIBUTES: Final = ("name", "modules", "minimum", "dtypes")
 
 
 def check(cls: object, claimed: str, source: str) -> type[Backend]:
@@ -232,8 +231,8 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):
         raise ContractError(f"{source} is not a subclass of xdevice.contract.Backend: {cls!r}")
     wrong = [
-        f"does not state the class attribute {name!r}"
-        for name in _STATED
+        f"does not set the class attribute {name!r}"
+        for name in _REQUIRED_ATTRIBUTES
         if not hasattr(cls, name)
     ]
     wrong += [
@@ -243,37 +242,40 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
     parts: tuple[Any, ...] = (Primitives, *CAPABILITIES)
     if any(
         callable(value) and name[0] != "_" and not hasattr(Backend, name)
-        for name, value in _own(cls).items()
+        for name, value in _adapter_attributes(cls).items()
     ):
         # a public method that the device layer does not know may be a product's; for other
         # classes the contracts of the products need not be imported
         parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
-    wrong += _faults(cls, parts)
+    wrong += _violations(cls, parts)
     if not wrong and cls.name != claimed:
-        wrong = [f"calls itself {cls.name!r}"]
+        wrong = [f"calls itself {cls.name!r}, which is not the name of its entry point"]
     if wrong:
         raise ContractError(f"the adapter {claimed!r} ({source}) " + "; ".join(wrong))
     return cls
 
 
-def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
+def _violations(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str]:
     """Returns a text for each method of the capabilities `parts` that a class defines with
     other required arguments than the contract, and for each capability of which it has only a
     part; an empty list if there is nothing wrong."""
     import inspect
 
-    own, hooks = _own(cls), methods_of(*parts)
+    own, hooks = _adapter_attributes(cls), methods_of(*parts)
     wrong = [
         f"defines {name}{inspect.signature(mine)}, expected {_signature(name, hooks)}"
         for name, mine in own.items()
         if name in hooks and _required_arguments(mine) != _required_arguments(hooks[name])
     ]
     return wrong + [
-        text for part in parts if part is not Primitives for text in _half(part, own, hooks)
+        text
+        for part in parts
+        if part is not Primitives
+        for text in _incomplete(part, own, hooks)
     ]
 
 
-def _own(cls: type) -> dict[str, Any]:
+def _adapter_attributes(cls: type) -> dict[str, Any]:
     """Returns the attributes, most of them methods, that an adapter defines in its class and in
     its own base classes, by their names."""
     # the class itself is the last, so its attributes replace those of its bases
@@ -281,7 +283,9 @@ def _own(cls: type) -> dict[str, Any]:
     return {name: value for part in parts for name, value in vars(part).items()}
 
 
-def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) -> list[str]:
+def _incomplete(
+    part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]
+) -> list[str]:
     """Returns a list with an error text if an adapter has some but not all of the methods that
     the capability `part` needs, because the first use of the capability would fail; otherwise
     an empty list. `own` has the adapter's methods, and `hooks` those of the contract."""

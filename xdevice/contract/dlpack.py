@@ -1,4 +1,4 @@
-"""Reads DLPack capsules, and corrects them before a framework consumes them.
+"""Reads DLPack capsules (descriptions of a tensor's memory), and corrects them before a framework consumes them.
 
 Every framework that shares memory uses the DLPack protocol, but each checks less of a capsule
 than it should, so the core reads the fields here. The dtype in a capsule is rewritten if the
@@ -133,8 +133,8 @@ class Lent:
 
         # The importer gets a second capsule in place of the original one: NumPy's capsule of
         # `token`, with the fields of this tensor written into it. When the importer releases
-        # it, `token` dies, `released` puts itself into `_let_go`, and the thread removes the
-        # entry of `_held`, which releases the original. A NumPy capsule, because it may be
+        # it, `token` dies, `released` puts itself into `_no_longer_used`, and the thread removes the
+        # entry of `_in_use`, which releases the original. A NumPy capsule, because it may be
         # released while an exception propagates: NumPy's deleter and callbacks of weak
         # references preserve the exception; a callback of ctypes loses it, or crashes.
         token = numpy.empty(1, "uint8")
@@ -143,8 +143,8 @@ class Lent:
         managed.tensor = self._tensor
         # `put` is written in C; a Python function would let the interpreter switch threads
         # while the importer holds its lock
-        released = weakref.ref(token, _let_go.put)
-        _held[id(released)] = _Held(released, managed, self.capsule)
+        released = weakref.ref(token, _no_longer_used.put)
+        _in_use[id(released)] = _InUse(released, managed, self.capsule)
         _start_releaser()
         self.capsule = capsule
         # from here on only the importer keeps the token alive
@@ -177,7 +177,7 @@ def compact_strides(shape: list[int]) -> list[int]:
     return strides[::-1]
 
 
-class _Held(NamedTuple):
+class _InUse(NamedTuple):
     """The objects that must stay alive while an importer uses memory from `hand_over`: a weak
     reference that is dead once the importer is done, the `DLManagedTensor` that the importer
     got, and the original capsule, which owns the memory."""
@@ -187,11 +187,11 @@ class _Held(NamedTuple):
     owner: Any
 
 
-_held: dict[int, _Held] = {}
-"""The `_Held` entries of all importers, by the `id` of the weak reference in each entry."""
+_in_use: dict[int, _InUse] = {}
+"""The `_InUse` entries of all importers, by the `id` of the weak reference in each entry."""
 
-# the dead weak references, whose entries the thread `_releaser` is going to remove
-_let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
+# the dead weak references whose entries in `_in_use` the thread `_releaser` is going to remove
+_no_longer_used: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
 _releaser: threading.Thread | None = None
 
 
@@ -205,16 +205,16 @@ def _start_releaser() -> None:
 
 
 def _release() -> None:
-    """The work of the releasing thread: removes each entry of `_held` whose importer is done,
+    """The work of the releasing thread: removes each entry of `_in_use` whose importer is done,
     which releases the capsule in the entry."""
     while True:
-        _held.pop(id(_let_go.get()), None)
+        _in_use.pop(id(_no_longer_used.get()), None)
 
 
 @atexit.register
 def _leave_to_the_system() -> None:
     """Called at exit: removes the deleters of memory that importers still use. An importer
     could call such a deleter after Python has ended. The operating system frees the memory."""
-    for export in tuple(_held.values()):
+    for export in tuple(_in_use.values()):
         if export.released() is not None:
             export.managed.deleter = None

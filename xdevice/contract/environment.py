@@ -1,5 +1,5 @@
-"""Settings for every framework that is loaded, made by environment variables or by a call at
-the program's start: virtual GPUs, blocking mode, float64.
+"""Settings that apply to every framework that is loaded: virtual GPUs, blocking mode and float64. They are made by
+environment variables, or by a call at the start of the program.
 
 Some of them must be known before a framework is imported, so adapters call these functions
 while they are imported.
@@ -29,18 +29,18 @@ VARIABLES: Final = (
 """The words that follow `XDEVICE_` in the variables that xdevice itself reads. An adapter may
 read others."""
 
-_asked = ""
+_requested = ""
 """The virtual GPUs that the program has requested by `xdevice.virtual_gpus`, as
 XDEVICE_VIRTUAL_GPUS would name them; empty if it has requested none."""
 _forever = ExitStack()
-"""The open `blocking()` blocks that XDEVICE_BLOCKING has entered. They are never left."""
+"""The open `blocking()` blocks that XDEVICE_BLOCKING has entered. They are never exited."""
 
 
-def asks() -> bool:
+def has_requests() -> bool:
     """Whether an environment variable or the program requests virtual GPUs, blocking mode or
     other floats. A variable with a wrong value counts too; `check` refuses it later."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
-    return bool(_asked) or any(
+    return bool(_requested) or any(
         os.environ.get(name, "").strip() not in ("", "0") for name in variables
     )
 
@@ -52,7 +52,7 @@ def check() -> None:
     Raises:
         SettingError: if XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
     """
-    # a misspelt variable would be ignored, and the default would hold
+    # a misspelt variable would be ignored, and the default would apply
     _refuse_misspelt()
     virtual_gpus_wanted()
     if is_blocking_wanted():
@@ -82,14 +82,14 @@ def _refuse_misspelt() -> None:
 def provide(backend: Backend) -> None:
     """Gives a backend, which is being loaded, the virtual GPUs, the default dtype float64 and
     the blocking mode that the environment requests."""
-    if wanted := described():
+    if wanted := requested_gpus():
         # imported by name and only here (and in `parsed`), because the device layer must not
         # depend on the product `virtual`
         import_module("xdevice.virtual.gpus").give(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
     if is_blocking_wanted():
-        # never left, because the variable holds for the whole process
+        # never exited, because the variable applies to the whole process
         _forever.enter_context(backend.blocking())
 
 
@@ -104,18 +104,18 @@ def is_blocking_wanted() -> bool:
         >>> is_blocking_wanted()
         False
     """
-    return is_set(BLOCKING, usual=False)
+    return is_set(BLOCKING, default=False)
 
 
-def is_set(variable: str, *, usual: bool) -> bool:
-    """Returns True if an environment variable is "1", False if it is "0", and `usual` if it is unset or empty. Raises
+def is_set(variable: str, *, default: bool) -> bool:
+    """Returns True if an environment variable is "1", False if it is "0", and `default` if it is unset or empty. Raises
     `SettingError` for any other value."""
     value = os.environ.get(variable, "").strip()
     if value not in ("", "0", "1"):
         raise SettingError(
-            f"{variable} must be 1 or 0, not {shown(value)}; set {variable}={int(not usual)}, or unset it"
+            f"{variable} must be 1 or 0, not {shown(value)}; set {variable}={int(not default)}, or unset it"
         )
-    return value == "1" if value else usual
+    return value == "1" if value else default
 
 
 def virtual_gpus_wanted() -> int:
@@ -130,12 +130,12 @@ def virtual_gpus_wanted() -> int:
         >>> virtual_gpus_wanted() >= 0
         True
     """
-    return len(described())
+    return len(requested_gpus())
 
 
-def described() -> tuple[Any, ...]:
-    """Returns the `Character` (a description of its properties) of each requested virtual GPU;
-    an empty tuple if there is none. Raises `SettingError` as `virtual_gpus_wanted` does."""
+def requested_gpus() -> tuple[Any, ...]:
+    """Returns the `Character` of each requested virtual GPU, which lists its limits; an empty tuple if none are
+    requested. Raises `SettingError` as `virtual_gpus_wanted` does."""
     _, text = request()
     try:
         return parsed(text)
@@ -150,14 +150,14 @@ def request() -> tuple[str, str]:
     """Returns the name of the call or variable that requests virtual GPUs, and the text that
     describes them, which is "" if there is no request. A call takes precedence over the
     variable."""
-    return ("virtual_gpus()", _asked) if _asked else (VIRTUAL_GPUS, _variable())
+    return ("virtual_gpus()", _requested) if _requested else (VIRTUAL_GPUS, _variable())
 
 
 def remember(text: str) -> None:
     """Stores the program's request for the virtual GPUs that `text` describes, so backends that
     are loaded later get them too."""
-    global _asked
-    _asked = text
+    global _requested
+    _requested = text
 
 
 def _variable() -> str:

@@ -108,7 +108,9 @@ class Models(Primitives):
         """Replaces tensors of the model: `new` has the new tensor by the `id` of the old one.
         If two models shared a tensor, and a move has made a new tensor for each, the core calls
         this method so that they share one tensor again."""
-        raise self.unsupported("models that share tensors", "override Backend.rebind()")
+        raise self.unsupported(
+            "models that share tensors", "its adapter must override Backend.rebind()"
+        )
 
     def tensor_of(self, model: Any) -> Any | None:
         """Returns the tensor from which the values of a model can be read if the model is

@@ -1,8 +1,7 @@
 """Replacing attributes of a framework while a block is open. Overlapping blocks share a
 replacement, and after the last of them the attribute is restored.
 
-Also whether this thread or task reports transfers, because reads by xdevice itself must not be
-reported.
+Also stores whether the transfers of a thread or task are reported, because reads by xdevice itself must not be.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ block that requests reports, and not inside a transfer that was already reported
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """A block in which transfers are not reported, for reads that xdevice itself makes: the
-    program has not asked for them."""
+    """A block in which transfers are not reported: for reads that xdevice itself makes, and the program has not
+    requested."""
     token = listening.set(False)
     try:
         yield
@@ -40,7 +39,7 @@ def unseen() -> Iterator[None]:
 _ABSENT: Final = object()
 lock: Final = forks.renewed(threading.RLock())
 # the replaced attributes, by the `id` of their owner and their name
-_set: dict[tuple[int, str], _Hook] = {}
+_replaced: dict[tuple[int, str], _Hook] = {}
 
 
 class _Hook:
@@ -70,7 +69,7 @@ class _Hook:
 
 class Patches:
     """A context manager that replaces attributes of classes, modules and instances. An attribute that several open
-    blocks replace is put back when the last of them ends."""
+    blocks replace is restored when the last of them ends."""
 
     def __init__(self) -> None:
         self._used: list[tuple[int, str]] = []
@@ -83,11 +82,11 @@ class Patches:
             # the last replacement first: it may have been made from the attribute as an earlier
             # one left it
             for key in reversed(self._used):
-                hook = _set[key]
+                hook = _replaced[key]
                 hook.blocks -= 1
                 # no open block needs it any more
                 if not hook.blocks:
-                    del _set[key]
+                    del _replaced[key]
                     hook.undo()
             self._used.clear()
 
@@ -98,9 +97,9 @@ class Patches:
         with lock:
             # `_Hook` keeps the owner alive, so its `id` stays its own
             key = id(owner), name
-            if key not in _set:
-                _set[key] = _Hook(owner, name, make)
-            _set[key].blocks += 1
+            if key not in _replaced:
+                _replaced[key] = _Hook(owner, name, make)
+            _replaced[key].blocks += 1
             self._used.append(key)
 
 
@@ -114,7 +113,7 @@ class Shared:
     """
 
     def __init__(self, *, per_thread: bool) -> None:
-        self._here: Any = threading.local() if per_thread else SimpleNamespace()
+        self._states: Any = threading.local() if per_thread else SimpleNamespace()
 
     @contextmanager
     def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
@@ -145,7 +144,7 @@ class Shared:
         (`blocks`), and the function that switches the mode off (`off`; None while the mode is
         off)."""
         try:
-            return self._here.state
+            return self._states.state
         except AttributeError:
-            self._here.state = SimpleNamespace(blocks=0, off=None)
-            return self._here.state
+            self._states.state = SimpleNamespace(blocks=0, off=None)
+            return self._states.state

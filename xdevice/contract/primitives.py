@@ -237,10 +237,9 @@ class Primitives(ABC):
 
     @abstractmethod
     def device_of(self, x: Any) -> Device:
-        """Returns the device on which the memory of `x` is. It has to be as fast as possible,
-        because nearly every function of xdevice calls it. Raises `UnsupportedError` for a
-        tensor that is spread over several devices, or that is on a device of a kind that is not
-        in `kinds`."""
+        """Returns the device on which the memory of `x` is. It must be as fast as possible, because nearly every
+        function of xdevice calls it. Raises `UnsupportedError` for a tensor that is spread over several devices, or
+        that is on a device of a kind that is not in `kinds`."""
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
         """Returns a function that does what `device_of` does for tensors of exactly this type,
@@ -344,7 +343,7 @@ class Primitives(ABC):
     def memory(self, device: Device) -> Memory:
         """Returns the total, free, allocated and peak bytes of a device; each is None if the
         framework does not report it."""
-        raise self.unsupported("memory()", "override Backend.memory()")
+        raise self.unsupported("memory()", "its adapter must override Backend.memory()")
 
     def empty_cache(self, device: Device) -> None:
         """Releases the memory that the framework keeps for its next tensors on a real device
@@ -368,7 +367,7 @@ class Primitives(ABC):
 
     # hooks: the process
 
-    def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
+    def on_choice(self) -> None:  # noqa: B027  # most frameworks have nothing to do here
         """Called when the program chooses this backend with `use_backend`, `set_backend` or
         XDEVICE_BACKEND, in the thread that chooses it. If the variable names this backend, also
         called when the program imports the framework."""
@@ -439,9 +438,8 @@ class Primitives(ABC):
         )
 
     def answers_to(self, device: Device) -> bool:
-        """Whether the name of a device is valid on this backend, even if the device does not
-        exist: it is a plain name (`gpu:1`), or a word for the hardware that `gpu:i` is here
-        (`cuda:1`)."""
+        """Whether the name of a device is valid on this backend, even if the device does not exist: a plain name
+        (`gpu:1`), or one with a word for the hardware that `gpu:i` is here (`cuda:1`)."""
         if type(device) is not devices.Named or device.word in self.answered:
             return True
         # virtual GPUs, and GPUs of unknown hardware, accept every word

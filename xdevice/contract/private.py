@@ -73,9 +73,9 @@ class Private(NamedTuple):
 
 
 class AbsentNameError(UnsupportedError):
-    """The backend has a capability, but the installed release of its framework lacks a private
-    name that it needs. Code of xdevice that catches `UnsupportedError`, to go on without a
-    capability, raises this error again."""
+    """The backend has a capability, but the installed release of its framework lacks a private name that it needs.
+    Code of xdevice that catches `UnsupportedError` in order to continue without a capability raises this error
+    again."""
 
 
 class Names:
@@ -95,7 +95,9 @@ class Names:
         self.tested = tested
         self.rows = tuple(row for table in rows for row in table)
         # reversed, so that of several rows with one name the first counts
-        self._of = {dotted: row for row in reversed(self.rows) for dotted in spelled(row)}
+        self._row_by_name = {
+            dotted: row for row in reversed(self.rows) for dotted in spelled(row)
+        }
         # the names that each required capability lacks, once they were looked up
         self._lacking: dict[str, list[str]] = {}
         # `require` is never called for a misspelt capability, so its names would not be checked
@@ -156,8 +158,8 @@ class Names:
             raise self.error(capability, lacking)
 
     def absent(self, capability: str, only: Only = "") -> list[str]:
-        """Returns the dotted names that a capability needs and the framework lacks. `only` is
-        as in `require`."""
+        """Returns the dotted names that a capability needs and the framework lacks. `only`, such as "CUDA", also
+        counts the names that the framework has only under that condition."""
         rows = [
             row
             for row in self.rows
@@ -204,9 +206,9 @@ class Names:
     def _row(self, dotted: str) -> Private:
         """Returns the row that lists a name. Raises `ContractError` if there is none, so no
         adapter uses a private name that its tables lack."""
-        if dotted not in self._of:
+        if dotted not in self._row_by_name:
             raise ContractError(f"{dotted} is not listed in the adapter's module private.py")
-        return self._of[dotted]
+        return self._row_by_name[dotted]
 
 
 class Absent:
@@ -217,7 +219,7 @@ class Absent:
         self.__dict__["error"] = error
 
     def __getattr__(self, name: str) -> Any:
-        # inspect and copy ask for such names, and go on if they are missing
+        # `inspect` and `copy` look such names up, and continue if they are missing
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return self

@@ -35,13 +35,13 @@ class Replicas(Primitives):
         """Returns the parts joined along their first axis, in new storage; parts without axes
         become a vector. The parts are on one device, have one dtype, and differ at most in the
         length of that axis. Gradients flow."""
-        raise self.unsupported("gather", "override Backend.join()")
+        raise self.unsupported("gather", "its adapter must override Backend.join()")
 
     def leaf(self, x: Any, device: Device) -> Any:
         """Returns a copy of `x` on `device`, in new storage, with respect to which gradients
         can be taken: no gradient flows from it to `x`, and it requires a gradient if its dtype
         is a float. A copy of a parameter is a parameter with the same flags."""
-        raise self.unsupported("replicate", "override Backend.leaf()")
+        raise self.unsupported("replicate", "its adapter must override Backend.leaf()")
 
     def can_write(self, x: Any) -> bool:
         """Whether `write` can write into this tensor."""
@@ -68,7 +68,7 @@ class Replicas(Primitives):
         """Returns the sum or the mean of one or more tensors on one device, in new storage, added in the order given;
         not recorded for gradients. 16-bit floats are added as float32, and rounded once. `tensors` can be iterated over
         only once."""
-        raise self.unsupported("all_reduce", "override Backend.total()")
+        raise self.unsupported("all_reduce", "its adapter must override Backend.total()")
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
         """Returns the sum or the mean of two or more dense tensors, once on the device of each,
@@ -80,9 +80,9 @@ class Replicas(Primitives):
         total = self.total(
             (x if self.device_of(x) is first else self.move(x, first) for x in tensors), mean
         )
-        return [self._given(x, total) for x in tensors]
+        return [self._holding(x, total) for x in tensors]
 
-    def _given(self, x: Any, value: Any) -> Any:
+    def _holding(self, x: Any, value: Any) -> Any:
         """Returns `x` with `value` written into it; if `x` cannot be written into, returns a
         copy of `value` on the device of `x`."""
         device = self.device_of(x)

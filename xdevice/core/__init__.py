@@ -1,1 +1,1 @@
-"""Which backends there are, which one is selected, and the `with` blocks that select a backend or a device."""
+"""Which backends exist, which one is selected, and the `with` blocks that select a backend or a device."""

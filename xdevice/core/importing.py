@@ -171,7 +171,7 @@ def _is_needed(framework: Known) -> bool:
         return True
     from xdevice.contract import environment
 
-    return environment.asks()
+    return environment.has_requests()
 
 
 def install() -> None:

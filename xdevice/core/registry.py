@@ -46,7 +46,7 @@ host are left out."""
 on_load: Final[list[Callable[[Backend], None]]] = []
 """Functions that are called with every backend that is loaded from now on."""
 
-_making = _thread.RLock()
+_creation_lock = _thread.RLock()
 """Held while a backend is created and set up as environment variables ask, so only one thread
 does it."""
 _loaded: dict[str, Backend] = {}
@@ -59,7 +59,7 @@ tensors, symbols nor models."""
 # in place of an entry of `_owners`, where None has a meaning
 _UNSEEN: Final = object()
 # the result of `entry_points`, once it was called
-_found: dict[str, EntryPoint] | None = None
+_entry_points: dict[str, EntryPoint] | None = None
 
 
 # names of backends
@@ -118,8 +118,10 @@ def imported_frameworks() -> tuple[str, ...]:
     only by another framework."""
     imported = frameworks.list_imported()
     # TensorFlow imports JAX if it is installed, which says nothing about the program
-    brought = {name for framework in imported for name in framework.brings}
-    return tuple(framework.name for framework in imported if framework.name not in brought)
+    imported_by_others = {name for framework in imported for name in framework.brings}
+    return tuple(
+        framework.name for framework in imported if framework.name not in imported_by_others
+    )
 
 
 def _is_imported(module: str) -> bool:
@@ -130,20 +132,20 @@ def _is_imported(module: str) -> bool:
 def entry_points() -> dict[str, EntryPoint]:
     """Returns the entry points of the adapters that are installed, built-in and third-party, by
     backend name. Imports none of the adapters. Raises `ContractError` if two claim one name."""
-    global _found
-    if _found is None:
+    global _entry_points
+    if _entry_points is None:
         from importlib.metadata import entry_points as installed
 
         points: dict[str, EntryPoint] = {}
         for point in installed(group=GROUP):
             _refuse_conflict(point, points.get(point.name))
             points[point.name] = point
-        _found = points
+        _entry_points = points
         if (clash := namesake()) is not None:
             import warnings
 
             warnings.warn(clash, RuntimeWarning, stacklevel=2)
-    return _found
+    return _entry_points
 
 
 def namesake() -> str | None:
@@ -227,7 +229,7 @@ def load(name: str) -> Backend:
     """Returns the backend for a name or alias, and imports its framework on first use.
 
     Several threads may call this at once, and the thread that loads a backend may end before
-    the others use it. Python's import locks and `loader.importing` guard the import; `_making`
+    the others use it. Python's import locks and `loader.importing` guard the import; `_creation_lock`
     guards the steps that follow.
 
     Raises:
@@ -244,7 +246,7 @@ def load(name: str) -> Backend:
 
 
 def list_loaded() -> tuple[Backend, ...]:
-    """Returns the backends loaded so far."""
+    """Returns the backends that are loaded so far, in the order of loading."""
     return tuple(_loaded.values())
 
 
@@ -311,7 +313,7 @@ def make(name: str) -> Backend:
     except Exception as error:
         raise _import_failed(name, error) from error
     adapter = check(cls, name, _source(point))
-    with _making:
+    with _creation_lock:
         # another thread has made it while this one waited for the lock
         if name in _loaded:
             return _loaded[name]
@@ -360,8 +362,7 @@ def _refuse_too_old(backend: Backend) -> None:
 
 
 def _register(backend: Backend) -> None:
-    """Makes a new backend known: from now on its types belong to it. Also calls the functions
-    in `on_load`."""
+    """Registers a new backend: from now on its types belong to it. Also calls the functions in `on_load`."""
     # its framework was imported in the parent of this forked child, and may not work here
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
@@ -378,10 +379,10 @@ def _register(backend: Backend) -> None:
     # only an adapter that overrides `eagerly` has a compiler that would trace xdevice's code
     if type(backend).eagerly is not Backend.eagerly:
         _compiling.append((backend.is_compiling, backend))
-    # a type that belonged to nobody may belong to this backend
+    # a type that belonged to no backend may belong to this one
     _owners.clear()
-    for tell in tuple(on_load):
-        tell(backend)
+    for function in tuple(on_load):
+        function(backend)
 
 
 def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
@@ -444,8 +445,8 @@ def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
 
 
 def forget_types() -> None:
-    """Empties the caches in which `_look_up` finds types. Called after the devices have
-    changed, because the `probe` of a type may depend on them."""
+    """Empties the caches of types: `probes`, `movable` and `_owners`. Called after the devices have changed, because
+    the `probe` of a type may depend on them."""
     probes.clear()
     movable.clear()
     _owners.clear()
@@ -574,9 +575,9 @@ then."""
 def _after_fork() -> None:
     """Asks each loaded backend whether it works in this forked child. Types of a backend that
     does not are removed from `probes` and `movable`, so `_look_up` refuses them."""
-    global _imported_before_fork, _making
+    global _imported_before_fork, _creation_lock
     # the thread of the parent that may hold the old one cannot release it here
-    _making = _thread.RLock()
+    _creation_lock = _thread.RLock()
     _imported_before_fork = frozenset(sys.modules)
     for backend in list_loaded():
         backend.refusal = backend.after_fork()

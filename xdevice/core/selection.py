@@ -134,7 +134,7 @@ def hand_over(module: str, framework: Known) -> None:
     if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
         backend.on_choice()
     # virtual GPUs must be given before a framework is used, and the program may use these next
-    if environment.asks():
+    if environment.has_requests():
         for name in set(framework.brings) & {
             brought.name for brought in frameworks.list_imported()
         }:

@@ -1,2 +1,1 @@
-"""Calls to NVIDIA's driver, for all frameworks: which GPUs there are, and copies between them
-and the host."""
+"""Calls to NVIDIA's driver, for all frameworks: finding GPUs, and copying between them and the host."""

@@ -1,2 +1,1 @@
-"""Work that overlaps, and hidden copies: prefetching, tasks side by side, graphs, and finding
-hidden transfers."""
+"""Overlapping work: prefetching, tasks that run side by side, and graphs. Also finds hidden transfers."""

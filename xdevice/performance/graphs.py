@@ -31,8 +31,7 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
 
     Calls the task twice: first to do its work, then to record the work without doing it. A replay reads and writes the
     same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
-    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory for as long as the
-    graph exists.
+    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory while the graph exists.
 
     Args:
         task: a function without arguments that works on one GPU, with constant shapes, and reads nothing on the host.
@@ -50,9 +49,8 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
     Raises:
         UnsupportedError: if the backend has no graphs, or none on that device; the error names what to use instead.
         CaptureError: if the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
-        DeviceMismatchError: if the task works on another device, whose work a replay would leave out. ArgumentError,
-            DeviceError: if `task` is not a function; if there are several GPUs and none is named. Also the errors of
-            the task.
+        DeviceMismatchError: if the task works on another device, whose work a replay would leave out.
+        ArgumentError, DeviceError: if `task` is not a function; if none of several GPUs is named. Also the task's own.
 
     Example:
         >>> try:

@@ -59,12 +59,11 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     | mxnet | through pinned memory by MXNet's engine, from 16 MB on by the ring, from the thread |
 
     Raises:
-        ArgumentError, DeviceNotFoundError: if `depth` is below 1, or `iterable` cannot be iterated over; if the device
-        does not exist.
+        ArgumentError, DeviceNotFoundError: if `depth` is below 1, or `iterable` no iterable; if the device is missing.
         ContainerError: for a batch with an object whose tensors would stay behind, as with `to_device`.
         UnsupportedError: for a batch with a model or a variable that is not on the device; for a second loop over an
-        iterable that can be started only once, such as a generator. Any error of the source, in place of the batch.
-        Paddle and tf.data change the error (docs/reference/async.md).
+            iterable that can be started only once, such as a generator.
+        Any error of the source, in place of the batch. Paddle and tf.data change it (docs/reference/async.md).
 
     Costs about 50 us a batch in addition to the copy, in the thread.
 

@@ -133,8 +133,7 @@ class transfers:
     A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
     `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),
     and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies by an operation). A block applies
-    to its own thread or task, can be nested, and stays in effect across an `await`. docs/reference/async.md has its
-    limits.
+    to its own thread or task, even across an `await`, and can be nested. docs/reference/async.md has its limits.
 
     Args:
         mode: as in `jax.transfer_guard`. "allow" records, "log" also warns of implicit transfers at their line,

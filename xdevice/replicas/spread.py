@@ -63,8 +63,8 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
     Raises:
         ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or a
-            different length from the first tensor. ArgumentError, DeviceError: if `devices` is empty; if it is not a
-            list.
+            different length from the first tensor.
+        ArgumentError, DeviceError: if `devices` is empty; if it is not a list.
         DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays are on cpu:0 only: make tensors of them.
         NotATensorError: if `x` holds a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
             or a tensor made of other tensors (DTensor).

@@ -35,22 +35,18 @@ def memory(device: object = None) -> Memory:
     For the CPU, `pinned` is the page-locked memory that xdevice keeps for copies to and from GPUs, shared by all
     backends: 64 MB from the first large copy until `empty_host_cache` is called. For other devices it is 0.
 
-    The table says which of `total`, `free`, `allocated` and `peak` each backend reports:
-
-    | backend | on a GPU | on the CPU |
+    | backend | reported for a GPU | reported for the CPU |
     |---|---|---|
-    | torch | all four | nothing |
+    | torch | total, free, allocated and peak | none of them |
     | tensorflow | allocated and peak | allocated and peak, of all CPU devices together, if oneDNN is on |
-    | mxnet | total and free | nothing |
-    | paddle | all four | allocated and peak |
-    | jax | all four; `total` is the share that JAX takes | allocated, by live arrays |
-    | numpy | no GPU | nothing |
+    | mxnet | total and free | none of them |
+    | paddle | total, free, allocated and peak | allocated and peak |
+    | jax | total (the share that JAX takes), free, allocated and peak | allocated, by live arrays |
+    | numpy | has no GPU | none of them |
 
     On virtual GPUs, PyTorch and Paddle report `allocated` and `peak`, and JAX reports `allocated`. With
-    `XDEVICE_VIRTUAL_GPUS=2:memory=8GB`, all backends but NumPy report all four.
-
-    Asynchronous work may still allocate memory: call `xdevice.sync()` first if that matters. The call may initialize
-    the device.
+    `XDEVICE_VIRTUAL_GPUS=2:memory=8GB`, all backends but NumPy report all four. Asynchronous work may still allocate
+    memory: call `xdevice.sync()` first if that matters. `memory` may initialize the device.
 
     Args:
         device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.

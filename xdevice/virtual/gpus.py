@@ -26,8 +26,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     Virtual GPUs are additional devices of the framework in host memory: they show whether code for several devices is
     correct, and are no faster than the CPU. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python
     script.py` does the same, and child processes inherit it. docs/explanation/virtual.md says what each operation
-    costs, and lists the characters that virtual GPUs can have: the dtypes that they lack, and how much memory they
-    have.
+    costs, and lists the characters of virtual GPUs: the dtypes that they can lack, and limits of their memory.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -86,7 +85,7 @@ def _give_all(text: str, force: bool) -> None:
     `UnsupportedError` if a loaded backend cannot have them. No backend has changed then."""
     global _hides_real_gpus
     with _lock:
-        before = environment.described()
+        before = environment.requested_gpus()
         try:
             wanted = environment.parsed(text)
         except ValueError as error:

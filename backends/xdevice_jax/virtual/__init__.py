@@ -163,7 +163,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         for native in natives:
             place = self.from_native(native)
             if place is not None and place.kind == "gpu":
-                self.ledger.see(place.index, bytes_alive(native))
+                self.ledger.set_allocated(place.index, bytes_alive(native))
 
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None

@@ -1,6 +1,5 @@
-"""Hooks: functions that replace a framework's own, and by which `Backend.watch` notices each
-transfer. They are set while a block is open, shared by overlapping blocks, and removed
-afterwards.
+"""Hooks: functions that replace a framework's own, and by which `Backend.watch` notices each transfer. They are
+installed while a block is open, shared by overlapping blocks, and removed afterwards.
 
 A hook is called in all threads, so it first checks whether its own thread or task is listening
 (`listening`). While a reported transfer is in progress, the thread is not listening: the reads
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
 
-_NAMES: Final = {"__repr__": "print", "__str__": "print"}
-"""The names that a report has for reads by these methods. Other methods keep their names,
-without underscores."""
+_LABELS: Final = {"__repr__": "print", "__str__": "print"}
+"""The names by which records call reads by these methods. Other methods are called by their own names, without
+underscores."""
 _readers: Final[list[Hooks]] = []
 """The `Hooks` of the open blocks that have called `numpy_reads`: they share one hook on
 `np.asarray`."""
@@ -73,9 +72,11 @@ class Hooks(Patches):
         left out, by the name of the method. A read by a method whose name begins with
         an underscore, such as `__float__`, counts as implicit."""
         for name in names:
-            label = how or _NAMES.get(name) or name.strip("_")
+            label = how or _LABELS.get(name) or name.strip("_")
             # pickling and `copy.copy` call the same method
-            describe = self._pickled if name == "__reduce_ex__" else self._read_first
+            describe = (
+                self._describe_pickling if name == "__reduce_ex__" else self._describe_read
+            )
             self.calls(owner, name, partial(describe, label, not name.startswith("_")))
 
     def moves(
@@ -120,7 +121,7 @@ class Hooks(Patches):
         with lock:
             _readers.append(self)
         for name in ("asarray", "array"):
-            self.calls(numpy, name, partial(_read_by_numpy, name))
+            self.calls(numpy, name, partial(_describe_numpy_read, name))
 
     def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
         """Returns a record of a read of `x` by the host. Returns None if `x` is not a tensor
@@ -165,7 +166,7 @@ class Hooks(Patches):
         if transfer is not None and listening.get():
             self._report(transfer)
 
-    def _pickled(
+    def _describe_pickling(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
         """Describes a call of `__reduce_ex__`: returns a record of the read by pickle, and None
@@ -175,7 +176,7 @@ class Hooks(Patches):
             None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
         )
 
-    def _read_first(
+    def _describe_read(
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
         """Describes a call of a method that reads its tensor: returns a record, or None if the
@@ -256,7 +257,9 @@ class Hooks(Patches):
         return hook
 
 
-def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+def _describe_numpy_read(
+    how: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Transfer | None:
     """Describes a call of `numpy.asarray` or `numpy.array`: returns a record of the read if the
     argument is a tensor of a backend in `_readers`, and otherwise None."""
     # NumPy will raise its own error

@@ -24,7 +24,9 @@ class Prefetch(Primitives):
         current stream. When the method returns, `x` has been read, so its owner may write into
         it. The new tensor shares no memory that can be written into, donated or deleted by
         others."""
-        raise self.unsupported("copying in the background", "override Backend.stage()")
+        raise self.unsupported(
+            "copying in the background", "its adapter must override Backend.stage()"
+        )
 
     def iterate(self, source: Any) -> Iterator[Any]:
         """Returns an iterator over `source`, a loader of this framework. The iterator raises

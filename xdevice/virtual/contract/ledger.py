@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Counts the bytes that are allocated on each virtual GPU, keeps their peak, and raises an
-    error at its limit. Methods may be called in any thread. GPUs are given by their index.
+    """Counts the bytes that are allocated on each virtual GPU, keeps their peak, and raises an error at its limit.
+    Methods may be called in any thread. A GPU is passed as its index.
 
     Args:
         limits: the size of each GPU's memory in bytes; None for no limit.
@@ -31,8 +31,8 @@ class Ledger:
         # reentrant, because `hold` calls `take`
         self._lock = forks.renewed(threading.RLock())
         # a finalizer may run in the middle of any method, in the thread that has the lock:
-        # finalizers only append to these, which is atomic, and `_settle` subtracts later
-        self._given_back: deque[tuple[int, int]] = deque()
+        # finalizers only append to these, which is atomic, and `_apply_releases` subtracts later
+        self._released: deque[tuple[int, int]] = deque()
         self._dropped: deque[Any] = deque()
         self._blocks: dict[Any, tuple[tuple[int, Any], int]] = {}
         """For each tensor, by its key: the index and the address of its memory, and its size in
@@ -45,12 +45,12 @@ class Ledger:
         """Counts `nbytes` that are allocated on a GPU. Raises the framework's error if fewer
         are free."""
         with self._lock:
-            self._settle()
+            self._apply_releases()
             self._set(index, self._allocated[index] + nbytes, nbytes)
 
     def give_back(self, index: int, nbytes: int) -> None:
-        """Notes that `nbytes` on a GPU are free again. Finalizers may call it."""
-        self._given_back.append((index, nbytes))
+        """Records that `nbytes` on a GPU are free again. Finalizers may call it."""
+        self._released.append((index, nbytes))
 
     def hold(self, key: Any, index: int, address: Any, nbytes: int) -> None:
         """Counts the memory of a tensor until `drop(key)`. Tensors at one address share their
@@ -58,7 +58,7 @@ class Ledger:
         memory."""
         with self._lock:
             # first, because a new tensor may have the key or the address of one that is gone
-            self._settle()
+            self._apply_releases()
             place = index, address
             if place not in self._users:
                 self.take(index, nbytes)
@@ -66,11 +66,11 @@ class Ledger:
             self._blocks[key] = place, nbytes
 
     def drop(self, key: Any) -> None:
-        """Notes that the tensor `key` is gone. Finalizers may call it, even for a tensor that
-        `hold` did not count."""
+        """Records that the tensor `key` no longer exists. Finalizers may call it, even for a tensor that `hold` did
+        not count."""
         self._dropped.append(key)
 
-    def see(self, index: int, allocated: int) -> None:
+    def set_allocated(self, index: int, allocated: int) -> None:
         """Sets the bytes that are allocated on a GPU now, for an adapter that adds them up
         itself. Raises the framework's error if the memory of the GPU is smaller."""
         with self._lock:
@@ -80,7 +80,7 @@ class Ledger:
         """Returns the size of a GPU's memory, its free and allocated bytes, and their peak.
         Without a limit, the size and the free bytes are None."""
         with self._lock:
-            self._settle()
+            self._apply_releases()
             total, used = self._limits[index], self._allocated[index]
             return Memory(
                 total, None if total is None else total - used, used, self._peaks[index]
@@ -89,32 +89,31 @@ class Ledger:
     def reset_peak(self, index: int) -> None:
         """Sets the peak of a GPU to the bytes that are allocated now."""
         with self._lock:
-            self._settle()
+            self._apply_releases()
             self._peaks[index] = self._allocated[index]
 
-    def _set(self, index: int, allocated: int, more: int) -> None:
+    def _set(self, index: int, allocated: int, requested: int) -> None:
         """Sets the bytes that are allocated on a GPU, and raises the peak to them. If they
         exceed the limit, it changes nothing, and raises the framework's error, which says that
-        `more` bytes were requested."""
+        `requested` bytes were requested."""
         limit = self._limits[index]
         if limit is not None and allocated > limit:
-            raise self._error(out_of_memory(index, more, limit, self._allocated[index]))
+            raise self._error(out_of_memory(index, requested, limit, self._allocated[index]))
         self._allocated[index] = allocated
         self._peaks[index] = max(self._peaks[index], allocated)
 
-    def _settle(self) -> None:
-        """Subtracts the bytes that finalizers have noted as free. The caller must hold the
-        lock."""
-        # before the other queue, because `_forget` adds to that
+    def _apply_releases(self) -> None:
+        """Subtracts the bytes that finalizers have recorded as free. The caller must hold the lock."""
+        # before the other queue, because `_remove_tensor` adds to that
         while self._dropped:
-            self._forget(self._dropped.popleft())
-        while self._given_back:
-            index, nbytes = self._given_back.popleft()
+            self._remove_tensor(self._dropped.popleft())
+        while self._released:
+            index, nbytes = self._released.popleft()
             self._allocated[index] -= nbytes
 
-    def _forget(self, key: Any) -> None:
-        """Removes a tensor that is gone, and gives its memory back if no other tensor shares
-        it. Ignores a key that `hold` did not count."""
+    def _remove_tensor(self, key: Any) -> None:
+        """Removes a tensor that no longer exists, and frees its memory if no other tensor shares it. Ignores a key
+        that `hold` did not count."""
         if key not in self._blocks:
             return
         place, nbytes = self._blocks.pop(key)
@@ -125,10 +124,10 @@ class Ledger:
             self.give_back(place[0], nbytes)
 
 
-def out_of_memory(index: int, more: int, limit: int, used: int) -> str:
+def out_of_memory(index: int, requested: int, limit: int, used: int) -> str:
     """Returns the text of an out-of-memory error: a GPU with `limit` bytes, of which `used` are
-    allocated, cannot allocate `more`."""
+    allocated, cannot allocate `requested`."""
     return (
-        f"out of memory on the virtual gpu:{index}: tried to allocate {more:,} bytes, and {limit - used:,} of its "
+        f"out of memory on the virtual gpu:{index}: tried to allocate {requested:,} bytes, and {limit - used:,} of its "
         f"{limit:,} bytes are free; XDEVICE_VIRTUAL_GPUS sets its memory"
     )

@@ -1,5 +1,5 @@
-"""Changes what a backend reports about its virtual GPUs by their characters: written once, for
-every framework."""
+"""Changes what a backend reports about its virtual GPUs according to their characters (their limits). Written once,
+for every framework."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class LimitedGpus(Primitives):
-    """Virtual GPUs that may lack dtypes and have little memory. An adapter makes its framework refuse what they lack
-    (`limit`), with the framework's own errors (`lack_error` and `memory_error`)."""
+    """Virtual GPUs that may lack dtypes and have little memory. An adapter makes its framework refuse what they cannot
+    do (`limit`), with the framework's own errors (`lack_error` and `memory_error`)."""
 
     # its methods come before those of the adapter's class, and call them by `super()`
     precedes: ClassVar[bool] = True
@@ -48,11 +48,13 @@ class LimitedGpus(Primitives):
 
     def is_limited(self) -> bool:
         """Whether the memory of at least one virtual GPU is limited."""
-        return any(one.memory is not None for one in self.characters)
+        return any(character.memory is not None for character in self.characters)
 
     def count_memory(self) -> Ledger:
         """Makes the ledger that counts the memory of the virtual GPUs, and returns it."""
-        self.ledger = Ledger([one.memory for one in self.characters], self.memory_error)
+        self.ledger = Ledger(
+            [character.memory for character in self.characters], self.memory_error
+        )
         return self.ledger
 
     def refuse_lacking(self, index: int, dtypes: Iterable[str]) -> None:
@@ -62,7 +64,7 @@ class LimitedGpus(Primitives):
             if dtype in self.characters[index].lacks:
                 raise self.lack_error(
                     f"the virtual gpu:{index} does not have {dtype}, as XDEVICE_VIRTUAL_GPUS says; use "
-                    f"{NARROWER.get(dtype, 'float32')}, or stay on the CPU"
+                    f"{NARROWER.get(dtype, 'float32')}, or keep it on the CPU"
                 )
 
     # hooks of the device layer
