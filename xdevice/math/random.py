@@ -353,7 +353,8 @@ def choice(
 
     Raises the following errors before drawing anything:
         ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below 0, or its sum differs
-        from 1 by more than 0.001. ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
+            from 1 by more than 0.001.
+        ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
     Costs about 30 us, plus 40 ns for each number and the copy to the device.
 
@@ -543,7 +544,8 @@ def seed_all(n: int) -> None:
         raise ArgumentError(
             f"a seed for all generators must be from 0 to 2**32 - 1, not {number}"
         )
-    # a dict, as a set that keeps its order: the selected backend is usually among the loaded ones
+    # a dict, as a set that keeps its order: the selected backend is usually among the loaded
+    # ones
     for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
         backend.seed_generators(number)
     random.seed(number)

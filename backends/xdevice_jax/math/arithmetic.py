@@ -88,6 +88,7 @@ multiply = jax.jit(jnp.multiply)
 subtract = jax.jit(jnp.subtract)
 
 
+# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
 @partial(jax.jit)
 def floor_divide(x1: Array, x2: Array) -> Array:
     """Returns the quotient rounded down; of floats divided by 0 an infinity, or NaN for
@@ -155,6 +156,7 @@ def take(x: Array, indices: Array, axis: int) -> Array:
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
 
 
+# `partial`, because type checkers take a plain `@jax.jit` for an untyped decorator
 @partial(jax.jit)
 def put(x: Array, indices: Array, values: Array) -> Array:
     """Returns a copy of `x` in which `values[i]` replaces the row `x[indices[i]]`."""

@@ -45,7 +45,8 @@ class JaxCompiling(Compiling):
             """Returns the note and the results for these tensors, computed by a program that
             JAX compiles at the first call with tensors of these shapes and dtypes."""
             try:
-                # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
+                # jit returns the keys of a dict unchanged, so the note of `call` is passed as a
+                # key
                 return program(tensors).popitem()
             except ValueError as error:
                 # the tensors are on one device, so the user's function has raised this error

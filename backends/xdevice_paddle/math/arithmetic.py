@@ -26,7 +26,8 @@ import paddle
 from xdevice.math.contract.arithmetic import OF_NUMBERS
 from xdevice_paddle.private import private
 
-# operators and Paddle's own functions that are kernels as they are: the operators are C++, without checks in Python
+# operators and Paddle's own functions that are kernels as they are: the operators are C++,
+# without checks in Python
 from operator import add, mul as multiply, sub as subtract, truediv as divide  # isort: skip  # noqa: F401
 from paddle import (  # isort: skip  # noqa: F401
     abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
@@ -158,8 +159,9 @@ def _int64_power(x: Any, exponent: Any) -> Any:
         exponent > 63, paddle.remainder(exponent, two) + 62, exponent
     )
     result = paddle.ones_like(x)
-    # exponents have six bits, because they are at most 63 now. If the lowest bit of `remaining_exponent` is
-    # 1, the result is multiplied with `x`; then `x` is squared and the bit removed
+    # exponents have six bits, because they are at most 63 now. If the lowest bit of
+    # `remaining_exponent` is 1, the result is multiplied with `x`; then `x` is squared and the
+    # bit removed
     for _ in range(6):
         result = paddle.where(
             paddle.remainder(remaining_exponent, two) == 1, result * x, result

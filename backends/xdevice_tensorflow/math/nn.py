@@ -101,8 +101,8 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     # TensorFlow's kernels have the shape (height, width, C, O), whichever format the images
     # have
     weights = tf.transpose(kernel, (2, 3, 1, 0))
-    # a symbol of a traced function lacks `backing_device`, and is treated as on the CPU, because
-    # that works on every device
+    # a symbol of a traced function lacks `backing_device`, and is treated as on the CPU,
+    # because that works on every device
     if "GPU" in getattr(x, "backing_device", ""):
         result = tf.nn.conv2d(x, weights, stride, _padding_of_axes(padding, "NCHW"), "NCHW")
         return result if bias is None else tf.nn.bias_add(result, bias, "NCHW")

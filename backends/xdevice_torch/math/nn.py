@@ -143,8 +143,8 @@ def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     """Returns a vector of length `n` for each index, in the dtype `name`: 1 at the index, and 0
     elsewhere."""
     if _is_unchecked_on_gpu(indices):
-        # a comparison takes any index; `scatter_` would make the GPU unusable, as `_is_unchecked_on_gpu`
-        # says
+        # a comparison takes any index; `scatter_` would make the GPU unusable, as
+        # `_is_unchecked_on_gpu` says
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(
             arithmetic.dtype(name)
         )

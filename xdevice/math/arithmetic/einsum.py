@@ -96,8 +96,8 @@ def _explicit_subscripts(
         raise ArgumentError(
             f"einsum: {text!r} describes {len(terms)} tensors, but the call has {len(shapes)}"
         )
-    # the axes of `...` get letters that the text does not use; `ellipsis_axes` is their number in each
-    # operand
+    # the axes of `...` get letters that the text does not use; `ellipsis_axes` is their number
+    # in each operand
     unused_letters = [letter for letter in ascii_letters if letter not in text]
     ellipsis_axes = [
         len(shape) - len(term.replace("...", ""))
@@ -117,23 +117,26 @@ def _explicit_subscripts(
         )
     # shapes are aligned at their ends, so an operand with fewer axes in `...` gets the last of
     # the letters
-    unnamed = "".join(unused_letters[:most_ellipsis_axes])
+    ellipsis_letters = "".join(unused_letters[:most_ellipsis_axes])
     terms = [
-        term.replace("...", unnamed[most_ellipsis_axes - count :])
+        term.replace("...", ellipsis_letters[most_ellipsis_axes - count :])
         for term, count in zip(terms, ellipsis_axes, strict=True)
     ]
     all_letters = "".join(terms)
+    # without "->": the axes of `...`, then the letters that occur once, in alphabetical order
     if not arrow:
-        result = unnamed + "".join(
+        result = ellipsis_letters + "".join(
             sorted(
-                x for x in set(all_letters) if all_letters.count(x) == 1 and x not in unnamed
+                x
+                for x in set(all_letters)
+                if all_letters.count(x) == 1 and x not in ellipsis_letters
             )
         )
     elif most_ellipsis_axes and "..." not in result:
         raise ArgumentError(
             f"einsum: the result in {text!r} must contain '...', because a tensor does"
         )
-    result = result.replace("...", unnamed)
+    result = result.replace("...", ellipsis_letters)
     if len(set(result)) != len(result) or not set(result) <= set(all_letters):
         raise ArgumentError(
             f"einsum: the result in {text!r} names an axis twice, or an axis that no tensor has"

@@ -245,7 +245,8 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
                 f"clip: the tensor is {name}, but the bound {shown(value)} is of another kind; cast the tensor first"
             )
         dtypes.require_fits(value, name)
-        # every float dtype in which xdevice computes can hold 65504, the largest number of float16
+        # every float dtype in which xdevice computes can hold 65504, the largest number of
+        # float16
         if kind != "f" or abs(value) <= 65504:
             return value
         # torch.clamp refuses a number that the dtype cannot hold. Such a number bounds nothing,

@@ -148,7 +148,8 @@ def _stopped(leaves: list[Any]) -> list[Any]:
     stopped = []
     has_tensor = False
     for x in leaves:
-        # None for a value that is neither a tensor, nor a symbol, nor a model: it stays as it is
+        # None for a value that is neither a tensor, nor a symbol, nor a model: it stays as it
+        # is
         owned = registry.kind_of(type(x))
         # a variable counts as the tensor in it; other models are refused
         if owned is not None and owned.kind == "model":

@@ -194,8 +194,8 @@ def _last_of_each(positions: Positions, chosen: Positions) -> tuple[Positions, P
     """Returns two vectors: each position in `positions` once, and for each the last of its items in `chosen`."""
     import numpy as np
 
-    # for each position the index of its last occurrence in `positions`: NumPy writes in order, so
-    # the last one stays
+    # for each position the index of its last occurrence in `positions`: NumPy writes in order,
+    # so the last one stays
     winners = np.full(int(positions.max()) + 1, -1)
     winners[positions] = np.arange(positions.size)
     kept = np.sort(winners[winners >= 0])

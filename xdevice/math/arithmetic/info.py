@@ -55,15 +55,16 @@ class Info:
             "integral": "int64",
             "indexing": "int64",
         }
-        # `default_dtype_on` gives the dtype that the device has for this default, and `supported`
-        # the one that the framework has now: int32 in place of int64 on JAX without 64-bit
+        # `default_dtype_on` gives the dtype that the device has for this default, and
+        # `supported_dtype` the one that the framework has now: int32 in place of int64 on JAX
+        # without 64-bit
         names = {
             kind: self._checks.supported_dtype(
                 creation.default_dtype_on(self._backend, place, name)
             )
             for kind, name in defaults.items()
-            # for a dtype that the framework never has, such as MXNet's missing complex64,
-            # `supported` would raise an error
+            # `supported_dtype` would raise an error for a dtype that the framework never has,
+            # such as complex64 on MXNet
             if name in self._backend.dtypes
         }
         # a kind without a dtype on this device is left out

@@ -140,7 +140,8 @@ def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[
     # Python's error for a wrong keyword contains this name
     function.__name__ = function.__qualname__ = name
     bound = update_wrapper(partial(function, checks), function)
-    # without `checks`, and without `**misspelled`, whose only use is an error for a wrong keyword
+    # without `checks`, and without `**misspelled`, whose only use is an error for a wrong
+    # keyword
     signature = inspect.signature(function)
     _, *others = signature.parameters.values()
     own = [parameter for parameter in others if parameter.kind is not parameter.VAR_KEYWORD]

@@ -88,8 +88,8 @@ def _unique(
     parts = np.unique(values.ravel(), equal_nan=False, **wanted)
     elements, *others = parts if isinstance(parts, tuple) else (parts,)
     tensors = [checks.constant(part.ravel(), x) for part in others]
-    # the inverse comes after the indices, if these are there, so its index is `takes_elements`: 1 for
-    # True, 0 for False. Its shape differs between versions of NumPy
+    # the inverse comes after the indices, if these are there, so its index is `takes_elements`:
+    # 1 for True, 0 for False. Its shape differs between versions of NumPy
     if has_inverse:
         tensors[takes_elements] = kernels.reshape(tensors[takes_elements], values.shape)
     if not takes_elements:

@@ -195,10 +195,11 @@ class OutsideVariables:
                 raise _unnoticed(imported, sys.modules.get(imported))
         # as Python looks them up: first the globals, then the builtins. `co_names` also has
         # names of attributes, which are mostly found in neither
-        python = vars(builtins)
+        builtin_variables = vars(builtins)
         self._watch(
             lambda: [
-                variables[x] if x in variables else python.get(x, _MISSING) for x in names
+                variables[x] if x in variables else builtin_variables.get(x, _MISSING)
+                for x in names
             ],
             *names,
         )

@@ -343,6 +343,7 @@ class _Programs:
                 arguments
             )
         backend = pattern.backend
+        # `common_device` returns None if each tensor has to be looked at
         device = backend.common_device(tensors) or _Arguments(call).device()
         # the adapter has no compiler: it inherits the contract's default method
         if getattr(backend.compile, "__func__", None) is Compiling.compile:
@@ -437,6 +438,7 @@ class _Program:
         result. Raises `UnsupportedError` if the function has an effect that a program would not
         repeat: changing a container or a variable, or drawing random numbers."""
         args, kwargs = call = _Arguments(self._running.call).with_tensors(tensors)
+        # the leaves of the arguments, and the states of random generators, before the call
         before, random = trees.flatten(call)[1], random_states()
         result = self._function(*args, **kwargs)
         after = trees.flatten(call)[1]
@@ -504,12 +506,12 @@ def _builder(template: Walked, tensor_indices: list[int]) -> Build:
         return trees.rebuild(template, leaves)
 
     # for tensors in dicts, lists and tuples; raises LookupError for other containers
-    def builder(node: Any) -> Build:
+    def quick_builder(node: Any) -> Build:
         x, _, keys, children, inner = node
         cls, names = type(x), list(keys)
         if cls not in _CONTAINERS:
             raise LookupError
-        parts = [builder(inner[i]) if i in inner else next for i in range(len(children))]
+        parts = [quick_builder(inner[i]) if i in inner else next for i in range(len(children))]
         if cls is not dict:
             return lambda tensors: cls([build(tensors) for build in parts])
         if not inner:
@@ -525,7 +527,7 @@ def _builder(template: Walked, tensor_indices: list[int]) -> Build:
         return rebuild
     try:
         # without a container, the result is the only tensor
-        return next if template[0] is None else builder(template[0])
+        return next if template[0] is None else quick_builder(template[0])
     except LookupError:
         return rebuild
 
