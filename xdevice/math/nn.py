@@ -567,7 +567,8 @@ def embedding(indices: Any, table: Any) -> Any:
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(
-            f"embedding takes a table of shape (rows, features) that is not empty, not of shape {shape}"
+            f"embedding takes a table of shape (rows, features) with at least one row and one feature, not of "
+            f"shape {shape}"
         )
     return layers.run_with_indices(
         "embedding", "embedding", indices, shape[0], {"indices": indices, "table": table}

@@ -288,7 +288,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
     # to share
     if x.size and not np.shares_memory(result, x):
         raise ValueError(
-            f"an array with strides {x.strides} cannot be viewed with shape {shape}"
+            f"an array with strides {x.strides} cannot be viewed with shape {shape}; omit copy=False"
         )
     return result
 

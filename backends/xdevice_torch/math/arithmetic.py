@@ -222,5 +222,5 @@ def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x.view(shape)
     except RuntimeError as error:
         raise ValueError(
-            f"a tensor with strides {x.stride()} cannot be viewed with shape {shape}"
+            f"a tensor with strides {x.stride()} cannot be viewed with shape {shape}; omit copy=False"
         ) from error

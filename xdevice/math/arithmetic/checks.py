@@ -543,7 +543,8 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
         others = {length for length in sizes if length != 1}
         if len(others - {None}) > 1:
             raise ShapeError(
-                f"the shapes {', '.join(map(str, shapes))} cannot be broadcast together"
+                f"the shapes {', '.join(map(str, shapes))} cannot be broadcast together; counted from the end, lengths "
+                "must be equal or 1"
             )
         # a known length comes before None; without any, the length is 1
         result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))

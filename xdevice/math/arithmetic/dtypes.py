@@ -114,7 +114,7 @@ def _require_float(value: complex, name: str) -> None:
         complex(value)
     except OverflowError:
         raise DTypeError(
-            f"an int of {int(value.real).bit_length()} bits does not fit in {name}"
+            f"an int of {int(value.real).bit_length()} bits does not fit in {name}; pass a float"
         ) from None
 
 

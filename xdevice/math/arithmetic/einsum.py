@@ -94,7 +94,8 @@ def _explicit_subscripts(
     terms = inputs.split(",")
     if len(terms) != len(shapes):
         raise ArgumentError(
-            f"einsum: {text!r} describes {len(terms)} tensors, but the call has {len(shapes)}"
+            f"einsum: {text!r} describes {len(terms)} tensors, but the call has {len(shapes)}; write one term for "
+            "each tensor, with commas between them"
         )
     # the axes of `...` get letters that the text does not use; `ellipsis_axes` is their number
     # in each operand
@@ -106,7 +107,8 @@ def _explicit_subscripts(
     for term, shape, count in zip(terms, shapes, ellipsis_axes, strict=True):
         if count < 0 or (count and "..." not in term):
             raise ShapeError(
-                f"einsum: {term!r} in {text!r} does not match the axes of a tensor of shape {shape}"
+                f"einsum: {term!r} in {text!r} does not match the axes of a tensor of shape {shape}; write a letter "
+                "for each axis, or '...' for several"
             )
     most_ellipsis_axes = max(
         [0, *(count for term, count in zip(terms, ellipsis_axes, strict=True) if "..." in term)]
@@ -158,7 +160,8 @@ def _require_lengths(
                 # a letter that stands for an axis of `...` is not in the user's text
                 name = repr(letter) if letter in text else "..."
                 raise ShapeError(
-                    f"einsum: {name} in {text!r} has the lengths {lengths[letter]} and {length} in {list(shapes)}"
+                    f"einsum: {name} in {text!r} has the lengths {lengths[letter]} and {length} in {list(shapes)}; "
+                    "axes with the same letter must be equally long"
                 )
 
 

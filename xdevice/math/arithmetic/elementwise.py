@@ -242,7 +242,8 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
         # an int may be a bound of any tensor, a float only of floats, a complex number of none
         if type(value) is not int and (kind != "f" or type(value) is complex):
             raise DTypeError(
-                f"clip: the tensor is {name}, but the bound {shown(value)} is of another kind; cast the tensor first"
+                f"clip: the tensor is {name}, but the bound {shown(value)} is of another kind; cast the "
+                "tensor to that kind first"
             )
         dtypes.require_fits(value, name)
         # every float dtype in which xdevice computes can hold 65504, the largest number of

@@ -62,7 +62,8 @@ def _require_matching_rows(x1: Any, x2: Any) -> None:
     columns, rows = shapes[0][-1], shapes[1][max(len(shapes[1]) - 2, 0)]
     if None not in (columns, rows) and columns != rows:
         raise ShapeError(
-            f"matmul: shapes {shapes[0]} and {shapes[1]} cannot be multiplied, because {columns} does not equal {rows}"
+            f"matmul: shapes {shapes[0]} and {shapes[1]} cannot be multiplied, because the first has {columns} "
+            f"columns, but the second has {rows} rows"
         )
 
 

@@ -156,7 +156,8 @@ def _stopped(leaves: list[Any]) -> list[Any]:
             tensor = owned.backend.tensor_of(x)
             if tensor is None:
                 raise NotATensorError(
-                    f"stop_gradient takes tensors, not models such as this object of type {type(x).__qualname__}"
+                    f"stop_gradient takes tensors, not models such as this object of type {type(x).__qualname__}; pass "
+                    "the model's parameters in a list or dict"
                 )
             x = tensor
         # a container without any tensor is probably a mistake

@@ -175,7 +175,8 @@ def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False)
     name, shape = checks.dtype_of(x), shape_of(x)
     if name not in _COMPLEX:
         raise DTypeError(
-            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast the tensor with xp.astype"
+            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast the tensor with "
+            "xp.astype(x, xp.float32)"
         )
     if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
         raise ShapeError(

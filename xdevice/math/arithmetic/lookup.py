@@ -66,7 +66,8 @@ class Lookup(Generic[F]):
         owned = registry.kind_of(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(
-                f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}"
+                f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}; numbers and lists "
+                "become tensors with xdevice.tensor"
             )
         functions = self.of(owned.backend)
         # only some objects of these types are variables, so the type is not kept, and each

@@ -435,7 +435,8 @@ def _summed_axes(
     )
     if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
         raise ShapeError(
-            f"tensordot: the axes {first} of the shape {shapes[0]} do not match the axes {second} of {shapes[1]}"
+            f"tensordot: the axes {first} of the shape {shapes[0]} do not match the axes {second} of {shapes[1]}; "
+            "they must be equally long"
         )
     return first, second
 
@@ -451,7 +452,8 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     # counted from the front, `axis` would be two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(
-            f"vecdot: for the shapes {shapes[0]} and {shapes[1]}, axis must be negative, not {axis}"
+            f"vecdot: axis must be negative, not {axis}, because the shapes {shapes[0]} and {shapes[1]} have different "
+            "numbers of axes"
         )
     # counted from the end, because the tensors may have different numbers of axes
     axis = axis_index - shorter
@@ -510,5 +512,8 @@ def _without_minus_one(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int,
     # only one length may be -1, and no other may be below 0; next to a length of 0, any length
     # would fit in place of -1
     if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
-        raise ShapeError(f"reshape: a tensor of shape {old} does not fit in the shape {new}")
+        raise ShapeError(
+            f"reshape: a tensor of shape {old} does not fit in the shape {new}; one length may be -1 if the others "
+            f"divide the number of elements, {prod(old)}"
+        )
     return tuple([prod(old) // product if length == -1 else length for length in new])

@@ -104,7 +104,7 @@ def take(
     ndim = len(x.shape)
     # by the standard, the axis may be left out only for a vector
     if axis is None and ndim != 1:
-        raise ShapeError(f"take needs an axis for a tensor of shape {shape_of(x)}")
+        raise ShapeError(f"take needs an axis for a tensor of shape {shape_of(x)}; pass axis=")
     if len(indices.shape) != 1:
         raise ShapeError(
             f"take expects a vector of indices, not a tensor of shape {shape_of(indices)}"

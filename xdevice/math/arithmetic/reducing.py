@@ -190,7 +190,9 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
         shape = shape_of(x)
         # by the standard, the axis may be left out only for a vector
         if axis is None and len(shape) != 1:
-            raise ShapeError(f"{function} needs an axis for a tensor of shape {shape}")
+            raise ShapeError(
+                f"{function} needs an axis for a tensor of shape {shape}; pass axis="
+            )
         axis_index = checks.axis(0 if axis is None else axis, len(shape), function)
         name = _accumulation_dtype(checks, function, x, dtype)
         x = checks.cast(x, name)

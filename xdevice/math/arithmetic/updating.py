@@ -244,7 +244,8 @@ class Rows:
             )
         if new.shape != x.shape:
             raise ShapeError(
-                f"the rule returned a tensor of shape {tuple(new.shape)} for {where}, whose shape is {tuple(x.shape)}"
+                f"the rule returned a tensor of shape {tuple(new.shape)} for {where}, whose shape is {tuple(x.shape)}; "
+                "the rule must keep the shape"
             )
         if new.dtype != x.dtype:
             raise DTypeError(
