@@ -511,7 +511,7 @@ def _without_minus_one(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int,
     product = prod([length for length in new if length != -1])
     # only one length may be -1, and no other may be below 0; next to a length of 0, any length
     # would fit in place of -1
-    if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
+    if new.count(-1) != 1 or product <= 0 or prod(old) % product:
         raise ShapeError(
             f"reshape: a tensor of shape {old} does not fit in the shape {new}; one length may be -1 if the others "
             f"divide the number of elements, {prod(old)}"
