@@ -55,7 +55,7 @@ class JaxCalls(Calls):
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Raises `UnsupportedError`: modules have no common base class whose `__call__` could be replaced."""
+        """Raises `UnsupportedError`, because modules have no common base class whose `__call__` could be replaced."""
         raise self.unsupported(
             "tracing the calls of all models in a program",
             "pass the model: xdevice.parity.capture_intermediates(model)",

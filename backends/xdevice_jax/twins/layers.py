@@ -32,8 +32,8 @@ _Description = tuple[str, tuple[Part, ...], Settings]
 
 
 def _describe_nnx(module: Any) -> _Description | None:
-    """Returns kind, parts and settings of a layer of nnx; None for a module that is no layer with parameters, or whose
-    class is not known."""
+    """Returns kind, parts and settings of a layer of nnx; None for a module that is not a layer with parameters, or
+    whose class is not known."""
     library: Any = nnx()
     settings: Settings
     # the exact class, because a subclass may compute something else
@@ -199,8 +199,8 @@ def _recurrent_settings(module: Any) -> dict[str, object]:
 
 
 def _describe_equinox(module: Any) -> _Description | None:
-    """Returns kind, parts and settings of a layer of Equinox; None for a module that is no layer with parameters, or
-    whose class is not known. A subclass counts as its base, because Conv1d to Conv3d are subclasses of Conv."""
+    """Returns kind, parts and settings of a layer of Equinox; None for a module that is not a layer with parameters,
+    or whose class is not known. A subclass counts as its base, because Conv1d to Conv3d are subclasses of Conv."""
     library: Any = equinox()
     library = library.nn
     settings: Settings
@@ -274,8 +274,8 @@ class JaxLayers(Layers):
         return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values into the variables of a module that have their names; other names are ignored. Raises
-        `UnsupportedError` for a linen module with frozen variables."""
+        """Writes each value into the variable of the module that has its name; values with other names are ignored.
+        Raises `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind the module to flax.core.unfreeze(variables)"

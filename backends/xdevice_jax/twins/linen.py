@@ -1,7 +1,7 @@
-"""The variables of bound modules of Flax's linen, and which layers they belong to.
+"""Reads the variables of bound modules of Flax's linen, and finds the layers that they belong to.
 
 Facts that the code depends on:
-- A module of linen holds no values. `module.bind(variables)` gives one that does; it keeps the dicts that it is given,
+- A module of linen holds no values. `module.bind(variables)` returns one that does. It keeps the dicts in `variables`,
   except those of collections that are declared mutable, which it copies.
 - Most modules create their layers again in each call, which needs inputs. So the kind of a layer is recognized by the
   names and shapes of its parameters, and its settings are unknown.

@@ -72,8 +72,8 @@ def is_equinox(x: object) -> bool:
 
 
 def walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and module for the model and for every module in it. Each module comes once, in the order of the
-    attributes, directly followed by the modules inside it."""
+    """Yields a pair for each module in a model, its path and the module, beginning with the model. Each module comes
+    once, in the order of the attributes, directly followed by the modules inside it."""
     visited: set[int] = set()
     # a list as the stack, because models may be nested more deeply than Python functions may recurse
     stack = [("", model)]

@@ -98,7 +98,7 @@ class MxnetCalls(Calls):
             mx.nd.waitall()  # gradients are reported by MXNet's threads
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a block that no other block makes to `around`."""
+        """Passes to `around` each call of a block that no other block makes."""
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:

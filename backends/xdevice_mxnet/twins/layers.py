@@ -54,12 +54,12 @@ _factors = private.field("mxnet.gluon.contrib.nn.PixelShuffle2D._factors")
 
 
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and block of every block in a model, each once, beginning with the model itself."""
+    """Yields a pair for each block in a model, its path and the block: each block once, beginning with the model."""
     return _blocks(model, "", set())
 
 
 def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yields path and block of the block at `path` and of every block in it. `visited` has the `id`s of the blocks that
+    """Yields such a pair for the block at `path` and for each block in it. `visited` has the `id`s of the blocks that
     were yielded before; a shared block has only its first path."""
     if id(block) in visited:
         return

@@ -98,7 +98,7 @@ class PaddleCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a layer that no other layer makes to `around`."""
+        """Passes to `around` each call of a layer that no other layer makes."""
         private.require("layers' calls")
         return common.outermost(Layer, around)
 

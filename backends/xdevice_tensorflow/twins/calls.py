@@ -149,7 +149,7 @@ class TensorflowCalls(Calls):
             def note(
                 kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any
             ) -> None:
-                """Passes an operation that TensorFlow reports to `run`."""
+                """Passes to `run` an operation that TensorFlow has reported."""
                 # operations of the tape itself are left out: gradients are followed at the operations of the program
                 if tf.executing_eagerly() and not common.is_called("imperative_grad"):
                     run(str(kind), tuple(inputs), lambda: list(outputs), follow)
@@ -166,7 +166,7 @@ class TensorflowCalls(Calls):
                 tf.config.run_functions_eagerly(ran_eagerly)
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a Keras layer or model that no other layer makes to `around`."""
+        """Passes to `around` each call of a Keras layer or model that no other layer makes."""
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:

@@ -435,7 +435,7 @@ def _describe_bidirectional(layer: Any) -> _Description | None:
 
 def _recurrent_settings(layer: Any) -> dict[str, object]:
     """Returns the settings of a recurrent layer that differ from PyTorch's default, and the `nonlinearity` of every
-    SimpleRNN, which PyTorch's RNN states too. If PyTorch has the same setting, it has PyTorch's name here, because
+    SimpleRNN, which PyTorch's RNN states too. A setting that PyTorch also has is listed under PyTorch's name, because
     layers of different frameworks are compared by these names."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
@@ -456,8 +456,8 @@ def _recurrent_settings(layer: Any) -> dict[str, object]:
 # what layers compute
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""Names for interpolations of Keras that compute something else than PyTorch's interpolation of the same name.
-PyTorch's bicubic has a = -0.75."""
+"""Names for the interpolations of Keras that differ from PyTorch's interpolation of the same name. PyTorch's bicubic
+has a = -0.75."""
 _UNLISTED: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
@@ -636,8 +636,8 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 def _with_axis(operation: Layer, layer: Any) -> Layer:
     """Returns an entry with its setting `axis` counted in PyTorch's order of axes, and with the number of axes as
-    `ndim`. Returns the entry unchanged if its `axis` is not a number, or unless a functional model, which has the
-    shapes, calls the layer exactly once."""
+    `ndim`. Returns the entry unchanged if its `axis` is not a number, or if the layer is not called exactly once in a
+    functional model, which has the shapes."""
     axis = operation.settings.get("axis")
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation

@@ -60,8 +60,8 @@ def _requires_gradient(x: Any) -> bool:
 
 
 class _Operations(TorchFunctionMode):
-    """While the mode is active, passes each call of a PyTorch function with a tensor to `run`. A function mode is above
-    autograd, so it gets the calls of the program, with tensors whose gradients can be followed."""
+    """While the mode is active, passes to `run` each call of a PyTorch function with a tensor. A function mode is
+    above autograd, so it gets the calls of the program, with tensors whose gradients can be followed."""
 
     def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class TorchCalls(Calls):
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        """Passes each call of a module that no other module makes to `around`, except while torch.compile compiles."""
+        """Passes to `around` each call of a module that no other module makes, except while torch.compile compiles."""
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:

@@ -1,6 +1,6 @@
 """`assert_parity` and `compare`: whether two values hold the same numbers, and if not, which leaf, element or layer
-differs. This file lists the steps: both values are read to the host (`host_leaves`, or `model_pairs` for two models),
-then compared in structure (`structures`) and element by element (`elements`)."""
+differs. This file lists the steps: both values are read into host memory (`host_leaves`, or `model_pairs` for two
+models), then compared in structure (`structures`) and element by element (`elements`)."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def assert_parity(
     names: Mapping[str, str] | None = None,
     skip: Iterable[str] = (),
 ) -> None:
-    """Asserts that two values hold the same numbers, whatever frameworks they belong to.
+    """Asserts that two values hold the same numbers, whatever framework each belongs to.
 
     Compares structure, shapes, dtypes and values, within the tolerances that docs/reference/parity.md lists for each
     dtype. A list equals a tuple of the same leaves. The layers of two models of different frameworks are paired as
-    `convert_state` pairs them, and their settings must agree too. Copies both values to the host and reads them several
-    times: 30 ms for a million elements. With `inputs` both models run too.
+    `convert_state` pairs them, and their settings must agree too. Copies both values to the host and reads them
+    several times: 30 ms for a million elements. With `inputs`, both models also run.
 
     Args:
         actual, expected: tensors, models, containers or numbers, of any backend.
@@ -79,7 +79,7 @@ def assert_parity(
     Raises:
         ParityError: if the values differ. It is an `AssertionError`; its `comparison` is what `compare` returns.
         ArgumentError: if a tolerance is invalid, arguments exclude each other, or a model fails on `inputs`.
-        NotATensorError: if with `inputs` a value is no model or function. DTypeError: if a dtype has no tolerances.
+        NotATensorError: with `inputs`, if a value is not a model or function. DTypeError: if a dtype has no tolerance.
         UnsupportedError, NotBuiltError: if a tensor is symbolic, or a model is not built. ContainerError: as in `log`.
 
     Example:
@@ -324,7 +324,8 @@ def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
 
 
 def _listed(lines: list[str]) -> str:
-    """As many of the first lines as fit into a message, each indented on a new line, then how many more there are."""
+    """Returns the first lines, as many as fit into a message, each on an indented line of its own, and then how many
+    more there are."""
     texts = [f"\n  {line}" for line in lines]
     # how many texts end within the limit, if they are written one after the other
     fitting = sum(end <= _LONGEST for end in accumulate(map(len, texts)))

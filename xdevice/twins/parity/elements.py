@@ -95,8 +95,8 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
 
 def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
     """Returns a note if two leaves that differ are equal once one of them is transposed, moved by one place, put in
-    another order or multiplied by a number: the commonest faults in moving a model or a training script to another
-    framework. Otherwise returns ""."""
+    another order or multiplied by a number: the most common faults when a model or a training script is moved to
+    another framework. Otherwise returns ""."""
     if not expected.is_number:
         return ""
     allowed = allow(coarser(actual, expected, rule), rule, None)

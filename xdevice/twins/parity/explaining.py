@@ -39,9 +39,9 @@ def element_of(comparison: Comparison) -> Element:
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
-    """Finds wanted elements that may be rounding alone: the element, or its whole leaf, is much smaller than the
-    largest number in one of the reference's records, `calls`. Returns a note for each element found, made from the
-    first record that shows it; other elements are left out."""
+    """Finds the elements in `wanted` that may be nothing but rounding: the element, or its whole leaf, is much smaller
+    than the largest number in one of the reference's records, `calls`. Returns a note for each such element, made from
+    the first record that shows it; other elements are left out."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {

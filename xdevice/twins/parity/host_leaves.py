@@ -25,8 +25,8 @@ PYTHON = "Python"
 
 
 class HostLeaf(NamedTuple):
-    """One leaf, read to the host: a tensor, a variable of a model, or an object that is not a tensor, such as a
-    number."""
+    """One leaf, with its value in host memory: a tensor, a variable of a model, or an object that is not a tensor,
+    such as a number."""
 
     path: str
     """The path of the leaf in the value: `['x'][1]`; empty if the value itself is a tensor."""

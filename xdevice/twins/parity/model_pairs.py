@@ -452,7 +452,7 @@ class ModelOutputs(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
-    """Runs both models, or functions, on `inputs`, and reads their outputs to the host. If both return equally many
+    """Runs both models, or functions, on `inputs`, and copies their outputs to the host. If both return equally many
     tensors, the channels of the outputs of `actual` are moved to the axis where `expected` has them.
 
     Raises:

@@ -84,7 +84,7 @@ def _differences(
     call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str
 ) -> list[float]:
     """For each leaf of a recorded value, the largest difference between the reference's usual run and its run
-    `variant`, where the value is `other`. Raises `RecordingError` if `other` is None or has other leaves."""
+    `variant`. `other` is the value in that run. Raises `RecordingError` if `other` is None or has other leaves."""
     leaves = other.read() if other is not None else []
     if [(leaf.path, leaf.shape) for leaf in leaves] != [
         (leaf.path, leaf.shape) for leaf in usual

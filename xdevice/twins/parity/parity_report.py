@@ -1,5 +1,5 @@
-"""The report of comparing recordings: each recorded name on each backend, the first divergence, and the backends that
-did not run."""
+"""The report on a comparison of recordings: each recorded name on each backend, the first divergence, and the backends
+that did not run."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class ParityReport:
         return list(dict.fromkeys(value.name for value in values))
 
     def series(self, name: str) -> dict[str, list[ComparedValue]]:
-        """Returns a dict that maps each backend except the reference to the comparisons of its values of this name,
-        sorted by step; an empty list if it has none."""
+        """Returns a dict that maps each backend except the reference to a list of the comparisons of its values of
+        this name, sorted by step. The list is empty if the backend has no such values."""
         return {
             row.backend: sorted(
                 (value for value in row.values if value.name == name),
@@ -187,7 +187,8 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """A line for each text in the `partings` of the rows, except the text that the first divergence has already."""
+        """A line for each text in the `partings` of the rows, except the text that the first divergence already
+        has."""
         shown = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
@@ -290,8 +291,8 @@ def compare_recordings(
 def _values_without_reference(
     actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]
 ) -> Iterator[ComparedValue]:
-    """Yields a structural difference for each value of `actual` that the reference lacks. `places` has the number of
-    each value in the reference's recording, by name and step."""
+    """Yields a structural difference for each value of `actual` that the reference lacks. `places` maps the name and
+    step of each value in the reference's recording to its index there."""
     # each is sorted behind the last value before it that both have; -1 sorts before the first
     # value
     last = -1.0
@@ -318,7 +319,7 @@ def line_text(where: str) -> str:
 
 def error_text(comparison: Comparison) -> str:
     """The result of a comparison in a few characters: the worst absolute error or, if there is none, the kind of the
-    problem, or "equal" without a problem."""
+    problem, or "equal" if there is no problem."""
     if comparison.abs is None:
         return comparison.problem or "equal"
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from xdevice.containers.trees import Leaf
 
 FORMAT: Final = 1
-"""The version of the format; a recording of any other is refused."""
+"""The version of the format; a recording in any other version is refused."""
 INDEX: Final = "index.jsonl"
 ARRAYS: Final = "arrays.npy"
 _STORED_AS: Final = {"bfloat16": "uint16"}
-"""For each dtype that NumPy's format lacks, the dtype of the same size whose name is in the file."""
+"""For each dtype that NumPy's format lacks, the dtype of the same size that is written in its place."""
 _DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
 """The errors that reading a file raises if it is missing, cut short, or of another format."""
 
@@ -189,8 +189,8 @@ def _header() -> dict[str, Any]:
 
 
 def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
-    """Raises `DTypeError` for a tensor, or `NotATensorError` for another object, that could not be compared later.
-    `log` raises it, so that the user sees the line that recorded the leaf."""
+    """Raises `DTypeError` for a tensor, or `NotATensorError` for another object, that could not be compared later. The
+    error is raised when the leaf is recorded, so that the user sees the line that records it."""
     if leaf.owner != PYTHON:
         if leaf.dtype not in DTYPES:
             raise DTypeError(
@@ -311,8 +311,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
-    """The leaf of a number, a text or None, from its entry in the index. A number is written there as its `repr`, which
-    is exact and also has NaN and complex numbers."""
+    """The leaf of a number, a text or None, from its entry in the index. A number is written there as its `repr`,
+    which is exact, and can also express NaN and complex numbers."""
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
         # not `bool(value)`, because `bool("False")` is True
@@ -324,7 +324,8 @@ def _leaf_of_object(line: dict[str, Any]) -> HostLeaf:
 
 
 def _leaf_of_array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
-    """The leaf of an array: its numbers from the open file of arrays, everything else from its entry in the index."""
+    """The leaf of an array. Its numbers are read from the open file of arrays, and everything else from its entry in
+    the index."""
     file.seek(line["at"])
     # a pickle in a recording from someone else could run code
     array: Any = numpy.load(file, allow_pickle=False)

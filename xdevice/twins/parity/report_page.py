@@ -81,8 +81,8 @@ def page(report: ParityReport, title: str) -> str:
 
 
 def _verdict(report: ParityReport) -> str:
-    """The box at the top of the page: the first divergence, or else whether all backends agree or not every backend was
-    compared."""
+    """The box at the top of the page. It shows the first divergence; if there is none, it says that all backends
+    agree, or that not every backend was compared."""
     first = report.first
     if first is not None:
         # the text that the terminal shows, without its beginning, which the heading has already
@@ -127,7 +127,7 @@ def _name(name: str, report: ParityReport) -> str:
 
 
 def _table(table: ReportTable, heading: str, about: str = "") -> str:
-    """A table as HTML, below its title, which is an element `heading` such as "h2", and below the HTML `about`. On a
+    """A table as HTML. Its title comes first, in an element `heading` such as "h2", followed by the HTML `about`. On a
     phone the page's style shows each row as a card, with the headings before the cells."""
     head = "".join(f"<th>{name}</th>" for name in table.headings)
     lines = [
@@ -159,7 +159,7 @@ _MOST_MARKS: Final = 200
 # how the tolerance is drawn, in the plot and in its legend
 _DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""The colours of Okabe and Ito, which people with any colour vision can tell apart."""
+"""The colors of Okabe and Ito, which people with any color vision can tell apart."""
 _SHAPES: Final = (
     "M-3.5,0 a3.5,3.5 0 1,0 7,0 a3.5,3.5 0 1,0 -7,0 z",
     "M-3,-3 h6 v6 h-6 z",

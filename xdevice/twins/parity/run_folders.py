@@ -191,8 +191,8 @@ def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
 
 
 def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCall]]:
-    """The values that the calibration runs of a folder have recorded, by the variant; {} if `ended` is empty. Raises
-    `RecordingError` if one of the runs failed, or if its recording is missing or damaged."""
+    """Returns a dict that maps each variant to the values that its calibration run has recorded; {} if `ended` is
+    empty. Raises `RecordingError` if one of the runs failed, or if its recording is missing or damaged."""
     for ended_run in ended:
         if ended_run.error:
             raise RecordingError(f"cannot calibrate: {ended_run.backend} {ended_run.error}")
@@ -220,7 +220,8 @@ def _no_recording(folder: Path) -> str:
 
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report.
-    Raises `RecordingError` as `load` and `noise.measure` do."""
+    Raises `RecordingError` if the folder has no recording or a damaged one, or if a calibration run failed or cannot
+    be used."""
     run = load(folder)
     backends = run.backends.values()
     rows = [_row(run, backend, run, run.reference, rule) for backend in backends]
@@ -246,7 +247,7 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
     of `first`.
 
     Raises:
-        RecordingError: as in `report_of_run`, for either folder. ArgumentError: `rule` has an rtol or atol, but
+        RecordingError: as in `report_of_run`, for either folder. ArgumentError: if `rule` has an rtol or atol, but
             `first` was calibrated.
     """
     expected, actual = load(first), load(second)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 RUN: Final = "run.json"
 """The file that says which backend is the reference, and how each backend's process ended."""
 CALIBRATION: Final = "calibration"
-"""The name of the folder, in a run's folder, for the further runs of the reference, which measure the effect of
-rounding alone."""
+"""The name of the folder, inside a run's folder, that holds the further runs of the reference, which measure the
+effect of rounding alone."""
 # the arguments of the interpreter that run a script under one of our modules, which then does
 # more than record what the script logs
 _TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
@@ -84,7 +84,7 @@ class RunPlan(NamedTuple):
 
 
 class ScriptRun(NamedTuple):
-    """One run of the script in a process: on which backend, and with which XDEVICE_FLOATS."""
+    """One run of the script in a process, on one backend and with one value of XDEVICE_FLOATS."""
 
     name: str
     """The backend's name; for a calibration run, with the variant, such as `torch (float64)`."""
@@ -187,7 +187,7 @@ class _RunningScripts:
 
     def run(self, script: ScriptRun) -> None:
         """Runs one script until its process ends, stores the outcome in `ended`, and reports it to the watcher. After
-        `stop`, does neither."""
+        `stop`, neither stores nor reports anything."""
         self._watcher.starts(script.name)
         folder = self._folder / script.place
         folder.mkdir(parents=True)

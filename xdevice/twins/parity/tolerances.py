@@ -68,7 +68,7 @@ class Strictness(NamedTuple):
     was not measured."""
 
     def check(self) -> Strictness:
-        """Returns itself. Raises `ArgumentError` if a tolerance is not a number of 0 or more."""
+        """Returns the object itself. Raises `ArgumentError` if a tolerance is not a number of 0 or more."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
@@ -92,12 +92,12 @@ class Allowed(NamedTuple):
 
 
 def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed | None:
-    """Returns the tolerance for two leaves. Returns None if they must be equal, as ints and bools must unless `noise`
-    is above 0.
+    """Returns the tolerance for two leaves. Returns None if the leaves must be equal: ints and bools must be, unless
+    `noise` is above 0.
 
     `dtype` is the result of `coarser`: None for ints and bools. `noise` is the error that rounding alone makes in
-    these leaves; None if it was not measured. A measured noise decides alone: callers refuse `rtol` and `atol` with
-    it.
+    these leaves; None if it was not measured. If the noise was measured, it alone determines the tolerance, and
+    callers refuse `rtol` and `atol`.
     """
     # the noise is measured for float32, so other float dtypes keep their usual tolerance
     if noise is not None and dtype in (None, "float32"):

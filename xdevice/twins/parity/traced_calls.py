@@ -50,9 +50,9 @@ class TracedCall(NamedTuple):
     """Whether the model takes images with their channels last; None if that is not known."""
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
-        """Reads the arrays of one kind, `name` ("inputs", "outputs" or "gradients"), and returns them. Without `layer`
-        they are the arrays of the model; with `layer`, a place in `calls`, those of that call of a layer. A missing
-        gradient is None."""
+        """Reads the arrays of one kind, `name` ("inputs", "outputs" or "gradients"), and returns them. `layer` is an
+        index in `calls`: the arrays are those of that call of a layer, or, without `layer`, those of the model. A
+        missing gradient is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
             leaf.value
@@ -72,7 +72,7 @@ class TracedCall(NamedTuple):
 
     def as_twin(self, owner: str) -> Twin:
         """Returns the layers of the model, to be paired with those of another. In place of the model's variables there
-        are arrays of the same shapes, whose values mean nothing."""
+        are arrays of the same shapes, whose values have no meaning."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []

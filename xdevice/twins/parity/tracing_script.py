@@ -93,7 +93,7 @@ class Tracer:
         self._recorder = Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Returns the result of `call`, which calls `model` with `arguments`, and traces the call if it is one to be
+        """Returns the result of `call`, which calls `model` with `arguments`, and traces the call if it should be
         traced. The backend passes every call of a model to this method, except calls made by other models."""
         # a forked child shares the open files, so it writes nothing
         traced = self._model_of(model) if os.getpid() == self._process else None

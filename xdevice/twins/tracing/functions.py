@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _MOST: Final = 5_000
 """How many objects inside one function are searched at most."""
 _OURS: Final = "xdevice"
-"""How the names of our modules begin: xdevice's functions take any framework, so they do not show which one is used."""
+"""How the names of xdevice's own modules begin: their functions take tensors of any framework, so they do not show
+which framework is used."""
 
 
 class Subject(NamedTuple):
@@ -94,7 +95,7 @@ def name_of(x: Any) -> str:
 
 def is_function(x: object) -> bool:
     """Whether `x` can be compared as a function: it is a callable that is not a model, a class or a tensor, or it is a
-    pair `(apply, parameters)`, as users of haiku have."""
+    pair `(apply, parameters)`, such as users of haiku have."""
     # a text cannot be the parameters
     if isinstance(x, tuple) and len(x) == 2:
         return not isinstance(x[1], str) and (is_function(x[0]) or hasattr(x[0], "apply"))
@@ -172,7 +173,7 @@ class _ModelSearch:
         self.models: list[Any] = []
         self.tensors: list[Any] = []
         self._mentioned: dict[str, None] = {}
-        """The names of the frameworks whose modules or functions the searched function names, in order."""
+        """The names of the frameworks whose modules or functions the searched function mentions, in order."""
         self._search(function)
 
     def framework(self) -> str:

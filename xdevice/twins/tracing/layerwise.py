@@ -81,8 +81,7 @@ class _Step(NamedTuple):
 
 
 class TwoRuns:
-    """Two runs of models whose layers are paired, to be compared. In each pair, the layer of the actual model comes
-    first."""
+    """Compares two runs of models whose layers are paired. In each pair, the layer of the actual model comes first."""
 
     def __init__(
         self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]
@@ -312,7 +311,7 @@ class TwoRuns:
     def _pair_by_class(
         self, before: CallPair | None, behind: CallPair | None
     ) -> list[CallPair]:
-        """The calls of unpaired layers in a gap, such as activations, in pairs, if both runs call layers with the same
+        """Pairs of calls of unpaired layers in a gap, such as activations, if both runs call layers with the same
         class names there in the same order; otherwise an empty list."""
         # without case: it is `ReLU` for a layer, and `relu` for the activation of a Keras layer
         ours, theirs = self._unpaired_calls(before, behind)

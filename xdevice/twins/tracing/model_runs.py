@@ -50,7 +50,7 @@ class ModelRun:
     backend: Backend
     trace: Trace
     result: Any
-    """The value that it returned, as the framework has it."""
+    """The value that it returned, with tensors of its framework."""
     model: Any
     """The model whose layers are traced; None if a function holds none, or if a compiler hides its layers."""
     subject: Subject
@@ -87,8 +87,8 @@ class ModelRun:
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
-    """Runs two models or functions on the same inputs, and returns both runs. `inputs` is as for `arrays_of`, and has
-    its channels on the axis where `first` takes them; for `second` they are moved to its axis."""
+    """Runs two models or functions on the same inputs, and returns both runs. `inputs` has a form that `arrays_of`
+    takes, with the channels on the axis where `first` takes them; for `second`, they are moved to its axis."""
     arrays = arrays_of(inputs)
     first_subject, second_subject = subject_of(first), subject_of(second)
     # the first one first: the calls of its layers show which inputs are images
@@ -99,9 +99,9 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
 
 
 def arrays_of(inputs: Any) -> Arrays:
-    """Reads the inputs of a model to the host. `inputs` is one tensor of any framework, a tuple of tensors, which are
-    the model's arguments, or a dict of its keyword arguments. Raises `NotATensorError` for anything else, and
-    `ArgumentError` for a dict with a key that is not a string."""
+    """Copies the inputs of a model to the host, and returns them as NumPy arrays. `inputs` is one tensor of any
+    framework, a tuple of tensors, which are the model's arguments, or a dict of its keyword arguments. Raises
+    `NotATensorError` for anything else, and `ArgumentError` for a dict with a key that is not a string."""
     # the arguments by their names or numbers
     is_named = isinstance(inputs, Mapping)
     arguments = (
@@ -204,9 +204,9 @@ def run(
 ) -> ModelRun:
     """Runs the model or function `x`, or a `Subject`, on copies of the inputs, and returns the run with its trace.
 
-    With `give`, the model continues with `give(call, result)` in place of the result of each call of a layer. Without
-    `has_layers`, no layers are traced. Raises `ArgumentError` if the model fails on the inputs; the message says in
-    which layer. Raises `DTypeError` if the backend lacks the dtype of an input.
+    With `give`, the model continues with `give(call, result)` in place of the result of each call of a layer. If
+    `has_layers` is False, no layers are traced. Raises `ArgumentError` if the model fails on the inputs; the message
+    says in which layer. Raises `DTypeError` if the backend lacks the dtype of an input.
     """
     subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None

@@ -102,7 +102,7 @@ class Log:
         self._bytes = 0
 
     def add(self, operation: Operation) -> None:
-        """Adds an operation behind those so far."""
+        """Adds an operation at the end."""
         self.operations.append(operation)
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
@@ -151,7 +151,8 @@ class LogWriter:
     def __init__(self, backend: Backend, log: Log) -> None:
         self._backend, self._log = backend, log
         self._is_inside = False
-        """Whether an operation is running, or a tensor is being read, so that what is called now is not kept."""
+        """Whether an operation is running, or a tensor is being read, so that operations called meanwhile are not
+        kept."""
         # the tensor is kept too, because another one could get its id if it were freed
         self._names: dict[int, tuple[str, Any]] = {}
         """For each parameter of the program's models, by the id of the tensor, its name and the tensor."""
@@ -328,9 +329,10 @@ class Parting(NamedTuple):
     """The first operation of each program at which the two differ."""
 
     actual: Operation | None
-    """None if all operations of the actual program are right: then it leaves out one of the expected program."""
+    """None if all operations of the actual program are right: then it lacks an operation of the expected program."""
     expected: Operation | None
-    """None if all operations of the expected program are right: then the actual one has an operation more."""
+    """None if all operations of the expected program are right: then the actual program has an additional
+    operation."""
     closest: tuple[Operation, Operation] | None
     """The pair of operations whose outputs are closest, of all pairs of `actual` or `expected` with a wrong operation
     of the other program; None if there is no such pair with outputs of one size."""
@@ -341,7 +343,7 @@ class Parting(NamedTuple):
 
 
 class TwoPrograms:
-    """Two programs, to be compared by the logs of their operations."""
+    """Compares two programs by the logs of their operations."""
 
     def __init__(self, actual: Log, expected: Log) -> None:
         self.actual, self.expected = actual, expected
@@ -380,9 +382,9 @@ class TwoPrograms:
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
         """Returns a pair for each gradient of the expected program, in the order of its backward pass: the name of the
-        tensor that it belongs to, and how far the actual program's gradient of the same tensor is from it. Tensors are
-        the same if they have the same numbers; if no tensor has them, the closest gradient is taken. The second item is
-        None if the actual program has no gradient of this size."""
+        tensor that it belongs to, and the errors of the actual program's gradient of the same tensor. Tensors are the
+        same if they have the same numbers; if no tensor of the actual program has these numbers, its closest gradient
+        is taken. The second item is None if the actual program has no gradient of this size."""
         # all gradients of the actual program: those of outputs, and those of parameters and
         # inputs
         all_ours = [
@@ -471,7 +473,7 @@ def errors(actual: Array, expected: Array) -> Errors:
 
 
 class Judge:
-    """Decides whether each operation of one program is right, by the numbers of another."""
+    """Decides whether each operation of one program is right, by the numbers that another program has computed."""
 
     def __init__(self, log: Log, other: Log) -> None:
         self._log = log
@@ -593,7 +595,7 @@ class Judge:
 
 
 class _Index:
-    """Arrays by their sizes and norms, in which the closest one to a given array can be found."""
+    """Finds the array that is closest to another one, among arrays that it keeps by their sizes and norms."""
 
     def __init__(self, arrays: Iterable[Array]) -> None:
         self._by_size: dict[int, list[tuple[float, Array]]] = {}

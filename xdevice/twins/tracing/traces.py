@@ -44,8 +44,8 @@ class LayerCall(NamedTuple):
     number: int
     """How many earlier calls of the same layer the trace has."""
     type: str
-    """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name.
-    `log` for a value that the program records with `xdevice.parity.log`."""
+    """The name of the layer's class. For the activation inside a Keras layer, which is a function, it is the name of
+    the function. For a value that the program records with `xdevice.parity.log`, it is `log`."""
     inputs: tuple[Array, ...]
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Array, ...]
@@ -113,7 +113,7 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def add(self, call: Call) -> None:
-        """Adds an entry behind the calls so far: a value that the program has recorded."""
+        """Adds a value that the program has recorded, as an entry after the calls so far."""
         self._recorded.append(call)
 
     def finish(self) -> None:
