@@ -82,7 +82,7 @@ def _setting(layer: Any, name: str) -> Any:
     if stated is None:
         raise UnsupportedError(
             f"reading the {name} of paddle.nn.{cls.__name__} is not supported: the extra_repr() of the layer does "
-            f"not state it in paddle {paddle.__version__}; xdevice was tested up to {private.tested}"
+            f"not state it in paddle {paddle.__version__}; install paddle {private.tested}, or a newer xdevice"
         )
     try:
         # a text is stated without quotes, and then is no literal

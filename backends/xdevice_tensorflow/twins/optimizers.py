@@ -180,6 +180,7 @@ class TensorflowOptimizers(Optimizers):
                 )
         if any(len(names) != count for names in names_by_slot.values()):
             raise self.unsupported(
-                "an optimizer without state for some parameters", "copy the state by hand"
+                "reading an optimizer that lacks state for some parameters",
+                "copy the state by hand",
             )
         return names_by_slot

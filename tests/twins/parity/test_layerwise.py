@@ -197,7 +197,7 @@ def test_an_initial_state_that_one_side_alone_is_given_is_named():
 
     here, there = Begun(torch.full((1, 2, 4), 0.5)), Begun(None)
     there.load_state_dict(here.state_dict())
-    assert "its first input agrees, not float32 (1, 2, 4) of torch" in told(here, there)
+    assert "its first input agrees, but not float32 (1, 2, 4) of torch" in told(here, there)
 
 
 def test_a_fault_behind_the_last_layer_is_in_the_last_gap():

@@ -488,7 +488,7 @@ def trained(name, eps=1e-5, momentum=0.1, dropout=0.1):
 
 def parity_warning(actual, expected, inputs):
     with pytest.warns(
-        UserWarning, match="the outputs agree, in evaluation mode; set differently:"
+        UserWarning, match="the outputs agree, in evaluation mode, but these settings differ:"
     ) as caught:
         xdevice.assert_parity(actual, expected, inputs=inputs)
     return str(caught[0].message)
@@ -511,7 +511,7 @@ def test_what_models_are_set_to_is_compared_before_they_run(name):
         assert str(value) in text
         assert "p is" in text if setting == "dropout" else "momentum is" in text
     found = difference(twin(eps=1e-2, momentum=0.2), source, inputs=x)
-    assert found.text.startswith("set differently:\n  1: ")
+    assert found.text.startswith("these settings differ:\n  1: ")
     assert (
         found.text.index("eps is")
         < found.text.index("the values differ")
@@ -543,5 +543,6 @@ def test_what_optimizers_are_set_to_and_the_mode_are_compared():
         keras = trained("tensorflow")
         (line,) = difference(net, keras).settings
         assert (
-            line == "not compared: training or evaluation mode, which tensorflow does not tell"
+            line
+            == "not compared: training or evaluation mode, which a model of tensorflow does not state"
         )

@@ -180,7 +180,7 @@ def _compare_outputs(
     except XDeviceError as error:
         # the failure may come from a setting that differs, so the error lists them
         if different and hasattr(error, "add_note"):  # since Python 3.11
-            error.add_note(f"set differently:{_listed(different)}")
+            error.add_note(f"these settings differ:{_listed(different)}")
         raise
     if len(outputs.actual) != len(outputs.expected):
         return _with_settings(_unequal_counts(outputs, inputs, rule), settings, different)
@@ -193,7 +193,9 @@ def _compare_outputs(
         return comparison
     # settings that differ are listed nevertheless: those of a dropout, or the momentum of a batch
     # norm, have no effect in evaluation mode
-    text = f"the outputs agree, in evaluation mode; set differently:{_listed(different)}"
+    text = (
+        f"the outputs agree, in evaluation mode, but these settings differ:{_listed(different)}"
+    )
     return comparison._replace(settings=tuple(different), text=text)
 
 
@@ -227,7 +229,7 @@ def _unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> 
             f"lambda {x}: {side}({x}){leaf.path}" if leaf.path else side
             for side, leaf in zip(("actual", "expected"), first, strict=True)
         )
-        text += f"\n  note      functions compare a single tensor of each: assert_parity({calls}, inputs=...)"
+        text += f"\n  note      pass functions to compare one tensor of each: assert_parity({calls}, inputs=...)"
     # not all outputs of the shorter side agree, so a layer may be the cause
     if min(len({pair[side].path for pair in agreeing}) for side in (0, 1)) < min(
         len(ours), len(theirs)
@@ -244,7 +246,7 @@ def _with_settings(
     if not different:
         return comparison._replace(settings=tuple(settings))
     rest = [line for line in settings if line not in different]
-    text = f"set differently:{_listed(different)}{_listed(rest) if rest else ''}\n{comparison.text}"
+    text = f"these settings differ:{_listed(different)}{_listed(rest) if rest else ''}\n{comparison.text}"
     return comparison._replace(settings=tuple(settings), text=text)
 
 

@@ -172,7 +172,9 @@ def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
     # a Keras model gets the mode as an argument of each call, so it has none that could be read
     if our_mode is None or their_mode is None:
         silent = (ours if our_mode is None else theirs).backend.name
-        return [f"not compared: training or evaluation mode, which {silent} does not tell"]
+        return [
+            f"not compared: training or evaluation mode, which a model of {silent} does not state"
+        ]
     mode = {True: "training", False: "evaluation"}
     return [f"mode is {mode[our_mode]} in actual, {mode[their_mode]} in expected"]
 

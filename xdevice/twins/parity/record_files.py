@@ -291,7 +291,7 @@ class Recording:
             header, *lines = read_lines(path)
             if header["format"] != FORMAT:
                 raise ValueError(
-                    f"its format is {header['format']!r}, but this xdevice reads {FORMAT}"
+                    f"its format is {header['format']!r}, but this version of xdevice reads {FORMAT}"
                 )
             self.header: dict[str, Any] = {
                 **header,

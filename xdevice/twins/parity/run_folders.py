@@ -268,7 +268,10 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
         reference = recorded.get(backend.name, expected.reference)
         unused.pop(reference.name, None)
         rows.append(_row(actual, backend, expected, reference, rule))
-    notes = [f"{name} of {first} was compared with nothing" for name in unused]
+    notes = [
+        f"{name} of {first} was not compared, because {second} has no values of {name}"
+        for name in unused
+    ]
     # a dict, so that a note that both runs have comes once
     return ParityReport(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 

@@ -101,12 +101,14 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     """
     # the noise is measured for float32, so other float dtypes keep their usual tolerance
     if noise is not None and dtype in (None, "float32"):
-        words = f"{_NOISE_FACTOR:g} * {noise:.3g} that rounding alone does up to this step"
+        words = (
+            f"{_NOISE_FACTOR:g} * {noise:.3g} (the effect of rounding alone up to this step)"
+        )
         if dtype is None:
             # ints that are counted from floats, such as correct predictions, may change by rounding; without any noise
             # they must be equal
             return Allowed(0.0, lambda size: _NOISE_FACTOR * noise, words) if noise else None
-        text = f"{words}, + {_FLOOR:.2g} * max|expected|"
+        text = f"{words} + {_FLOOR:.2g} * max|expected|"
         return Allowed(0.0, lambda size: _NOISE_FACTOR * noise + _FLOOR * size, text)
     if dtype is None:
         return None

@@ -143,7 +143,7 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
         name = f"model {model + 1}, {first.type}"
         pairs = list(_pair_calls(ours, theirs))
         if not pairs:
-            no_call = f"{actual.backend} has traced no call of such a model"
+            no_call = f"no call of such a model was traced on {actual.backend}"
             why = _other_inputs_text(ours[0], first) if ours else no_call
             yield name, first, difference("structure", why)
         for mine, its in pairs:

@@ -225,7 +225,7 @@ class TwoRuns:
             if not any(self._first_arrays_agree([x], [y]) for y in other_call.inputs)
         ]
         subject = (
-            f"its first input agrees, not {' and '.join(unmatched)}, and"
+            f"its first input agrees, but not {' and '.join(unmatched)}, and"
             if unmatched
             else "its inputs agree, but"
         )

@@ -180,7 +180,7 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
     for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[wrong] in _CHANNELS and x.shape[right] not in _CHANNELS:
             came = "first" if is_last else "last"
-            return f"; {x.shape} looks like channels {came}; move this axis, or pass first the model that takes it so"
+            return f"; {x.shape} looks like channels {came}; move this axis, or swap the two models"
     return ""
 
 
