@@ -79,7 +79,7 @@ class MxnetCalls(Calls):
                     f"tracing the layers of {path or 'the model'} (hybridized {type(block).__name__})",
                     "call model.hybridize(False) first",
                 )
-            # a block that contains others is recorded only if it is one layer elsewhere
+            # a block that contains others is recorded only if `layers` lists it as one layer
             if path in layer_paths or not children(block):
                 paths[id(block)] = path
             if isinstance(block, (nn.Dense, *CONVOLUTIONS)) and block.act is not None:

@@ -45,7 +45,7 @@ class PaddleCalls(Calls):
         """Records the calls of a model's layers, and the gradients of their outputs. Raises `UnsupportedError` for a
         model with a layer that `paddle.jit.to_static` has compiled."""
         private.require("layers' calls")
-        # a layer that contains others is recorded only if it is one layer elsewhere, as an attention is
+        # a layer that contains others is recorded only if `layers` lists it as one layer, such as an attention
         layer_paths = {layer.path for layer in self.layers(model)}
         paths = {}
         for path, layer in model.named_sublayers(include_self=True):

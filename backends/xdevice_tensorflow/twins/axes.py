@@ -60,7 +60,7 @@ def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     is_other = axis not in ends or (
         are_convs and axis != ends[not pixels.has_channels_first(neighbours[0])]
     )
-    # not for a PReLU, whose setting `axis` already describes its slopes (`_kind` in `layers`)
+    # not for a PReLU, whose setting `axis` already describes its slopes (`_describe` in `layers`)
     if is_other and not isinstance(layer, kl.PReLU):
         return {"axis": axis}
     # with 64 channels and 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does, nor if one

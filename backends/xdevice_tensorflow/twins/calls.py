@@ -99,7 +99,7 @@ class TensorflowCalls(Calls):
         # layers whose activation is a function to replace, and activations that are layers themselves
         paths, activated, activations = {}, [], []
         for path, layer in names.layers(model):
-            # a layer that contains others is recorded only if it is one layer elsewhere, as an attention is
+            # a layer that contains others is recorded only if `layers` lists it as one layer, such as an attention
             if path in layer_paths or not layers_in(layer):
                 paths[id(layer)] = path
             function = getattr(layer, "activation", None)

@@ -168,7 +168,7 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
     # the inputs of an embedding are indices, not features
     elif kind == "embedding":
         only = ()
-    # unknown for all outputs, and for inputs whose pixels are not certain (see `pixels.orders`)
+    # no image is known for outputs, and for inputs whose pixels are not certain (see `pixels.orders`)
     if not order.image:
         return dialects.refused(parts, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
@@ -239,7 +239,7 @@ def _padding_of_axis(
     if padding == "valid":
         # by default, Keras makes the output as long as input * stride if it would be shorter
         return 0, max(stride - reach, 0) if output_padding is None else output_padding
-    # Keras makes the output as long as input * stride + more: by default, more is 0; with
+    # Keras makes the output as long as input * stride + extra: by default, extra is 0; with
     # output_padding, the length is (input - 1) * stride + reach % 2 + output_padding
     extra = 0 if output_padding is None else reach % 2 + output_padding - stride
     # uncut, the output is as long as (input - 1) * stride + reach
@@ -310,7 +310,7 @@ def _describe_einsum(layer: Any) -> _Description | None:
     # the axes of the input, of the kernel and of the output, one letter each
     inputs, _, output = layer.equation.replace("...", "").partition("->")
     inputs, _, weights = inputs.partition(",")
-    # in "abc,cd->abd", c is summed over, and d is the rest
+    # in "abc,cd->abd", c is summed over, and d is an axis of the outputs
     summed_axes = "".join(axis for axis in weights if axis not in output)
     output_axes = weights[len(summed_axes) :]
     # the kernel has axes of inputs first, then axes of outputs, and none that the input and the output share

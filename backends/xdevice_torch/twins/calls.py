@@ -87,7 +87,7 @@ class TorchCalls(Calls):
         """Records the calls of a model's modules, and the gradients of their outputs. Raises `UnsupportedError` for a
         TorchScript module, a module that torch.compile has compiled, or a DataParallel on several devices."""
         private.require("layers' calls")
-        # a module that contains others is recorded only if it is one layer elsewhere, as an attention is
+        # a module that contains others is recorded only if `layers` lists it as one layer, such as an attention
         layer_paths = {layer.path for layer in self.layers(model)}
         for path, module in model.named_modules():
             _refuse_hidden(path, module, self)

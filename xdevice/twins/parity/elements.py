@@ -107,6 +107,7 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
         error, limit = _errors_of(ours.ravel(), theirs.ravel(), allowed, rule.equal_nan)
         return not (error > limit).any()
 
+    # both have the same shape here, so a transposed leaf fits only if its shape is the same backward
     if y.ndim > 1 and y.shape == y.shape[::-1] and agree(x.T, y):
         return "\n  note      they are equal if one is transposed"
     for axis, size in enumerate(y.shape):

@@ -276,7 +276,8 @@ def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -
         return _read_unconverted(
             path, actual, expected, {}, _optimizer_settings(actual, expected)
         )
-    # the same names in the same layouts need no conversion; only settings may differ unseen
+    # the same names in the same layouts need no conversion; settings are compared, because the
+    # numbers do not show them
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = differing_layers(ours.backend, actual, expected)
         pair = _read_unconverted(path, actual, expected, {}, lines)

@@ -61,7 +61,8 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
             variant: _differences(call, leaves, calls.get(call.key), variant)
             for variant, calls in others.items()
         }
-        # only in the first step: later, rounding may have grown to the size of other numbers
+        # only in the first step: later, rounding errors may have grown as large as the
+        # difference that other random numbers make
         if call.step == 0:
             _refuse_redrawn(call, leaves, differences)
         # also for a record without leaves, so that a lookup by its key succeeds

@@ -112,7 +112,8 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
         return Allowed(0.0, lambda size: _NOISE_FACTOR * noise + _FLOOR * size, text)
     if dtype is None:
         return None
-    # from step 1 on, float64 has float32's tolerance: some optimizers hold their rate in float32
+    # from step 1 on, float64 has float32's tolerance: some optimizers hold their learning rate
+    # in float32
     tolerance = TOLERANCES["float32" if dtype == "float64" and rule.float64_step else dtype]
     rtol = tolerance.relative if rule.rtol is None else float(rule.rtol)
     if rule.atol is None:

@@ -91,7 +91,8 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
     takes, with the channels on the axis where `first` takes them; for `second`, they are moved to its axis."""
     arrays = arrays_of(inputs)
     first_subject, second_subject = subject_of(first), subject_of(second)
-    # the first one first: the calls of its layers show which inputs are images
+    # the first model runs before the inputs of the second are made, because the calls of its
+    # layers show which inputs are images
     first_run = _run_even_if_hidden(first_subject, arrays)
     return first_run, _run_even_if_hidden(
         second_subject, taken_by(second_subject, arrays, first_run)
