@@ -51,7 +51,7 @@ def _methods(code: str, rule: str, text: str, names: str, why: str = "") -> dict
 
 
 _WRAPPERS: Final = (
-    "no neutral word; split_batch, replicate and all_reduce do the same, step by step"
+    "no neutral replacement; split_batch, replicate and all_reduce do the same, step by step"
 )
 _GUIDE: Final = "docs/guides/wrappers.md"
 _MIXED: Final = "docs/guides/mixed_precision.md"
@@ -81,7 +81,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD101", "scope", "", "tensorflow.device"),
     **_calls("XD101", "no_word", "", """
         d2l.tensorflow.try_all_gpus mxnet.Context mxnet.context.Context
-    """, "no neutral word for this list or object of the framework"),
+    """, "no neutral replacement for this list or object of the framework"),
     # count
     **_calls("XD102", "replaced", "xdevice.num_gpus() > 0", """
         torch.cuda.is_available torch.accelerator.is_available tensorflow.test.is_gpu_available

@@ -64,10 +64,10 @@ HIDDEN_ARGUMENTS: Final = left_open(
     "its arguments are hidden behind * or **; write them out", "XD166"
 )
 OTHER_ARGUMENTS: Final = left_open(
-    "it has arguments that the neutral word does not take", "XD166"
+    "it has arguments that its neutral replacement does not take", "XD166"
 )
 OTHER_GPU: Final = left_open(
-    "set_device may have chosen another GPU, but the neutral word means the first one", "XD151"
+    "set_device may have chosen another GPU, but the replacement means the first one", "XD151"
 )
 
 

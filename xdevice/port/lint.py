@@ -302,7 +302,7 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
     # rewrite the test
     opening = test.message
     if any(finding.code == "XD219" for finding in guarded):
-        opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral word"
+        opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral replacement"
     message = f"{opening}; {count} behind this test (line {', '.join(map(str, lines))})"
     return replace(test, message=message, behind=tuple(guarded))
 

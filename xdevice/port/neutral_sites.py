@@ -58,7 +58,7 @@ class NeutralSites(JudgedSites):
         if use.method != "cuda":
             return use, _NEUTRAL
         if "torch" not in self.frameworks:
-            return use, left_open("only PyTorch has a neutral word for this", "XD155")
+            return use, left_open("only PyTorch has a neutral replacement for this", "XD155")
         return use, rules_of_words.move(use)
 
     def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
@@ -80,7 +80,9 @@ class NeutralSites(JudgedSites):
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
         # d2l's helpers choose a device themselves, which no word of PyTorch changes
         if full_name.startswith("d2l."):
-            return left_open("only --to xdevice has a neutral word for this helper of d2l")
+            return left_open(
+                "only --to xdevice has a neutral replacement for this helper of d2l"
+            )
         return _NEUTRAL
 
     def _judge_torch_device(self, use: Use) -> Judgement:
@@ -131,7 +133,7 @@ class NeutralSites(JudgedSites):
             # the type of an accelerator has no index, so it cannot replace "cuda:1"
             if text_of(node) != "cuda":
                 return use, left_open(
-                    "the string has an index, and no neutral word for comparisons has one"
+                    "the string has an index, and no neutral replacement in comparisons has one"
                 )
             edits = use.replace(self.accelerator_name)
             return use, proven("the type of the current accelerator", edits, since="2.6")

@@ -436,7 +436,7 @@ class JudgedSites(JudgedModule):
             )
         if asks and len(self.frameworks) > 1:
             return left_open(
-                "the file uses several frameworks, but the neutral word asks only the selected one",
+                "the file uses several frameworks, but the replacement asks only the selected one",
                 "XD168",
             )
         if idiom.code == "XD101" and _is_by_identity(around[0]):

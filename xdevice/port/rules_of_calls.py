@@ -66,7 +66,7 @@ def replaced(use: Use) -> Judgement:
     """Judges calls without arguments, which become the text of the idiom: an expression such as
     `xdevice.num_gpus() > 0`."""
     if use.arguments:
-        return left_open("the neutral word takes no arguments", "XD166")
+        return left_open("its neutral replacement takes no arguments", "XD166")
     # a text with spaces, such as `xdevice.num_gpus() > 0`, may need brackets
     text = use.idiom.text
     return proven(
@@ -272,13 +272,13 @@ def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
 
 
 def helper_scope(use: Use) -> Judgement:
-    """Judges d2l's `try_gpu()` and similar helpers in the TensorFlow tab, which return a scope
-    instead of a device."""
-    # outside a `with` statement, the program passes on a scope, and xdevice's function returns
-    # a device
+    """Judges d2l's `try_gpu()` and similar helpers in the TensorFlow tab, which return a
+    context manager instead of a device."""
+    # outside a `with` statement, the program may use the result otherwise, and xdevice's function
+    # returns a device
     if not isinstance(use.parent, ast.withitem):
         return left_open(
-            "d2l's TensorFlow helper returns a scope, but the neutral word returns a device",
+            "d2l's TensorFlow helper returns a context manager, but the replacement returns a device",
             "XD164",
         )
     return proven("used in a with statement, in which a neutral device also works", use.renamed)
@@ -360,7 +360,7 @@ def device_count(use: Use) -> Judgement:
     # the new text never raises
     if use.is_statement:
         return left_open(
-            "the call only tests whether JAX raises an error, but the neutral word raises none",
+            "the call only tests whether JAX raises an error, but the replacement raises none",
             "XD163",
         )
     return proven("only the number of GPUs is used", use.replace(use.idiom.text))

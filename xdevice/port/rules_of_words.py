@@ -36,7 +36,7 @@ _HANDLES: Final = left_open(
     "this file uses a handle or stream that only CUDA has: default_stream, ExternalStream, cuda_stream or cuda_event",
     "XD162",
 )
-IN_TABLE: Final = "the table of neutral words has it"
+IN_TABLE: Final = "the table of vendor-specific names has its replacement"
 TOO_NEW: Final = "XD171"
 """The code of a use whose word `--torch-minimum` excludes."""
 _STREAMS: Final = {
@@ -113,13 +113,13 @@ def word(use: Use, row: Row | None) -> Judgement:
     """Judges a use of a name with this row: a call, or the name alone, which is passed on or is
     in an annotation. If `row` is None, the use stays open."""
     if row is None:
-        return left_open("it has no neutral word")
+        return left_open("it has no neutral replacement")
     # without a word, `differs` is the reason
     if not row.accelerator:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
         return left_open(
-            f"its neutral word {row.accelerator} needs PyTorch {row.since}", TOO_NEW
+            f"its neutral replacement {row.accelerator} needs PyTorch {row.since}", TOO_NEW
         )
     # PyTorch's own streams lack these handles, so all streams of the file stay CUDA's
     if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
@@ -136,7 +136,7 @@ def _not_called(use: Use, row: Row) -> Judgement:
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(IN_TABLE, use.replace(_word_without_arguments(use, row)))
     return left_open(
-        "it is passed on instead of being called, and its neutral word takes other arguments or needs a GPU",
+        "it is passed on instead of being called, and its replacement takes other arguments or needs a GPU",
         "XD166",
     )
 
@@ -283,7 +283,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
     """Judges `with torch.cuda.stream(s):`, which becomes `with s:`, because PyTorch's own
-    streams are scopes themselves."""
+    streams are context managers themselves."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS

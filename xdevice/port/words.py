@@ -94,7 +94,7 @@ class Row(NamedTuple):
             words.append(
                 f"{self.accelerator} (PyTorch {self.since})" if self.since else self.accelerator
             )
-        return " or ".join(words) if words else f"there is no neutral word: {self.differs}"
+        return " or ".join(words) if words else f"it has no replacement: {self.differs}"
 
 
 def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
