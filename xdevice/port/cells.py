@@ -25,8 +25,8 @@ from .sources import PythonModule
 from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 
 Task = PythonModule | Function
-"""What is interpreted in one go: the code of a module outside its functions, or one
-function."""
+"""A piece of code that is interpreted in one go: a module without the bodies of its functions, or
+one function."""
 
 MOST_READINGS: Final = 100
 """How often a module or function may be interpreted. From then on, every value that it puts

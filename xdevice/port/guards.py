@@ -1,5 +1,5 @@
-"""What follows from the tests in a program, such as `if torch.cuda.is_available():`: the values
-that names can still have behind a test, and the code that a test guards."""
+"""Facts that follow from the tests in a program, such as `if torch.cuda.is_available():`: the
+values that names can still have behind a test, and the code that a test guards."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ class Row(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What messages of lint recommend: both words, joined by "or", or the reason why there
-        is none."""
+        """The recommendation in messages of lint: both words, joined by "or", or the reason why
+        there is none."""
         # xdevice's word first, because it is for every framework
         words = []
         if self.xdevice:
