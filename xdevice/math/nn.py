@@ -603,7 +603,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
         spellings.refuse("nn.one_hot", misspelled, "n=, dtype=")
     layers = _layers_of(indices, "one_hot")
     indices = layers.indices(indices, "one_hot")
-    (classes,) = _ints("n", n, 1, 1, "one_hot")
+    (classes,) = _ints("one_hot", "n", n, least=1, number=1)
     # `effective` is float32, or float64 in a run with `--float64`
     name = (
         floats.effective()
@@ -612,7 +612,9 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
     )
     operands = indices, classes, name
     if name in FLOATS:
-        return layers.guarded("one_hot", layers.kernels.one_hot, indices, classes, operands)
+        return layers.call_with_checked_indices(
+            "one_hot", layers.kernels.one_hot, indices, classes, operands
+        )
     # an integer result has no NaN that would show a wrong index, so the indices are checked
     # before
     layers.require_range(indices, classes, "one_hot")
@@ -653,8 +655,8 @@ def conv2d(
     layers, x = _layers_and_tensor(x, "conv2d")
     kernel = layers.checks.tensor_of_kinds(kernel, REAL_FLOATING, "conv2d")
     strides, paddings = (
-        _ints("stride", stride, 2, 1, "conv2d"),
-        _ints("padding", padding, 2, 0, "conv2d"),
+        _ints("conv2d", "stride", stride, least=1),
+        _ints("conv2d", "padding", padding, least=0),
     )
     images, filters = (
         _shape_with_axes("x", x, _IMAGES, "conv2d"),
@@ -728,9 +730,9 @@ def _pool(
     """Checks the arguments of `function`, which is `max_pool2d` or `avg_pool2d`, and returns
     the result of its kernel. Raises the errors that `max_pool2d` lists."""
     layers, x = _layers_and_tensor(x, function)
-    sizes = _ints("size", size, 2, 1, function)
-    strides = sizes if stride is None else _ints("stride", stride, 2, 1, function)
-    paddings = _ints("padding", padding, 2, 0, function)
+    sizes = _ints(function, "size", size, least=1)
+    strides = sizes if stride is None else _ints(function, "stride", stride, least=1)
+    paddings = _ints(function, "padding", padding, least=0)
     if 2 * paddings[0] > sizes[0] or 2 * paddings[1] > sizes[1]:
         raise ArgumentError(
             f"{function}: padding must be at most half of the size {size}, not {padding}"
@@ -778,9 +780,11 @@ class _Layers(Functions):
         operands = (*tensors.values(),)
         if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
-        return self.guarded(function, getattr(self.kernels, name), indices, n, operands)
+        return self.call_with_checked_indices(
+            function, getattr(self.kernels, name), indices, n, operands
+        )
 
-    def guarded(
+    def call_with_checked_indices(
         self,
         function: str,
         kernel: Callable[..., Any],
@@ -789,11 +793,11 @@ class _Layers(Functions):
         operands: tuple[Any, ...],
     ) -> Any:
         """Returns `kernel(*operands)`. One of the operands is `indices`, which have to be from
-        0 to n - 1; `n` is None if it is not known while a function is traced. If the adapter
-        does not guard the indices, they are checked before the call, which reads the indices
-        and waits for the device. Otherwise they are checked only after the kernel has raised,
-        so that the error, an `IndexError`, is the same on every backend."""
-        if not self.is_guarded(indices):
+        0 to n - 1; `n` is None if it is not known while a function is traced. If the kernel
+        does not detect indices out of range itself, they are checked before the call, which
+        reads the indices and waits for the device. Otherwise they are checked only after the
+        kernel has raised, so that the error, an `IndexError`, is the same on every backend."""
+        if not self.detects_out_of_range(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)
         try:
@@ -802,7 +806,7 @@ class _Layers(Functions):
             self.require_range(indices, n, function)
             raise
 
-    def is_guarded(self, indices: Any) -> bool:
+    def detects_out_of_range(self, indices: Any) -> bool:
         """Whether the adapter's kernels detect an index out of range themselves: see `guards`
         in `xdevice.math.contract.nn`."""
         # None for a symbol, which has no device
@@ -1080,10 +1084,10 @@ def _require_window_fits(
             )
 
 
-def _ints(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
+def _ints(function: str, what: str, value: Any, least: int, number: int = 2) -> tuple[int, ...]:
     """Returns the argument `value` as a tuple of `number` ints of at least `least`; a single
-    int is repeated. Raises `ArgumentError` for anything else; `what` is the name of the
-    argument in the error."""
+    int is repeated. Raises `ArgumentError` for anything else; `function` and `what` are the
+    names of the function and of the argument in the error."""
     lengths = as_tuple(value) if number > 1 else (value,)
     # `as_tuple` returns a single value in a tuple; a sequence of one int is not repeated, but
     # refused

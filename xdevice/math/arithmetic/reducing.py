@@ -196,7 +196,8 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
         axis_index = checks.axis(0 if axis is None else axis, len(shape), function)
         name = _accumulation_dtype(checks, function, x, dtype)
         x = checks.cast(x, name)
-        # cast back, because some frameworks add up integers in a wider dtype
+        # cast back, because some frameworks add up integers in a wider dtype; without elements
+        # there is nothing to add up
         total = (
             checks.cast(getattr(kernels, function)(x, axis_index), name)
             if 0 not in shape
