@@ -113,13 +113,13 @@ def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
 
 def tril(checks: Checks, x: Any, k: int) -> Any:
     """Returns the matrices in the last two axes of `x`, with zeros above the diagonal `k`."""
-    return _triangle(checks, x, k, False)
+    return _triangle(checks, x, k, is_above=False)
 
 
 def triu(checks: Checks, x: Any, k: int) -> Any:
     """Returns the matrices in the last two axes of `x`, with zeros below the diagonal `k`."""
     # from the diagonal k on: the elements above the diagonal k - 1
-    return _triangle(checks, x, k - 1, True)
+    return _triangle(checks, x, k - 1, is_above=True)
 
 
 def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:

@@ -75,7 +75,12 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     # which an adapter may lack
     for name in ("conj", "real"):
         table[name] = _unary(
-            checks, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None)
+            checks,
+            name,
+            NUMERIC,
+            _itself,
+            special_kinds=COMPLEX,
+            special_kernel=getattr(kernels, name, None),
         )
     table["imag"] = _unary(checks, "imag", COMPLEX)
     return table

@@ -240,13 +240,13 @@ def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any
 def fftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
     """Returns `x` with the frequency 0 moved to the middle of each of `axes`; None means all
     axes."""
-    return _shifted(checks, "fftshift", x, axes, 0)
+    return _shifted(checks, "fftshift", x, axes, rounding=0)
 
 
 def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
     """Returns `x` with the middle of each of `axes` (None means all) moved to the beginning:
     the inverse of `fftshift`."""
-    return _shifted(checks, "ifftshift", x, axes, 1)
+    return _shifted(checks, "ifftshift", x, axes, rounding=1)
 
 
 def _shifted(checks: Checks, function: str, x: Any, axes: Any, rounding: int) -> Any:

@@ -69,7 +69,7 @@ def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Cal
 def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
     """Returns the lower triangular Cholesky factors of positive definite matrices, or the upper
     ones."""
-    result = _factorization(checks, "cholesky", x, True)
+    result = _factorization(checks, "cholesky", x, is_square=True)
     # kernels return the lower triangle; the upper one is its conjugate transpose
     return _adjoint(checks, result) if upper else result
 
@@ -83,7 +83,10 @@ slogdet = _of_square("slogdet", SlogdetResult._make)
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
     """Returns the eigenvalues and eigenvectors of square matrices, as complex numbers."""
-    kernel, x = _factorization_kernel(checks, "eig"), _as_matrices(checks, x, "eig", True)
+    kernel, x = (
+        _factorization_kernel(checks, "eig"),
+        _as_matrices(checks, x, "eig", is_square=True),
+    )
     # cast to complex numbers, because the eigenvalues of a real matrix may be complex
     return EigResult(*kernel(checks.cast(x, _COMPLEX[checks.dtype_of(x)])))
 
@@ -101,7 +104,7 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
         )
-    return QRResult(*_factorization(checks, "qr", x, False, mode))
+    return QRResult(*_factorization(checks, "qr", x, mode, is_square=False))
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
@@ -110,7 +113,10 @@ def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     complex numbers, `DeviceMismatchError` for tensors on two devices, and `UnsupportedError` if the adapter has no
     such kernel."""
     x1, x2 = checks.operands_on_one_device("linalg.solve", FLOATING, x1, x2)
-    kernel, x1 = _factorization_kernel(checks, "solve"), _as_matrices(checks, x1, "solve", True)
+    kernel, x1 = (
+        _factorization_kernel(checks, "solve"),
+        _as_matrices(checks, x1, "solve", is_square=True),
+    )
     shapes = shape_of(x1), shape_of(x2)
     # by the standard, x2 is a vector only if it has one dimension; NumPy before 2.0 has another
     # rule
@@ -137,16 +143,16 @@ def svd(checks: Checks, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     """Returns the singular value decomposition of matrices: U, the singular values, and the
     conjugate transpose of V. Without `full_matrices`, U and V have only as many vectors as
     there are singular values."""
-    return SVDResult(*_factorization(checks, "svd", x, False, bool(full_matrices)))
+    return SVDResult(*_factorization(checks, "svd", x, bool(full_matrices), is_square=False))
 
 
 def svdvals(checks: Checks, x: Any, /) -> Any:
     """Returns the singular values of matrices."""
-    return _factorization(checks, "svdvals", x, False)
+    return _factorization(checks, "svdvals", x, is_square=False)
 
 
 def _factorization(
-    checks: Checks, function: str, x: Any, is_square: bool, *settings: Any
+    checks: Checks, function: str, x: Any, *settings: Any, is_square: bool
 ) -> Any:
     """Returns the result of the adapter's kernel `function` for a matrix or a stack of matrices, which have to be
     square if `is_square`; `settings` are further arguments of the kernel. Raises `UnsupportedError` if the adapter has
@@ -191,7 +197,7 @@ def _as_matrices(checks: Checks, x: Any, function: str, is_square: bool = False)
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     """Returns square matrices to the power of the int `n`; for `n` below 0, returns powers of
     the inverses."""
-    x, n = _as_matrices(checks, x, "matrix_power", True), index(n)
+    x, n = _as_matrices(checks, x, "matrix_power", is_square=True), index(n)
     # the identity, even if the matrix has no inverse: a matrix of ones, of which only the
     # diagonal is kept
     if n == 0:

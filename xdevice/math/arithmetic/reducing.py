@@ -214,8 +214,8 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
     return cumulation
 
 
-cumulative_prod = _cumulative("cumulative_prod", 1)
-cumulative_sum = _cumulative("cumulative_sum", 0)
+cumulative_prod = _cumulative("cumulative_prod", initial=1)
+cumulative_sum = _cumulative("cumulative_sum", initial=0)
 
 
 def diff(

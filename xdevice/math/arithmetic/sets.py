@@ -45,27 +45,34 @@ def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
     """Returns the distinct elements of `x`, for each the index of its first occurrence in the
     flattened `x`, for each element of `x` its index among the distinct ones, and how often each
     distinct element occurs."""
-    return UniqueAllResult(*_unique(checks, "unique_all", x, True, True, True))
+    return UniqueAllResult(
+        *_unique(checks, "unique_all", x, has_places=True, has_inverse=True, has_counts=True)
+    )
 
 
 def unique_counts(checks: Checks, x: Any, /) -> UniqueCountsResult:
     """Returns a vector of the distinct elements of `x`, and how often each occurs."""
-    return UniqueCountsResult(*_unique(checks, "unique_counts", x, False, False, True))
+    return UniqueCountsResult(*_unique(checks, "unique_counts", x, has_counts=True))
 
 
 def unique_inverse(checks: Checks, x: Any, /) -> UniqueInverseResult:
     """Returns a vector of the distinct elements of `x`, and for each element of `x` its index
     in that vector."""
-    return UniqueInverseResult(*_unique(checks, "unique_inverse", x, False, True, False))
+    return UniqueInverseResult(*_unique(checks, "unique_inverse", x, has_inverse=True))
 
 
 def unique_values(checks: Checks, x: Any, /) -> Any:
     """Returns a vector of the distinct elements of `x`."""
-    return _unique(checks, "unique_values", x, False, False, False)[0]
+    return _unique(checks, "unique_values", x)[0]
 
 
 def _unique(
-    checks: Checks, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool
+    checks: Checks,
+    function: str,
+    x: Any,
+    has_places: bool = False,
+    has_inverse: bool = False,
+    has_counts: bool = False,
 ) -> list[Any]:
     """Returns a list with the distinct elements, then the index of the first occurrence of each
     (if `has_places`), the index of each element of `x` in the distinct ones (if `has_inverse`),
