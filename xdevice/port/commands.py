@@ -63,7 +63,7 @@ def _read_version(
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-def _goal(command: Command) -> Command:
+def _with_goal(command: Command) -> Command:
     """Decorates a command with the options `--to` and `--torch-minimum`, which say which words
     are written. The command gets both options as one `Goal`, in its argument `goal`."""
 
@@ -95,7 +95,7 @@ def _goal(command: Command) -> Command:
     return function
 
 
-def _project(command: Command) -> Command:
+def _with_project(command: Command) -> Command:
     """Decorates a command with the arguments and options that `scan` and `port` share.
 
     The decorator reads and judges the files, writes the report, and passes the result to the
@@ -134,7 +134,7 @@ def _project(command: Command) -> Command:
             report_to.write_text(text, encoding="utf-8", newline="\n")
         command(examined=examined, **options)
 
-    function = _goal(with_examined)
+    function = _with_goal(with_examined)
     for decorate in (
         _PATHS,
         click.option(
@@ -163,7 +163,7 @@ def _project(command: Command) -> Command:
 
 
 @click.command(short_help="Count device code, by how port would treat it.")
-@_project
+@_with_project
 @click.option(
     "--by",
     type=click.Choice(("code", "file", "idiom")),
@@ -186,7 +186,7 @@ def scan(examined: Examined, by: str) -> None:
 
 
 @click.command(short_help="Rewrite device code so that it is vendor-neutral.")
-@_project
+@_with_project
 @click.option(
     "--diff",
     "mode",
@@ -265,7 +265,7 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
     is_flag=True,
     help="Apply port's rewrites where they are proven to keep the meaning, and report the other findings.",
 )
-@_goal
+@_with_goal
 @click.option("--baseline", type=_FILE, help="Report only findings that are not in this file.")
 @click.option(
     "--write-baseline",

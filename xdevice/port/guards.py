@@ -306,17 +306,17 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
     return False
 
 
-def joined(one: Env | None, other: Env | None) -> Env | None:
-    """Returns the environment at a place where two paths of a program meet. `one` and `other`
+def joined(first: Env | None, second: Env | None) -> Env | None:
+    """Returns the environment at a place where two paths of a program meet. `first` and `second`
     are the environments at the ends of the paths, None for a path that never gets there.
     Returns None if neither path gets there."""
-    if one is None or other is None:
-        return one if other is None else other
+    if first is None or second is None:
+        return first if second is None else second
     # a shortcut: usually, neither path has changed anything
-    if one is other:
-        return one
-    both = dict(one)
-    for name, value in other.items():
+    if first is second:
+        return first
+    both = dict(first)
+    for name, value in second.items():
         before = both.get(name, NOTHING)
         # most names are the same on both paths, and a union costs time
         if before != value:

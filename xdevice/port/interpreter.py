@@ -95,14 +95,14 @@ class Interpreter(Inference):
     """The facts about the names before the statement that is read."""
     owner: Class | None
     """The class whose body is read; None outside the bodies of classes."""
-    _left_loops: list[list[Env]]
+    _early_ends: list[list[Env]]
     """For each loop around the statement that is read, the outermost first: the environments at
     its `break`s and `continue`s."""
 
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
         # a task is interpreted several times, and each time from the start
-        self.env, self.owner, self._left_loops = {}, None, []
+        self.env, self.owner, self._early_ends = {}, None, []
         if isinstance(task, PythonModule):
             self.function, self.module = None, task
             self._block(task.tree.body, {GPU: NONE})
@@ -218,12 +218,12 @@ class Interpreter(Inference):
         """Evaluates the exception. The next statement is never reached."""
         self._evaluate_parts(node)
 
-    def _leave_round(self, node: ast.Break | ast.Continue) -> None:
+    def _break_or_continue(self, node: ast.Break | ast.Continue) -> None:
         """Stores the environment at a `break` or `continue`, which `_loop` joins with the
         others at the end of the round. The next statement is never reached."""
         # outside a loop, `break` is an error that Python reports only when it compiles the tree
-        if self._left_loops:
-            self._left_loops[-1].append(dict(self.env))
+        if self._early_ends:
+            self._early_ends[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
         """Reads each branch with what the test implies for its names, and joins the
@@ -275,11 +275,11 @@ class Interpreter(Inference):
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
             self.env = dict(before)
-            # a new list for each round, which `_leave_round` fills
-            self._left_loops.append([])
+            # a new list for each round, which `_break_or_continue` fills
+            self._early_ends.append([])
             # the loop may also end before this round
             after = before
-            for end in (read_body(), *self._left_loops.pop()):
+            for end in (read_body(), *self._early_ends.pop()):
                 after = joined(after, end) or before
             if after == before:
                 break
@@ -854,12 +854,12 @@ class Interpreter(Inference):
         ast.Await: _inner,
         ast.BinOp: _operation,
         ast.BoolOp: _boolean,
-        ast.Break: _leave_round,
+        ast.Break: _break_or_continue,
         ast.Call: _call,
         ast.ClassDef: _class,
         ast.Compare: _comparison,
         ast.Constant: _constant,
-        ast.Continue: _leave_round,
+        ast.Continue: _break_or_continue,
         ast.Delete: _delete,
         ast.Dict: _dict,
         ast.DictComp: _comprehension,

@@ -133,9 +133,9 @@ def _matches(path: str, glob: str) -> bool:
     return fnmatch.fnmatch(path, glob) or fnmatch.fnmatch(f"/{path}", f"*/{glob}")
 
 
-def codes(text: str, of: str) -> tuple[str, ...]:
+def codes(text: str, origin: str) -> tuple[str, ...]:
     """The codes in `text`, which is an option or the codes in a comment, separated by commas or
-    spaces. Each is a whole code, or the prefix of several. `of` says in the message where the
+    spaces. Each is a whole code, or the prefix of several. `origin` says in the message where the
     text comes from.
 
     Raises:
@@ -145,7 +145,7 @@ def codes(text: str, of: str) -> tuple[str, ...]:
     for beginning in beginnings:
         if not any(code.startswith(beginning) for code in RULES):
             raise OptionError(
-                f"{of}: there is no code {beginning!r}; the codes are {', '.join(RULES)}"
+                f"{origin}: there is no code {beginning!r}; the codes are {', '.join(RULES)}"
             )
     return beginnings
 
@@ -204,15 +204,17 @@ def configure(root: Path) -> Choice:
     )
 
 
-def _codes_of_setting(setting: Any, of: str) -> tuple[str, ...]:
-    """The codes in a list of the settings. `of` names the setting in the message.
+def _codes_of_setting(setting: Any, origin: str) -> tuple[str, ...]:
+    """The codes in a list of the settings. `origin` names the setting in the message.
 
     Raises:
         OptionError: if the setting is not a list of strings, or has an unknown code.
     """
     if not isinstance(setting, list) or not all(isinstance(code, str) for code in setting):
-        raise OptionError(f"{of}: expected a list of codes such as ['XD202'], got {setting!r}")
-    return codes(" ".join(setting), of)
+        raise OptionError(
+            f"{origin}: expected a list of codes such as ['XD202'], got {setting!r}"
+        )
+    return codes(" ".join(setting), origin)
 
 
 # one file

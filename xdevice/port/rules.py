@@ -121,10 +121,10 @@ class JudgedSites(JudgedModule):
         if the code around it is a reason against the edit (see `_reason_against_edit`)."""
         node, idiom = use.node, use.idiom
         # reports show only the value of a keyword argument
-        where: Any = node.value if isinstance(node, ast.keyword) else node
+        shown: Any = node.value if isinstance(node, ast.keyword) else node
         # a use without edits has its reason already
         if judgement.edits:
-            judgement = self._reason_against_edit(where, idiom) or judgement
+            judgement = self._reason_against_edit(shown, idiom) or judgement
         position = node.lineno, node.col_offset
         # at the dot, because all calls of a chain such as `x.cpu().numpy()` begin at `x`
         if isinstance(node, ast.Call) and idiom.name.startswith("."):
@@ -143,8 +143,8 @@ class JudgedSites(JudgedModule):
             judgement.verdict,
             judgement.grade,
             judgement.why,
-            end=(where.end_lineno, where.end_col_offset),
-            before=self.segment(where),
+            end=(shown.end_lineno, shown.end_col_offset),
+            before=self.segment(shown),
             link=idiom.link or None,
             since=judgement.since,
             vendor=_vendor_of(use),

@@ -465,14 +465,14 @@ def _notebook(raw: bytes, shown: str) -> Source:
         ValueError: if the file is not JSON, or is not a notebook of format 4.
     """
     file = raw.decode("utf-8-sig")
-    whole = _Decoder().decode(file)
-    if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
+    document = _Decoder().decode(file)
+    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
         raise ValueError("not a notebook of format 4: expected an object with a list of cells")
     tokens: list[_Token] = []
     cells: list[tuple[int, str]] = []  # the offset of each in the text, and its code
     parts = []
     at = 0
-    for number, cell in enumerate(whole["cells"]):
+    for number, cell in enumerate(document["cells"]):
         if not isinstance(cell, dict):
             raise ValueError(f"not a notebook of format 4: cells[{number}] is not an object")
         if _decoded(cell.get("cell_type")) != "code":

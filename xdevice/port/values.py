@@ -97,19 +97,19 @@ def union(*values: Value) -> Value:
     """The union of values. If it contains "anything", or has more than `_MOST_ATOMS` atoms, it
     is reduced to "anything" and the atoms of the kinds in `_FOLLOWED`, which have to be
     followed in any case. Otherwise its tuples of the same length are merged."""
-    whole = NOTHING.union(*values)
+    result = NOTHING.union(*values)
     # a shortcut: most unions are of one value with itself or with nothing
-    if len(whole) > 1:
-        if ANYTHING in whole or len(whole) > _MOST_ATOMS:
-            whole = frozenset(atom for atom in whole if atom.kind in _FOLLOWED) | UNKNOWN
-        elif sum(atom.kind == "tuple" for atom in whole) > 1:
-            return _merge_tuples(whole)
+    if len(result) > 1:
+        if ANYTHING in result or len(result) > _MOST_ATOMS:
+            result = frozenset(atom for atom in result if atom.kind in _FOLLOWED) | UNKNOWN
+        elif sum(atom.kind == "tuple" for atom in result) > 1:
+            return _merge_tuples(result)
     # return an argument that equals the result, instead of a copy: each of millions of nodes
     # stores its value, and copies would not fit into memory
     for value in values:
-        if len(value) == len(whole) and value == whole:
+        if len(value) == len(result) and value == result:
             return value
-    return whole
+    return result
 
 
 def is_only(value: Value, kinds: Iterable[str]) -> bool:
