@@ -147,6 +147,25 @@ def test_code_that_is_nested_too_deep_for_the_parser_is_named(code, tmp_path):
     ]
 
 
+CHAINS = {
+    "elif": lambda n: (
+        "if x == 0:\n    pass\n" + "".join(f"elif x == {i}:\n    pass\n" for i in range(n))
+    ),
+    "summands": lambda n: "y = x" + " + x.cuda()" * n,
+    "methods": lambda n: "y = x" + ".cuda()" * (n // 2),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_code_that_is_nested_too_deep_for_the_inference_is_named(chain, tmp_path):
+    head, tail = "import torch\nx = torch.ones(1)\n", "\nz = torch.ones(1).item()\n"
+    (tmp_path / "a.py").write_text(head + CHAINS[chain](1000) + tail)
+    (tmp_path / "b.py").write_text(head + CHAINS[chain](250) + tail)
+    made = engine.examine([tmp_path])
+    assert made.unreadable == [("a.py", "the code is nested more than 300 levels deep")]
+    assert ("b.py", "XD107") in [(site.file, site.code) for site in made.sites]
+
+
 def test_hidden_folders_and_builds_are_not_entered(tmp_path):
     for folder in (".git", "build", "src"):
         (tmp_path / folder).mkdir()

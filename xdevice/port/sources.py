@@ -72,6 +72,11 @@ _LEAVES: Final = {
 """The classes of the values in a syntax tree that have no children and no position."""
 
 
+_MOST_LEVELS: Final = 300
+"""The most levels of a syntax tree that is read. An `elif` or a further summand adds one level, and a method called on
+a result adds two. The inference failed at about 480 levels (Python 3.11)."""
+
+
 class UnreadableError(Exception):
     """Raised for a file that cannot be read or parsed; the message is the reason."""
 
@@ -363,7 +368,19 @@ def _tree(text: str) -> ast.Module:
         except (MemoryError, RecursionError) as error:
             raise SyntaxError("the code is nested too deep for Python's parser") from error
     assert isinstance(tree, ast.Module)
+    _check_depth(tree)
     return tree
+
+
+def _check_depth(tree: ast.Module) -> None:
+    """Raises `SyntaxError` if the code is nested so deep that functions that call themselves for each part of the
+    tree, as those of the inference do, could exceed Python's limit of recursion."""
+    level: list[ast.AST] = [tree]
+    for _ in range(_MOST_LEVELS):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    raise SyntaxError(f"the code is nested more than {_MOST_LEVELS} levels deep")
 
 
 # texts with tabs
