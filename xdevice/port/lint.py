@@ -515,7 +515,7 @@ def _unused_ignores(
         if not ignore.used and _may_be_unused(ignore, choice, source.path):
             line = ignore.lines.start
             suffix = f" of {', '.join(ignore.codes)}" if ignore.codes else ""
-            message = f"this comment ignores nothing{suffix}; remove it"
+            message = f"this comment ignores no finding{suffix}; remove it"
             lines = source.raw.decode(errors="replace").splitlines()
             text = " ".join(lines[line - 1].split())
             # the column of the comment is not known, so the finding is at the beginning of the line

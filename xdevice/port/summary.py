@@ -151,8 +151,8 @@ def _sentence(figures: dict[str, Any]) -> str:
     must_change = figures["must_change"]
     return (
         f"{figures['sites']:,} uses of devices in {figures['files']:,} files; {must_change:,} have to change: "
-        f"{_share(figures['mechanical'], must_change)} are mechanical, which xdevice port rewrites, and "
-        f"{_share(figures['person'], must_change)} need a person"
+        f"{_share(figures['mechanical'], must_change)} mechanically, by xdevice port, and "
+        f"{_share(figures['person'], must_change)} by a person"
     )
 
 
