@@ -39,8 +39,8 @@ class PaddleMemory(Primitives):
             return Memory(
                 None, None, _allocated(_KIND, 0), _peak(_KIND, 0)
             )  # 0: the index of the CPU
-        if self._gpu not in ("gpu", virtual_devices.KIND):
-            return Memory()  # Paddle counts the memory of GPUs only
+        if not self._is_counted():
+            return Memory()
         index = device.index
         if virtual_devices.registered():
             if not _COUNTS_PLUGINS:
@@ -73,8 +73,8 @@ class PaddleMemory(Primitives):
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle
-        2.6, which cannot."""
-        if _IS_2:
+        2.6, which cannot, and for an accelerator whose memory `memory` does not report."""
+        if _IS_2 or (device.kind == "gpu" and not self._is_counted()):
             super().reset_peak(device)  # raises `UnsupportedError`
         elif device.kind != "gpu":
             _reset_peak(_KIND, 0)
@@ -82,3 +82,7 @@ class PaddleMemory(Primitives):
             paddle.device.reset_max_memory_allocated(virtual_devices.name_of(device))
         else:
             paddle.device.cuda.reset_max_memory_allocated(device.index)
+
+    def _is_counted(self) -> bool:
+        """Whether Paddle counts the memory of `gpu:i`. It does so for GPUs only."""
+        return self._gpu in ("gpu", virtual_devices.KIND)

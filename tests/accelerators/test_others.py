@@ -74,6 +74,24 @@ def test_tensorflows_only_other_type_is_the_gpu():
     """)
 
 
+def test_paddle_counts_no_memory_of_another_vendor_and_resets_no_peak():
+    needs("paddle")
+    run("""
+        import xdevice
+        xdevice.set_backend("paddle")
+        backend = xdevice.backend()
+        for backend._gpu in ("xpu", "npu"):
+            backend._gpus = 1
+            assert backend.memory(xdevice.gpu(0)).allocated is None
+            try:
+                xdevice.accelerator.reset_peak_memory_stats("gpu:0")
+            except xdevice.errors.UnsupportedError as error:
+                assert "paddle" in str(error)
+            else:
+                raise AssertionError(backend._gpu)
+    """)
+
+
 def test_paddles_only_plugin_is_the_gpu_under_its_own_name():
     needs("paddle")
     run("""

@@ -98,6 +98,7 @@ def nans(rank):
 with xdevice.use_backend(BACKEND), xdevice.distributed.processes(engine=ENGINE) as world:
     assert world.engine == ENGINE, world.engine
     backend = xdevice.backend()
+    assert (world.device.kind == "gpu") is bool(backend.virtual), world.device
     for dtype in sorted(backend.dtypes):
         for shape in ((2 * SIZE, 3), (SIZE,), (0, 2)):
             parts = [part(dtype, rank, shape) for rank in range(SIZE)]

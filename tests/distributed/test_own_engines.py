@@ -175,6 +175,15 @@ def test_each_verb_with_each_dtype(name, size):
     assert done.stdout.count("all right") == size
 
 
+@pytest.mark.slow
+def test_paddles_engine_sends_what_is_on_virtual_gpus():
+    """There Paddle has no kernel for `view`, by which tensors become bytes elsewhere."""
+    needs("paddle")
+    engine = ("paddle:gloo", "2")
+    done = python("-m", "xdevice", "launch", "-n", 2, SCRIPT, *engine, XDEVICE_VIRTUAL_GPUS="2")
+    assert done.stdout.count("all right") == 2, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
 LATE = """
 import {0}, xdevice
 with xdevice.use_backend({1!r}):

@@ -657,6 +657,21 @@ def test_measure_notices_work_on_streams_that_the_events_do_not_see(listed, monk
     assert found.times == (5.0, 5.0)
 
 
+def test_measure_does_not_take_the_time_to_free_a_result_for_work(listed, monkeypatch):
+    class Large:
+        def __del__(self):
+            listed.now += 3.0
+
+    def work():
+        listed.now += 2.0
+        return Large()
+
+    monkeypatch.setattr(timing, "perf_counter", lambda: listed.now)
+    for devices, clock in (("gpu:0", "device"), ("cpu", "host")):
+        found = xdevice.measure(work, repeats=2, devices=devices)
+        assert (found.clock, found.times) == (clock, (2.0, 2.0))
+
+
 # memory
 
 

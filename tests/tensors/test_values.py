@@ -352,10 +352,32 @@ def test_what_is_of_a_type_that_cannot_be_hashed_is_named():
     class Batch(dict, metaclass=Unhashable):
         pass
 
+    batch = Batch(x=framework("torch").ones(2))
     with pytest.raises(
         xdevice.errors.ContainerError, match=r"the object is of type .*Batch and holds tensors"
     ):
-        xdevice.to_numpy(Batch(x=framework("torch").ones(2)))
+        xdevice.to_numpy(batch)
+    for use in (lambda x: xdevice.to_device(x, "cpu"), lambda x: xdevice.copy_to(x, "cpu")):
+        with pytest.raises(
+            xdevice.errors.NotATensorError, match=r"of type .*Batch: .* it holds tensors"
+        ):
+            use(batch)
+    # these search objects of unknown types too
+    assert xdevice.device_of(batch) is xdevice.check_same_device(batch) is xdevice.cpu()
+    assert xdevice.same_device(batch, batch["x"])
+    xdevice.sync(batch)
+    for use in (
+        xdevice.device_of,
+        xdevice.same_device,
+        xdevice.check_same_device,
+        xdevice.sync,
+    ):
+        with pytest.raises(
+            xdevice.errors.NotATensorError, match="of type Hostile: expected a tensor"
+        ):
+            use(Unhashable("Hostile", (), {})())
+    with pytest.raises(xdevice.errors.DTypeError, match="NumPy reads it as object"):
+        xdevice.tensor([Unhashable("Hostile", (), {})()])
 
 
 def test_a_parameter_without_a_shape_is_not_built_yet():

@@ -101,6 +101,13 @@ if NAME == "jax":
     jax.config.update("jax_enable_x64", True)
     lack = jax.errors.JaxRuntimeError
     x = xdevice.ones(2, device=gpu)
+    for wider in (lambda x: x.astype(jnp.complex128),
+                  lambda x: jnp.abs(x.astype(jnp.complex128)).astype(jnp.float32)):
+        try:
+            print("not refused", jax.jit(wider)(x))
+            raise SystemExit
+        except lack as error:
+            assert "the virtual gpu:1 does not have complex128" in str(error), error
     own = [lambda: jnp.ones(2, jnp.float64, device=n), lambda: jax.device_put(np.ones(2), n),
            lambda: x.astype(jnp.float64), lambda: jax.jit(lambda x: x.astype(jnp.float64).sum().astype(jnp.float32))(x)]
 if NAME == "torch":

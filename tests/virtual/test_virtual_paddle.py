@@ -121,12 +121,15 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
             lambda: x + other, lambda: x < other, lambda: paddle.matmul(x, other), lambda: paddle.concat([x, other]),
             lambda: x.add_(other), lambda: paddle.nn.functional.linear(x.reshape([1, 2]), other.reshape([2, 1])),
             lambda: paddle.add(x, y=other), lambda: x[other.astype("int32")],
+            lambda: paddle.matmul(x=x, y=other), lambda: paddle.add(x, x, out=other),
         ):
             try:
                 raise AssertionError(mix())
             except xdevice.errors.DeviceMismatchError as error:
                 assert "expects tensors on one GPU, got tensors on gpu:1 and gpu:2" in str(error), error
         assert xdevice.device_of(x) is gpu
+        assert xdevice.device_of(other) is xdevice.gpu(2)
+        assert paddle.add(x, x, out=x).tolist() == x.tolist() == [2, 2]
         assert xdevice.device_of(paddle.assign(x, other)) is gpu
         try:
             xdevice.check_same_device(x, x.cpu())

@@ -498,6 +498,10 @@ def eagerly(function: Callable[[], Any]) -> Any:
         # None: the backend cannot tell quickly, so its `eagerly` is used in any case
         if is_compiling is None or is_compiling():
             function = partial(backend.eagerly, function)
+    # PyTorch's adapter is not loaded yet, and torch.compile would trace its import, which takes 20 s
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and "torch" not in _loaded:
+        function = dynamo.disable(function)
     return function()
 
 

@@ -269,10 +269,10 @@ def _measure_by_events(
         # both events have happened; if the device is still busy, then on other streams
         before = perf_counter()
         sync(*targets)
-        # kept until the wait is over, as in `_time_once`. Freeing it is timed too: if that takes
-        # longer than the limit, the host's clock is used instead
+        waited = perf_counter() - before
+        # after the clock was read, as in `_time_once`
         del result
-        if perf_counter() - before > _IDLE_WAIT + _MISSED_SHARE * times[-1]:
+        if waited > _IDLE_WAIT + _MISSED_SHARE * times[-1]:
             return None
     return _summary(times, "device")
 

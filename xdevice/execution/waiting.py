@@ -46,11 +46,12 @@ def sync(*targets: object) -> None:
         _sync_one(target)
 
 
-def _sync_one(target: object) -> None:
+def _sync_one(target: Any) -> None:
     """Waits for `target`, one argument of `sync`. Raises the errors of `sync`."""
-    # loaded by name, because that raises the error of a backend that cannot work in a forked
-    # child
-    if isinstance(target, Backend):
+    # not `isinstance`, with which an abstract class hashes the type, and a metaclass may make it
+    # unhashable. Loaded by name, because that raises the error of a backend that cannot work in
+    # a forked child
+    if Backend in type(target).__mro__:
         registry.load(target.name).synchronize(None)
         return
     target = registry.as_array(target)

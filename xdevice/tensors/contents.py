@@ -60,7 +60,11 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
     by its hardware (`cuda:1`). `transfer_one` is the function of `leaves` that moves or copies one tensor or model,
     and `verb`, "move" or "copy", is the word for that in errors."""
     # the most frequent cases come first: one tensor, a batch, one model, any other container
-    owner = _movable.get(type(x))
+    try:
+        owner = _movable.get(type(x))
+    # the metaclass makes the type unhashable
+    except TypeError:
+        owner = None
     if owner is not None:
         target = owner.require(requested)
         if target is not CPU and owner.lacks(target):

@@ -365,7 +365,11 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
     if not isinstance(data, list | tuple) or not levels:
         return data
     # finds that a long list has only numbers, without a loop in Python
-    classes = set(map(type, data))
+    try:
+        classes = set(map(type, data))
+    # the metaclass makes a type unhashable; NumPy refuses such an object by itself
+    except TypeError:
+        return data
     if not any(issubclass(cls, list | tuple) or _read_by_backend(cls) for cls in classes):
         return data
     return [

@@ -221,9 +221,9 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
         target = (_spelled.get(device) if type(device) is str else None) or devices.parse(
             device
         )
-    # the fast path, for a tensor that is on the device already
-    probe = _probes.get(type(x))
     try:
+        # the fast path, for a tensor that is on the device already
+        probe = _probes.get(type(x))
         if probe is not None:
             here = probe(x)
             if here is target:
@@ -236,8 +236,9 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
                 and target.word in _movable[type(x)].answered
             ):
                 return x
-    # it is on several devices, or on one of an unknown kind, and is moved below
-    except UnsupportedError:
+    # it is on several devices, or on one of an unknown kind, and is moved below; or the metaclass
+    # makes its type unhashable
+    except (UnsupportedError, TypeError):
         pass
     moved: T = contents.transfer(
         x, target, leaves.start_move if non_blocking else leaves.move, "move"
@@ -289,7 +290,8 @@ def device_of(x: object) -> Device:
     """
     try:
         probe = _probes[type(x)]
-    except KeyError:
+    # or the metaclass makes the type unhashable
+    except (KeyError, TypeError):
         return _device_of(x)
     return probe(x)
 
@@ -338,18 +340,19 @@ def same_device(*xs: object) -> bool:
         if type(x) is not cls:
             break
     else:
-        owner = _movable.get(cls)
-        if owner is not None:
-            try:
+        try:
+            owner = _movable.get(cls)
+            if owner is not None:
                 return len(owner.devices_of(cls, xs)) == 1
-            # one is on several devices; the loop below may find two devices before it reaches
-            # that one
-            except UnsupportedError:
-                pass
+        # one is on several devices; the loop below may find two devices before it reaches that
+        # one. Or the type is unhashable
+        except (UnsupportedError, TypeError):
+            pass
     first = None
     for x in xs:
-        probe = _probes.get(type(x))
-        if probe is None:
+        try:
+            probe = _probes[type(x)]
+        except (KeyError, TypeError):
             return _same_device(xs)
         place = probe(x)
         if place is not first:
@@ -395,12 +398,17 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 def _device_set(xs: tuple[object, ...]) -> set[Device] | None:
     """Returns the set of the devices of all tensors in the arguments `xs` of a verb. Returns None if an argument is
     neither a tensor of a known type nor a container, or if only the slower search by `_argument_places` can tell."""
-    for x in xs:
-        if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
-            return None
+    try:
+        for x in xs:
+            if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
+                return None
+        is_container = len(xs) == 1 and type(xs[0]) not in _movable
+    # the metaclass makes the type unhashable
+    except TypeError:
+        return None
     # several arguments, or one tensor, are searched as the tuple that they are in; one
     # container without that tuple
-    return contents.device_set(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
+    return contents.device_set(xs[0] if is_container else xs)
 
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:

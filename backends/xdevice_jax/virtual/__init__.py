@@ -37,12 +37,12 @@ _PLACE = private.place("jax._src.interpreters.pxla.batched_device_put")
 _put = private["jax._src.dispatch.device_put_p"]
 
 _TYPES: Final = {
-    "float64": "f64",
-    "complex128": "complex<f64>",
-    "int64": "i64",
-    "uint64": "ui64",
+    "f64": "float64",
+    "complex<f64>": "complex128",
+    "i64": "int64",
+    "ui64": "uint64",
 }
-"""The names that compiled programs use for the dtypes that a device may lack."""
+"""The dtypes that a device may lack, by their names in compiled programs."""
 
 
 class JaxVirtualGpus(LimitedGpus, VirtualGpus):
@@ -114,8 +114,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
                 # without 64 bits JAX makes no such arrays, and its programs still count in
                 # int64
                 if place is not None and self.lacks(place) and jax.config.jax_enable_x64:
-                    types = _types_in(program)
-                    names = [name for name, written in _TYPES.items() if written in types]
+                    names = [_TYPES[one] for one in _types_in(program) if one in _TYPES]
                     self.refuse_lacking(place.index, names)
             return compile_program(client, program, natives, *args, **kwargs)
 
@@ -194,19 +193,17 @@ def _leaving_out(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: None
 
 
-def _types_in(program: Any) -> set[str]:
+def _types_in(program: Any) -> dict[str, None]:
     """Returns the dtypes of all values in a program that JAX is about to compile, by their
-    names in the program, such as "f64"."""
-    types: set[str] = set()
+    names in the program, such as "f64", in the order in which they occur."""
+    types: dict[str, None] = {}
 
     def add(operation: Any) -> Any:
         """Adds the dtypes of an operation's results. Its own result makes MLIR go on to the
         next operation."""
         for result in operation.results:
-            # the part after the last "x" of "tensor<2x3xf64>"; a type without a shape is
-            # "tensor<f64>", and "tensor<2xcomplex<f64>>" gives the dtype of the real and
-            # imaginary parts
-            types.add(str(result.type).rstrip(">").rpartition("<")[2].rpartition("x")[2])
+            # a token, which orders effects, has no elements
+            types[str(getattr(result.type, "element_type", result.type))] = None
         return WalkResult.ADVANCE
 
     program.operation.walk(add)

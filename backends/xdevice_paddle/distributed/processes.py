@@ -7,7 +7,7 @@ Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6
   tensors that are only sent are sent as bytes, and tensors that are reduced are converted to a
   dtype that gloo supports.
 - In 2.6.2, `view` to a dtype with larger elements ends the process with SIGFPE. So bytes cannot
-  become a tensor again: all_gather and the reduction of complex numbers do not work there.
+  become a tensor again: all_gather does not work there.
 - gloo does not have reduce_scatter.
 - Each rank counts the calls of a group by itself: after a send between two of four ranks, the
   next collective of all four hangs until it times out. So each pair of ranks that sends has its
@@ -42,6 +42,7 @@ from xdevice.distributed.contract.collectives import (
     free_port,
 )
 from xdevice.distributed.contract.processes import Engine, Processes
+from xdevice_paddle import virtual_devices
 from xdevice_paddle.private import private
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ class PaddleEngine(Engine):
         dtype = dtype_name(x.dtype)
         if dtype in PARTS:
             # the real and imaginary parts as one tensor, because gloo takes no complex dtype
-            parts = _compact(x).reshape([-1]).view(PARTS[dtype])
-            return self._reduced(parts, op).view(dtype).reshape(x.shape)
+            return paddle.as_complex(self._reduced(_compact(paddle.as_real(x)), op))
         if dtype in _REDUCED_AS:
             return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
         return self._reduced(_compact(x), op)
@@ -246,11 +246,18 @@ def _compact(x: paddle.Tensor) -> paddle.Tensor:
 
 def _bytes(x: paddle.Tensor) -> paddle.Tensor:
     """Returns the bytes of `x` as a vector of uint8: in the memory of `x` if that is possible,
-    otherwise in a copy."""
+    otherwise in a copy, which is on the host if there are virtual GPUs."""
+    # with virtual GPUs, `view` has no kernel, not even for the host
+    if virtual_devices.registered():
+        array = x.numpy().reshape(-1).view("uint8")
+        return paddle.to_tensor(array, place=paddle.CPUPlace())
     return _compact(x).reshape([-1]).view("uint8")
 
 
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
     """Returns the bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if
     they are in its memory."""
+    if virtual_devices.registered():
+        array = received.numpy().view(x.numpy().dtype).reshape(x.shape)
+        return paddle.to_tensor(array, place=x.place)
     return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)

@@ -241,8 +241,8 @@ class PaddleOptimizers(Optimizers):
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Reads the formula and the settings of an optimizer. Each tensor of its state is named by the index of its
-        parameter, see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`, and for
-        settings that no other framework has."""
+        parameter, see the top of this file. Raises `UnsupportedError` for a class that is not in `_KINDS`, for settings
+        that no other framework has, and for an optimizer without parameters."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         groups = [
             group for group in states.parameter_list(optimizer) if isinstance(group, dict)
@@ -262,6 +262,12 @@ class PaddleOptimizers(Optimizers):
             name: argument for name, argument in _NAMES.items() if argument in defaults
         }
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
+        # Paddle keeps a part of the settings in the parameters
+        if not parameters:
+            raise self.unsupported(
+                f"reading the {type(optimizer).__name__} optimizer, which has no parameters",
+                "make it with parameters=model.parameters()",
+            )
         # the settings of the first parameter stand for those of the optimizer
         first = parameters[0].settings
         return terms.Optimizer(

@@ -74,9 +74,8 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Replaces Paddle's operation: checks the operands, and moves an empty result."""
         first = gpu_place = None
         operands = []
-        # the keywords are not searched: Paddle's Python passes tensors by position, except
-        # `out=`
-        for x in _tensors(args):
+        # of the keywords, `out=` counts too: Paddle would move its tensor to the operands' GPU
+        for x in _tensors((*args, *kwargs.values())):
             place = x.place
             # operands on the CPU may be used with those on a GPU
             if not place.is_custom_place():

@@ -462,6 +462,11 @@ def test_paddles_own_traps_are_refused_by_name():
         xdevice.errors.UnsupportedError, match="rescale_grad, which does nothing on the CPU"
     ):
         xdevice.models.compare_optimizers(halved, halved)
+    empty = paddle.optimizer.Adam(parameters=[])
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="the Adam optimizer, which has no parameters"
+    ):
+        xdevice.models.compare_optimizers(empty, empty)
 
 
 # the state
