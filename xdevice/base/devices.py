@@ -92,7 +92,9 @@ class Device:
     def __init_subclass__(cls) -> None:
         # `Named`, below, is the only subclass: `parse` and `==` rely on that
         if cls.__module__ != __name__:
-            raise TypeError("Device is interned and cannot be subclassed")
+            raise TypeError(
+                "Device cannot be subclassed, because equal devices must be the same object"
+            )
 
     kind: str
     index: int
@@ -219,7 +221,7 @@ def of(kind: str, index: int = 0) -> Device:
         device = _new_device(Device, kind=kind, index=index, _text=f"{kind}:{index}")
         if index >= _MOST_KEPT:
             return _intern_weakly(device)
-        # atomic: two threads that come here at once get the same device
+        # atomic: two threads that call this at once get the same device
         device = _interned.setdefault((kind, index), device)
     return device
 
@@ -244,7 +246,7 @@ CPU: Final = of("cpu")
 def parse(spec: object) -> Device:
     """Returns the device that a spelling or a framework's own device object names; see
     `xdevice.device`. Raises `DeviceError` for any other object."""
-    # the most frequent cases first: every call of `to_device` comes here
+    # the most frequent cases first, because `to_device` may call this each time
     if type(spec) is Device:
         return spec
     if type(spec) is str:

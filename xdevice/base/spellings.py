@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # advice that several arguments share
 _SHAPE: Final = "pass the shape first, without a name: {function}(2, 3)"
-_SEED: Final = "write `with xdevice.random.seed(n):` around it"
+_SEED: Final = "put the call in a block `with xdevice.random.seed(n):`"
 _GRADIENTS: Final = "compute gradients with xdevice.math.value_and_grad, for any tensor"
 _FIRST: Final = "pass the tensor first, without a name"
 

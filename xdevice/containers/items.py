@@ -81,7 +81,8 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
         # its key would not differ from that of an item
         if not isinstance(name, str):
             raise ContainerError(
-                f"an object of type {type(x).__qualname__} has an attribute whose name, {shown(name)}, is not a string"
+                f"an object of type {type(x).__qualname__} has an attribute whose name, {shown(name)}, is not a "
+                "string; rename the attribute"
             )
     return beside
 
@@ -142,7 +143,7 @@ def _not_rebuildable(x: Any, what: str) -> str:
 def _tensor_ids(x: Any) -> set[int]:
     """Returns the `id`s of the tensors and models in an object; an empty set if there are none.
     Raises `ContainerError` if the object contains too much to be searched."""
-    return {id(one.value) for one in looks.search(x)}
+    return {id(part.value) for part in looks.search(x)}
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:

@@ -303,7 +303,7 @@ def _copied(value: Any, name: str) -> Any:
         if not parts:
             return value
         raise ContainerError(
-            f"{name} cannot be copied ({type(error).__name__}: {error}); copy it separately"
+            f"{name} cannot be copied ({type(error).__name__}: {error}); remove it, and copy it separately"
         ) from error
 
 

@@ -31,7 +31,7 @@ from .items import (
     write_keyed,
 )
 from .looks import PLAIN
-from .ways import Whole, registered, way_into
+from .ways import MaybeMover, registered, way_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -66,13 +66,13 @@ class Leaf(NamedTuple):
     value: Any
 
 
-def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
+def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
     """Returns every leaf of a container, with the nodes that `rebuild` needs to replace the
     leaves. Raises `ContainerError` if the container contains itself or is nested too deeply.
 
-    If `whole` is True, an object that moves itself is a leaf. If `once` is True, a container
-    that is in several places is walked only at the first of them: thirty lists, each of which
-    contains the next one twice, have a billion places.
+    If `keep_movers` is True, an object that moves itself is not walked, but is a leaf. If `once` is True, a container
+    that is in several places is walked only at the first of them: thirty lists, each of which contains the next one
+    twice, have a billion places.
     """
     while True:
         ways = walks
@@ -80,14 +80,14 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
         leaves: list[Any] = []
         kinds: dict[int, type] = {}
         way: Any = ways.get(id(type(x)), _NOT_LOOKED_UP)
-        # a leaf, a type that was not looked up, or a `Whole`
+        # a leaf, a type that was not looked up, or a `MaybeMover`
         if type(way) is not Walk:
-            way = way_of(x, whole)
+            way = way_of(x, keep_movers)
         if way is None:
             leaves, kinds = [x], {id(type(x)): type(x)}
         else:
             try:
-                root = _walk(x, way, whole, {} if once else None, leaves, kinds)
+                root = _walk(x, way, keep_movers, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise too_deep(x) from None
         # otherwise a backend was loaded during the walk, and types may be walked differently
@@ -99,13 +99,13 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
 def _walk(
     x: Any,
     way: Walk,
-    whole: bool,
+    keep_movers: bool,
     once: dict[int, _Node | None] | None,
     leaves: list[Any],
     kinds: dict[int, type],
 ) -> _Node:
     """Walks the container `x` in the way `way`: adds its leaves to `leaves` and their types to `kinds`, and returns
-    its node. If `whole` is True, an object that moves itself is a leaf.
+    its node. If `keep_movers` is True, an object that moves itself is a leaf.
 
     `once` is None if a container in several places is to be walked at each of them. Otherwise
     it has the node of each container that was met before, by the container's `id`; None in
@@ -143,14 +143,14 @@ def _walk(
         cls = type(child)
         into: Any = walks.get(id(cls), _NOT_LOOKED_UP)
         if into is not None and type(into) is not Walk:
-            into = way_of(child, whole)
+            into = way_of(child, keep_movers)
         if into is None:
             leaves.append(child)
             kinds[id(cls)] = cls
         elif once is None:
-            inner[i] = _walk(child, into, whole, once, leaves, kinds)
+            inner[i] = _walk(child, into, keep_movers, once, leaves, kinds)
         elif id(child) not in once:
-            inner[i] = once[id(child)] = _walk(child, into, whole, once, leaves, kinds)
+            inner[i] = once[id(child)] = _walk(child, into, keep_movers, once, leaves, kinds)
         else:
             node = once[id(child)]
             if node is None or node is _REFERRED_TO:
@@ -196,13 +196,13 @@ class Tree:
     """A container that was walked: its leaves, their paths, and how it is rebuilt with other leaves."""
 
     def __init__(
-        self, x: Any, whole: bool = False, once: bool = False, walk: Walked | None = None
+        self, x: Any, keep_movers: bool = False, once: bool = False, walk: Walked | None = None
     ) -> None:
         self.is_once = once
         self.strangers: list[tuple[int, strangers.Stranger]] = []
         """The objects of unknown types that hold tensors, each with its index among the leaves.
         Empty unless the tree comes from `searched`."""
-        self.walk = flatten(x, whole, once) if walk is None else walk
+        self.walk = flatten(x, keep_movers, once) if walk is None else walk
         self.root, self.leaves, self.kinds = self.walk
 
     @cached_property
@@ -305,15 +305,15 @@ class Tree:
             raise ContainerError(f"{self.path(index) or 'the object'}: {error}") from None
 
 
-def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
+def searched(x: Any, keep_movers: bool = False, walk: Walked | None = None) -> Tree:
     """Returns the `Tree` of a container, whose attribute `strangers` lists the objects of
-    unknown types that hold tensors. `walk` is the result of `flatten(x, whole, once=True)` if
+    unknown types that hold tensors. `walk` is the result of `flatten(x, keep_movers, once=True)` if
     the caller has it already. Raises `ContainerError` as `flatten` and `Tree.stranger` do."""
     while True:
         # loading a backend replaces the global dict `walks` by a new one, by which the end of the
         # loop notices that types were walked by outdated rules
         ways = walks
-        tree = Tree(x, whole, once=True, walk=walk)
+        tree = Tree(x, keep_movers, once=True, walk=walk)
         for i in tree.unknown():
             # this loads a backend if it meets the first object of a framework; other types are
             # walked then, so the loop begins again
@@ -394,8 +394,8 @@ def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = 
     return tree.rebuilt(change(tree.leaves))
 
 
-def way_of(x: Any, whole: bool) -> Walk | None:
-    """Returns how `x` is walked; None if it is a leaf. If `whole` is True, an object that moves
+def way_of(x: Any, keep_movers: bool) -> Walk | None:
+    """Returns how `x` is walked; None if it is a leaf. If `keep_movers` is True, an object that moves
     itself is a leaf."""
     cls = type(x)
     way: Any = walks.get(id(cls), _NOT_LOOKED_UP)
@@ -404,9 +404,9 @@ def way_of(x: Any, whole: bool) -> Walk | None:
         # the next proxy of this type may be one of another type
         if not looks.is_proxy(cls):
             registry.remember(walks, cls, way)
-    if type(way) is not Whole:
+    if type(way) is not MaybeMover:
         return way  # type: ignore[no-any-return]
-    if whole:
+    if keep_movers:
         # whether it moves itself may depend on the object, not only on its type
         holder = strangers.find(x, way.way)
         if holder is not None and holder.moves:
@@ -419,7 +419,7 @@ def mover(x: Any) -> strangers.Stranger | None:
     a function that moves it. Returns None for any other object, and for one whose type no walk
     has met yet."""
     way = walks.get(id(type(x)))
-    if type(way) is not Whole or way.way is None:
+    if type(way) is not MaybeMover or way.way is None:
         return None
     holder = strangers.find(x, way.way)
     return holder if holder is not None and holder.moves else None
@@ -433,7 +433,7 @@ def stranger(x: Any) -> strangers.Stranger | None:
     if id(cls) in PLAIN:
         return None
     way = walks[id(cls)] if id(cls) in walks else way_into(x)
-    return strangers.find(x, way.way if type(way) is Whole else None)
+    return strangers.find(x, way.way if type(way) is MaybeMover else None)
 
 
 def _paths(
@@ -623,7 +623,7 @@ def forget(_: Backend | None = None) -> None:
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 
 
-walks: dict[int, Walk | Whole | None]
+walks: dict[int, Walk | MaybeMover | None]
 """How objects of each type are walked, by the `id` of the type; None for leaves.
 `registry.remember` adds types to it."""
 forget()

@@ -32,9 +32,9 @@ _FIELD_MARKERS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fie
 attributes."""
 
 
-class Whole(NamedTuple):
-    """How to treat an object that may move itself: a move or copy takes the object as one leaf;
-    all other functions walk it, if that is possible."""
+class MaybeMover(NamedTuple):
+    """For a type whose objects may move themselves: a move or a copy treats such an object as one leaf, and all other
+    functions walk it, if that is possible."""
 
     inside: Walk | None
     """How the object is walked; None if it cannot be walked."""
@@ -44,11 +44,11 @@ class Whole(NamedTuple):
 
 
 registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
-"""The types that users have registered, each with its `Way`, which holds for subclasses too."""
+"""The types that users have registered, each with its `Way`, which applies to subclasses too."""
 
 
-def way_into(x: Any) -> Walk | Whole | None:
-    """Returns how objects of the type of `x` are walked: a `Walk`, a `Whole` if they may move themselves, or None if
+def way_into(x: Any) -> Walk | MaybeMover | None:
+    """Returns how objects of the type of `x` are walked: a `Walk`; a `MaybeMover` if they may move themselves; None if
     they are leaves. The result is the same for all objects of the type, except for proxies."""
     cls = type(x)
     # keys are never replaced, and an object that raises errors when it is examined cannot be
@@ -60,7 +60,7 @@ def way_into(x: Any) -> Walk | Whole | None:
     )
     if registered_way is not None:
         return (
-            Whole(_walk_inside(x), registered_way)
+            MaybeMover(_walk_inside(x), registered_way)
             if registered_way.move is not None
             else _walk_of(registered_way)
         )
@@ -82,7 +82,7 @@ def way_into(x: Any) -> Walk | Whole | None:
             if framework_way.flatten is not None
             else _walk_inside(x)
         )
-        return Whole(inside and inside._replace(dense=framework_way.dense), framework_way)
+        return MaybeMover(inside and inside._replace(dense=framework_way.dense), framework_way)
     inside = _walk_inside(x)
     # rule 2 above; tuples, sets and dataclasses are walked by our own rules
     if framework_way is not None and (
@@ -95,7 +95,7 @@ def way_into(x: Any) -> Walk | Whole | None:
     # are kept
     if issubclass(looks.class_behind_proxy(x), dict | UserDict) or not may_move(cls):
         return inside
-    return Whole(inside, None)
+    return MaybeMover(inside, None)
 
 
 def may_move(cls: type) -> bool:

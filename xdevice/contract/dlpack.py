@@ -58,7 +58,8 @@ class _Managed(ctypes.Structure):
 # the name of an unversioned capsule; a global, because a capsule keeps only a pointer to it
 _NAME: Final = b"dltensor"
 
-# prototypes of our own: types set on the functions of ctypes.pythonapi hold for all, and break MXNet's capsules
+# prototypes of our own: types that are set on the functions of ctypes.pythonapi apply to all
+# callers, and break MXNet's capsules
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )

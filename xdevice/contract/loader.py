@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 import_lock = forks.renewed(threading.RLock())
-"""Held while a framework is imported, because the dlopen flags and the warning filters, which
-are changed meanwhile, hold for the whole process."""
+"""Held while a framework is imported, because the dlopen flags and the warning filters, which are changed meanwhile,
+apply to the whole process."""
 
 
 @contextmanager

@@ -155,7 +155,8 @@ class Block:
         # only tasks can wait inside a block
         task = self.owner[1]
         if task is not None:
-            # if the task waits while the block is open, the event loop calls this before the task goes on
+            # if the task waits while the block is open, the event loop calls this before the
+            # task continues
             self._scheduled_undo = task.get_loop().call_soon(self._undo_at_await)
 
     def end(self, error: BaseException | None) -> None:

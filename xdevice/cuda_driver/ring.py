@@ -90,10 +90,9 @@ def to_host(
 def to_gpu(
     array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None
 ) -> bool:
-    """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the
-    memory of `x`. To be called only if `is_measured` returns True. Returns True when the source
-    has been read; the copy then goes on as work on `stream`, or is complete if that is None.
-    Returns False if the framework must make the copy."""
+    """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the memory of `x`. To be
+    called only if `is_measured` returns True. Returns True when the source has been read; the copy then continues as
+    work on `stream`, or is complete if that is None. Returns False if the framework must make the copy."""
     return _make_copy(_ToGpu((x, array), address, source, nbytes, stream))
 
 

@@ -63,7 +63,7 @@ class blocking:
 
     def __exit__(self, *_: object) -> None:
         block, thread = self._entered.take()
-        # in any case, because a mode that holds for all threads can be ended from here
+        # in any case, because a mode that applies to all threads can be ended in this thread
         block.close()
         if thread != threading.get_ident():
             raise ScopeError(

@@ -38,7 +38,7 @@ class Stream:
     yourself. Before a stream reads a tensor that another stream writes, call `wait`. Before you drop your last
     reference to a tensor that a stream still uses, call `keep`. Costs about 10 us on a GPU that is in use.
 
-    | backend | a stream is | the block `with stream:` holds for |
+    | backend | a stream is | the block `with stream:` applies to |
     |---|---|---|
     | torch | `torch.cuda.Stream`, `torch.xpu.Stream` | this thread |
     | paddle | `paddle.device.Stream` | all threads: Paddle keeps one stream per GPU |
@@ -113,7 +113,7 @@ class Stream:
         if outer is not None and outer is not self.device:
             raise DeviceMismatchError(
                 f"{self} was entered inside `with {outer}:`, but work on {outer} does not go to a stream of "
-                f"{self.device}; make one with xdevice.accelerator.Stream({str(outer)!r}), or leave that block first"
+                f"{self.device}; make one with xdevice.accelerator.Stream({str(outer)!r}), or end that block first"
             )
         scopes.push(
             _entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native))

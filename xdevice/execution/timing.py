@@ -121,8 +121,8 @@ class Benchmark:
         self._running: list[Timer] = []
 
     def __enter__(self) -> Benchmark:
-        # a list, because blocks nest and a benchmark may be entered again inside itself.
-        # `or None`, because `Timer` refuses an empty list, and None means all devices
+        # a list, because a benchmark may be entered again inside its own block. `or None`,
+        # because `Timer` refuses an empty list, and None means all devices
         self._running.append(Timer(self._targets or None))
         return self
 

@@ -220,8 +220,8 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
                 run()
                 if isinstance(run.error, KeyboardInterrupt):
                     break
-    # if the program is ending, some tasks were dropped, and the caller must not go on without
-    # their results
+    # if the program is ending, some tasks were dropped, and the caller must not continue
+    # without their results
     workers.block_if_ending()
 
 
@@ -270,8 +270,8 @@ TURN: Final = 0.0005
 
 _intervals_lock = forks.renewed(threading.Lock())
 _intervals: list[float] = []
-"""The user's switch interval (`sys.getswitchinterval`), in seconds, once for each call of
-`parallel.run` under way that has shortened it."""
+"""The user's switch interval (`sys.getswitchinterval`), in seconds, once for each call of `parallel.run` in progress
+that has shortened it."""
 
 
 @contextmanager
@@ -282,7 +282,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
         yield
         return
     with _intervals_lock:
-        # while another call is under way, Python reports the shortened interval, and not the
+        # while another call is in progress, Python reports the shortened interval, and not the
         # user's
         _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
         sys.setswitchinterval(min(TURN, _intervals[0]))
@@ -298,8 +298,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
 
 @forks.in_child
 def _after_fork() -> None:
-    """Restores the user's switch interval in a forked child, where no call of `parallel.run` is
-    under way."""
+    """Restores the user's switch interval in a forked child, where no call of `parallel.run` is in progress."""
     # the calls end in the parent only
     if _intervals:
         sys.setswitchinterval(_intervals[0])

@@ -93,7 +93,7 @@ class Pool:
         self._busy = 0
         """How many threads are at work."""
         self._calls: set[Call] = set()
-        """The calls of `parallel.run` under way, except those that tasks have made."""
+        """The calls of `parallel.run` in progress, except those that tasks have made."""
 
     def run(self, call: Call) -> None:
         """Runs the tasks of a call in the pool's threads, and returns when they have ended. If

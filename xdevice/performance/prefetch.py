@@ -347,7 +347,7 @@ class _Producer(workers.Worker):
 
         from xdevice.containers import trees
 
-        tree = trees.Tree(batch, whole=True, once=True)
+        tree = trees.Tree(batch, keep_movers=True, once=True)
         staged: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
             # a tensor that occurs twice in a batch is copied once, and is one tensor on the

@@ -97,6 +97,6 @@ registry.on_load.append(_register_first)
 
 @forks.in_child
 def _after_fork() -> None:
-    """Resets the state in a forked child, which goes on even if its parent was ending."""
+    """Resets the state in a forked child, which continues to run even if its parent was ending."""
     global _is_ending
     _is_ending = False

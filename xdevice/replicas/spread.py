@@ -417,11 +417,13 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
         if operand.backend is not first.backend:
             raise ArgumentError(
                 f"{operand.name} belongs to {operand.backend.name}, but {first.name} belongs to "
-                f"{first.backend.name}; gather and all_reduce work within one framework"
+                f"{first.backend.name}; gather and all_reduce work within one framework; convert the "
+                "tensors first, with xdevice.convert"
             )
         if operand.value.dtype != dtype:
             raise DTypeError(
-                f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)}, the dtype of {first.name}"
+                f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)}, the dtype of {first.name}; "
+                "cast it first"
             )
         other_shape = shape_of(operand)
         if len(other_shape) != len(shape) or other_shape[start:] != shape[start:]:

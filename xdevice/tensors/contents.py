@@ -83,7 +83,7 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
     # the general walk, for a container that `flatten_batch` has not accepted
     walk = None
     if batch is None:
-        walk = flatten(x, whole=True, once=True)
+        walk = flatten(x, keep_movers=True, once=True)
         batch = _only_tensors(walk)
     # backends check the name `cuda:1`, but tensors report their device as `gpu:1`
     target = requested if type(requested) is Device else devices.plain(requested)
@@ -122,7 +122,7 @@ def device_set(x: Any) -> set[Device] | None:
     `places` can tell, or has to raise an error: if `x` is not a container, or holds a model, a
     symbol, an array that can only be on the host, an object of an unknown type, or a tensor on
     several devices."""
-    batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
+    batch = flatten_batch(x) or _only_tensors(flatten(x, keep_movers=True, once=True))
     if batch is None:
         return None
     tensors, backends, _ = batch
@@ -221,7 +221,7 @@ class _Sorted:
 
     def __init__(self, x: Any, walk: Walked | None = None) -> None:
         self.x = x
-        self.tree = tree = trees.searched(x, whole=True, walk=walk)
+        self.tree = tree = trees.searched(x, keep_movers=True, walk=walk)
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = tree.strangers
         self._kept: list[Any] = []
@@ -504,7 +504,7 @@ def _require(owner: Backend | Stranger, requested: Device, x: Any, leaf: Any) ->
         owner.require(requested)
     except DeviceNotFoundError as error:
         # `x` is walked again only for an error, because the paths take longer than the move
-        tree = Tree(x, whole=True, once=True)
+        tree = Tree(x, keep_movers=True, once=True)
         path = tree.path(next(i for i, value in enumerate(tree.leaves) if value is leaf))
         raise DeviceNotFoundError(
             f"{path} cannot be placed on that device: {error}" if path else str(error)

@@ -561,7 +561,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return array.astype(bool)
     # NumPy would drop the imaginary part and only warn
     if array.dtype.kind == "c" and target.kind != "c":
-        raise DTypeError(f"complex numbers do not fit in {name}")
+        raise DTypeError(f"complex numbers do not fit in {name}; pass their real parts")
     # float32 holds all their values, and NumPy computes with it below
     if array.dtype.name in _EXTENDED:
         array = array.astype("float32")

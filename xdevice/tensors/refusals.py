@@ -105,7 +105,7 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
         return
     from xdevice.containers.trees import Tree
 
-    tree = Tree(x, whole=True, once=True)
+    tree = Tree(x, keep_movers=True, once=True)
     for i in range(len(tree.leaves)):
         for path, value, backend, kind in _parts_of_leaf(tree, i):
             # what this tensor's backend lacks; another backend may have the dtype on the same

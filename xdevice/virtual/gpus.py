@@ -95,7 +95,7 @@ def _give_all(text: str, force: bool) -> None:
             requester, earlier = environment.request()
             raise ArgumentError(
                 f"{requester} has requested {earlier} virtual GPUs, which is fixed for the process, but "
-                f"virtual_gpus() now requests {text}"
+                f"virtual_gpus() now requests {text}; request the same, or start a new process"
             )
         unchanged = [
             backend

@@ -92,7 +92,7 @@ def parse(text: str) -> tuple[Character, ...]:
         match = _GROUP.fullmatch(group.strip())
         if match is None:
             raise ValueError(
-                f"{group!r} is neither a number nor a number with words, such as 2:no_float64"
+                f"{group!r} is neither a number of virtual GPUs nor a number with limits, such as 2:no_float64"
             )
         described += [_character(match[2] or "")] * int(match[1])
     return tuple(described)
