@@ -257,7 +257,7 @@ class _Sorted:
         self._require_container(verb)
         is_copy = transfer_one is leaves.copy
         away = self.check(requested, target, is_copy)
-        # functions that take the moves so far back, in the order of the moves
+        # functions that undo the moves so far, in the order of the moves
         undo: Undo = []
         try:
             done = self._move_before_tensors(target, transfer_one, undo)
@@ -275,6 +275,7 @@ class _Sorted:
         other devices than the host."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
+            # `container_way` is None for an array of numbers
             if not backend.is_host_only or backend.container_way(value) is None:
                 continue
             # None if the array holds nothing that can leave the host
@@ -533,7 +534,7 @@ def _move(
             moved = [transfer_one(backend, "tensor", x, target) for x in once]
         else:
             moved = backend.move_all(once, target)
-            # a framework, or a user's class, has returned a tensor itself: `another` raises the
+            # a framework, or a user's class, has returned a tensor itself: `require_new` raises the
             # error
             if any(map(is_, moved, once)):
                 moved = [
