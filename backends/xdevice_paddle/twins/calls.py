@@ -129,7 +129,7 @@ class PaddleCalls(Calls):
                 layer.training = True
             with paddle.no_grad():
                 for x, saved in averages:
-                    x.copy_(saved, True)
+                    x.copy_(saved, True)  # True: returns after the copy
 
     def is_training(self, model: Any) -> bool | None:
         """Whether the layer itself is in training mode; layers inside it may differ."""

@@ -77,14 +77,14 @@ def recording_to(folder: str | Path) -> Iterator[Recorder]:
 
     global _recorder
     # the folder is checked before the block, so that the error comes before the program computes
-    before, recorder = _recorder, Recorder(folder)
+    previous, recorder = _recorder, Recorder(folder)
     if (recorder.folder / INDEX).exists():
         raise already_recorded_error(recorder.folder)
     _recorder = recorder
     try:
         yield recorder
     finally:
-        _recorder = before
+        _recorder = previous
         recorder.close()
 
 
