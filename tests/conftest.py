@@ -117,7 +117,7 @@ def toy_installed():
             "PYTHONPATH", os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
         )
         patch.delenv("XDEVICE_VIRTUAL_GPUS", raising=False)
-        patch.setattr(registry, "_found", None)
+        patch.setattr(registry, "_entry_points", None)
         yield trees.forget
         _uninstall("toyframe")
 
