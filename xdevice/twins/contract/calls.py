@@ -379,7 +379,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
                 twin, field.name, replaced(backend, getattr(value, field.name), new)
             )
         return twin
-    return next(new) if _is(backend, value, "tensor") else value
+    return next(new) if _is_of_kind(backend, value, "tensor") else value
 
 
 def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
@@ -393,11 +393,11 @@ def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _leaves(backend, inside, kind)
-    elif _is(backend, value, kind):
+    elif _is_of_kind(backend, value, kind):
         yield value
 
 
-def _is(backend: Primitives, value: Any, kind: str) -> bool:
+def _is_of_kind(backend: Primitives, value: Any, kind: str) -> bool:
     """Whether a value is a tensor or a symbol, as `kind` says. NumPy arrays count as tensors."""
     return backend.classify(type(value)) == kind or (
         kind == "tensor" and isinstance(value, numpy.ndarray)

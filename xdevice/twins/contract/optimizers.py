@@ -167,10 +167,10 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
         raise ValueError(
             f"{kind} also needs the settings {missing}, and has no settings named {sorted(unknown)}"
         )
-    return every | {name: _plain(value, every[name]) for name, value in stated.items()}
+    return every | {name: _as_python(value, every[name]) for name, value in stated.items()}
 
 
-def _plain(value: Any, default: object) -> object:
+def _as_python(value: Any, default: object) -> object:
     """Returns a setting as a Python bool if its default is a bool, otherwise as a float; a text
     and None stay as they are."""
     if isinstance(default, bool):

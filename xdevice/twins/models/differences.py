@@ -652,7 +652,7 @@ def compare_gaps(
 
 
 def _unique(layers: Iterable[Layer]) -> list[Layer]:
-    """The layers without repetitions: a layer that is called twice comes twice."""
+    """The layers, each once; a layer that is called twice is in `layers` twice."""
     return list({layer.path: layer for layer in layers}.values())
 
 

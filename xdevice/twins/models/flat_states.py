@@ -24,8 +24,8 @@ from . import recognition
 from .reading import (
     Twin,
     is_skipped,
+    layer_of_single,
     paths_in,
-    single,
     some_of,
     spelled_out,
     with_shape_settings,
@@ -336,7 +336,9 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     # a user expects PyTorch's layout or that of the tensors' own framework; any other is reported
     if reading.dialect not in ("torch", backend.name):
         state.done.append(f"read as {reading.dialect} lays out parameters")
-    return Twin(backend, layers, variables, [single(name, x) for name, x in unknown.items()])
+    return Twin(
+        backend, layers, variables, [layer_of_single(name, x) for name, x in unknown.items()]
+    )
 
 
 def _require_stated(

@@ -110,10 +110,12 @@ def _likeness_of_words(one: str, other: str) -> int:
     # an abbreviation counts half as much as a synonym, because it is ambiguous: ctx may be context or contextual
     short, long = sorted((one, other), key=len)
     # a single letter would abbreviate half of all words
-    return int(1 < len(short) < len(long) and short[:1] == long[:1] and _is_in(short, long))
+    return int(
+        1 < len(short) < len(long) and short[:1] == long[:1] and _is_subsequence(short, long)
+    )
 
 
-def _is_in(short: str, long: str) -> bool:
+def _is_subsequence(short: str, long: str) -> bool:
     """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
     # one iterator for all letters: `in` advances it, so each search begins after the letter
     # that was found last
@@ -137,11 +139,11 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)
-        if _speaks_against(ours[one], ours[two], theirs[one], theirs[two])
+        if _would_fit_better_exchanged(ours[one], ours[two], theirs[one], theirs[two])
     ]
 
 
-def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
+def _would_fit_better_exchanged(one: str, two: str, first: str, second: str) -> bool:
     """Whether the paths `one` and `two` of the source would fit better by their names if their
     counterparts `first` and `second` in the target were exchanged."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
@@ -151,7 +153,7 @@ def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
     if (
         stem == other_stem
         and target_stem == other_target_stem
-        and not _names(one, two) & _names(first, second)
+        and not _last_names(one, two) & _last_names(first, second)
     ):
         return (low < high) != (least < most)
     return likeness(one, second) + likeness(two, first) > likeness(one, first) + likeness(
@@ -159,7 +161,7 @@ def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
     )
 
 
-def _names(*paths: str) -> set[str]:
+def _last_names(*paths: str) -> set[str]:
     """The last name of each path, except names that are numbers."""
     return {last_name(path) for path in paths if not last_name(path).isdigit()}
 

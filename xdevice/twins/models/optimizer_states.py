@@ -592,7 +592,7 @@ def _values(
             if array is None:
                 # a formula that needs no count of steps in the source does not need one in the target either
                 if slot != terms.STEP:
-                    unfilled.append(f"{pair.name}: {ours} keeps no {_plain(slot)} for it")
+                    unfilled.append(f"{pair.name}: {ours} keeps no {_torch_name(slot)} for it")
                 continue
             wanted = dtype_name(slots[name].dtype)
             if slot == terms.STEP or slot in terms.POWERS:
@@ -628,7 +628,7 @@ def _canonical(
         if slot in terms.FORMS:
             # the momentum is stored multiplied by this factor, and cannot be recovered if the factor is 0
             if factor := terms.FORMS[slot] * float(settings["lr"]):
-                state[_plain(slot)] = array / np.asarray(factor, array.dtype)
+                state[_torch_name(slot)] = array / np.asarray(factor, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])
         # of the two powers only that of beta2 is read: it is nearer to 1, so its power stays above zero for more steps
@@ -650,7 +650,7 @@ def _steps(power: float, beta: float) -> int:
     return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)
 
 
-def _plain(slot: str) -> str:
+def _torch_name(slot: str) -> str:
     """PyTorch's name of a slot: "momentum_buffer" for both forms in `terms.FORMS`."""
     return "momentum_buffer" if slot in terms.FORMS else slot
 
@@ -659,7 +659,7 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
     """Returns the value of the target's slot, computed from `states`, the states of the source
     parameters in PyTorch's terms: an array, or a number for a count or a power. None if one of
     `states` lacks the value."""
-    wanted = terms.STEP if slot in terms.POWERS else _plain(slot)
+    wanted = terms.STEP if slot in terms.POWERS else _torch_name(slot)
     if any(wanted not in state for state in states):
         return None
     settings: _Settings = pair.parameter.settings

@@ -11,7 +11,7 @@ from xdevice.twins.contract import layouts
 
 from .name_likeness import crossings, guess
 from .reading import SHAPING, is_unread, last_name, some_of
-from .unpairable import Unpaired, advice_on_rows, crossing, unclear
+from .unpairable import Unpaired, advice_on_rows, crossing_message, unclear_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +39,9 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
         pairs += [(layer, target_by_path[layer.path]) for layer in ours]
     else:
         try:
-            pairs += _pair_by_order(_unpaired(source, ours), _unpaired(target, theirs))
+            pairs += _pair_by_order(
+                _with_signatures(source, ours), _with_signatures(target, theirs)
+            )
         except StateError as error:
             # with the user's own pairs, so that the whole guess can be passed as names= again
             error.pairs = {**names, **error.pairs}
@@ -55,7 +57,7 @@ def _not_in_names(source: Twin, target: Twin, names: Names) -> tuple[list[Layer]
     return ours, [layer for layer in target.layers if layer.path not in names.values()]
 
 
-def _unpaired(twin: Twin, layers: list[Layer]) -> Unpaired:
+def _with_signatures(twin: Twin, layers: list[Layer]) -> Unpaired:
     """Returns some layers of a model with their signatures, for the functions that pair them."""
     return Unpaired(twin.name, [(layer, twin.signature(layer)) for layer in layers])
 
@@ -180,7 +182,7 @@ def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
             likely |= guess(paths, others)
     if crossed:
         raise StateError(
-            crossing(ours, theirs, sorted(crossed), likely), likely_pairs(ours, theirs)
+            crossing_message(ours, theirs, sorted(crossed), likely), likely_pairs(ours, theirs)
         )
     return list(zip(ours.layers, theirs.layers, strict=True))
 
@@ -197,7 +199,7 @@ def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
         if signature in others and counts[signature] + others[signature] > 2
     ]
     if several:
-        raise StateError(unclear(ours, theirs, several), likely_pairs(ours, theirs))
+        raise StateError(unclear_message(ours, theirs, several), likely_pairs(ours, theirs))
     target_layer_of = {signature: layer for layer, signature in theirs.signed}
     return [
         (layer, target_layer_of[signature])
@@ -242,7 +244,9 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
     ours, theirs = _not_in_names(source, target, names)
     return {
         **names,
-        **likely_pairs(_unpaired(source, ours), _unpaired(target, theirs), by_names=False),
+        **likely_pairs(
+            _with_signatures(source, ours), _with_signatures(target, theirs), by_names=False
+        ),
     }
 
 

@@ -223,7 +223,9 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
             if not (is_unread(one) and paths.get(one.path, one.kind) != one.kind)
         ]
         layers += _declared(backend, variables, layers, sequence, kinds)
-    singles = [single(name, value) for name, value in without_owner(variables, layers).items()]
+    singles = [
+        layer_of_single(name, value) for name, value in without_owner(variables, layers).items()
+    ]
     return Twin(backend, layers, variables, singles, sequence, model)
 
 
@@ -300,7 +302,7 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
     return rest
 
 
-def single(name: str, value: Any) -> Layer:
+def layer_of_single(name: str, value: Any) -> Layer:
     """Returns a variable that is in no known layer as a layer of the kind "same", whose shape in PyTorch's layout has
     no axes of length 1."""
     return Layer(
@@ -348,7 +350,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             (twin.name, layer.kind)
             for twin, key in paths
             for layer in twin.layers
-            if _is_meant(layer.path, classes_of(twin.sequence), with_dots(key))
+            if _matches_key(layer.path, classes_of(twin.sequence), with_dots(key))
         ]
         # it is enough if the kind fits one of the two models: the layer of the other may have a
         # known class
@@ -404,7 +406,7 @@ def spelled_out(
         matches = [
             path
             for path in paths
-            if path and _is_meant(with_dots(path), classes, with_dots(key))
+            if path and _matches_key(with_dots(path), classes, with_dots(key))
         ]
         # a key that matches nothing stays, so that the error about it can name it
         kind_of |= dict.fromkeys(matches or [key], kind)
@@ -421,7 +423,7 @@ def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
     }
 
 
-def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
+def _matches_key(path: str, classes: Mapping[str, object], key: str) -> bool:
     """Whether a key of `kinds=` matches a path: whether the key is that path, a pattern with
     `*` that fits it, or the class of the module there, as in `classes`."""
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key

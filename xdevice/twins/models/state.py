@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .reading import Array, Request, Twin
 
 LIKE: Final = "like"
-"""The argument `dtype=` that means the dtypes of the target's variables."""
+"""The value of `dtype=` that means the dtypes of the target's variables."""
 _MOST: Final = 12
 """How many reasons an error lists."""
 
@@ -229,7 +229,7 @@ class Writer:
                 f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
-    def _list(self, difference: str) -> None:
+    def _list_difference(self, difference: str) -> None:
         """Adds a line about a difference from the target's model to `differences`; does nothing
         if there is no such model."""
         if self._like is not None:
@@ -345,7 +345,9 @@ class Writer:
             ):
                 values[name] = weight._replace(array=array)
         name = self._source.name if is_wanted else self._target.name
-        self._list(f"{layer.path}: {name} has no weight norm here; it affects training only")
+        self._list_difference(
+            f"{layer.path}: {name} has no weight norm here; it affects training only"
+        )
 
     def _fit_spectral(
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
@@ -362,7 +364,7 @@ class Writer:
             original.array, u.array, v.array, axis if isinstance(axis, int) else None
         )
         values["weight"] = original._replace(array=array)
-        self._list(
+        self._list_difference(
             f"{layer.path}: {self._target.name} has no spectral norm here; it affects training only"
         )
 
@@ -391,7 +393,7 @@ class Writer:
         (PyTorch's names): a count of batches as a difference, any other part as unmapped.
         Without `like`, a part is not listed if the source has none of its parameters."""
         if part.of == (layouts.COUNTER,):
-            self._list(
+            self._list_difference(
                 f"{part.name}: {self._source.name} does not count batches, so it is unchanged"
             )
         # without `like` the target's layer may be built without the part, such as a bias

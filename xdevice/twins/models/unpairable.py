@@ -69,7 +69,9 @@ class _Break(NamedTuple):
     """The paths of the layers that the source has there."""
 
 
-def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names) -> str:
+def crossing_message(
+    ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Names
+) -> str:
     """Returns the error message for layers of one kind and shape whose names contradict their
     order. `ours` are the layers of the source, `theirs` those of the target. `places` are the
     indices of the layers in question in both, and `likely` is a guess for `names=`."""
@@ -80,7 +82,7 @@ def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Na
     return _cut(head, _advice_on_names(likely))
 
 
-def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
+def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
     """Returns the error message for models whose layers come in different orders, so it is not
     clear which layer is which. `ours` are the layers of the source, `theirs` those of the
     target, and `signatures` are the kinds and shapes of which there are several layers."""

@@ -38,18 +38,18 @@ over their memory."""
 _SAFE_AXES: Final = 32
 """The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
-"""The key of the metadata in a header, which is no tensor."""
+"""The key of the metadata in a header, which is not a tensor."""
 SHARED: Final = "xdevice.shared"
 """The key of xdevice's own entry in a file's metadata. Its value is a JSON object with the further names of tensors
 that have several names."""
 
 
 ORIGIN: Final = "xdevice.origin"
-"""The key of another entry of ours in the metadata: the names of the backends whose tensors `save` has written, joined
-by commas."""
+"""The key of another entry of xdevice's own: the names of the backends whose tensors `save` has written, joined by
+commas."""
 _FORMATS: Final = {"pt": "torch", "pd": "paddle", "tf": "tensorflow", "flax": "jax"}
-"""Other programs name the framework of a file in the metadata's entry `format`. This maps its values to names of
-backends."""
+"""The names of backends by the values of the metadata's entry `format`, in which other programs name the framework of
+a file."""
 
 
 class Entry(NamedTuple):

@@ -78,8 +78,8 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 
 
 class _Search:
-    """Makes the forced runs of one search (runs of the target with the outputs of the source's
-    layers), and counts them."""
+    """Makes and counts the forced runs of one search (runs of the target with the outputs of the source's layers).
+    `guess` and `fixed` are as in `find_counterparts`."""
 
     def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
         self._runs, self._guess, self._fixed = runs, guess, fixed
