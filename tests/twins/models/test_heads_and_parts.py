@@ -146,7 +146,7 @@ def test_another_dtype_is_one_line_and_one_argument(net):
     like = Other()
     state = xdevice.models.convert_state(half, "paddle", like=like)
     assert (
-        "8 tensors are bfloat16, float32 in paddle; pass dtype='like' to cast first"
+        "8 tensors are bfloat16, but float32 in paddle; pass dtype='like' to cast first"
         in state.differences
     )
     with pytest.raises(

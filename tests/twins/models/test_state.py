@@ -1363,7 +1363,7 @@ def test_another_dtype_is_listed_and_refused():
     target = linear("paddle")
     state = xdevice.models.convert_state(linear("torch").double(), "paddle", like=target)
     assert (
-        "2 tensors are float64, float32 in paddle; pass dtype='like' to cast first"
+        "2 tensors are float64, but float32 in paddle; pass dtype='like' to cast first"
         in state.differences
     )
     with pytest.raises(xdevice.errors.StateError, match="float64"):

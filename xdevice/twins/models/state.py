@@ -226,7 +226,7 @@ class Writer:
         all layers have been written."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
-                f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; pass dtype='like' to cast first"
+                f"{_tensors_are(names)} {came}, but {wanted} in {self._target.name}; pass dtype='like' to cast first"
             )
 
     def _list_difference(self, difference: str) -> None:
