@@ -644,7 +644,7 @@ def of_single_cell(kind: str) -> tuple[Part, ...]:
 ONE_CELL: Final[Settings] = MappingProxyType(
     {"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0}
 )
-"""The settings of a recurrent layer that is a single cell, as in `of_single_cell`."""
+"""The settings of a recurrent layer that is a single cell, such as `LSTMCell`."""
 
 
 def suffixes(settings: Settings) -> Iterator[str]:
@@ -681,9 +681,10 @@ def present_layers(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that a model has, each with the parts that the model has (see `present_layer`).
-    `names` are the names of the model's variables. A layer that is given without parts first gets those of PyTorch's
-    own layer. The result is in the order of the layers, except inside `blocks` (see `in_order`)."""
+    """Returns those of the layers that a model has, each with the parts that the model has. `names` are the names of
+    the model's variables. A layer that is given without parts first gets those of PyTorch's own layer. The layers stay
+    in their order, except inside a block, a module that calls its layers in another order: `blocks` gives the names of
+    these layers, in the order of the calls, by the path of the block."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
     each = (
         present_layer(one.path, one.kind, of_one, names, one.settings) for one, of_one in own

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 OTHER: Final = "other"
-"""The kind of an entry that no other kind expresses, see `other`."""
+"""The kind of an entry for a layer of an unknown class, or for a fact that no setting expresses."""
 WHOLE: Final = "the whole model"
 """The name of the line in a model whose layers form only one line."""
 OUTSIDE_TOO: Final = "with windows that begin after the end of the image"
@@ -429,10 +429,10 @@ def max_pool(
     dilation: Any = 1,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for a max pool over this number of axes. `kernel`, `stride` and
-    `dilation` are one number for all axes, or one for each; `padding` is as in `layouts.sides`.
-    `image` has the sizes of the pool's input along these axes, if they are known:
-    padding="same" depends on them. `ceil_mode` is a truth value or `OUTSIDE_TOO`."""
+    """Returns the entry for a max pool over this number of axes. `kernel`, `stride` and `dilation` are one number for
+    all axes, or one for each; `padding` may also have a pair for each axis, or be a text. `image` has the sizes of the
+    pool's input along these axes, if they are known: padding="same" depends on them. `ceil_mode` is a truth value or
+    `OUTSIDE_TOO`."""
     settings = _window(axes, kernel, stride, padding, image)
     # computed from the window: whether ceil_mode changes the output depends on it
     settings["ceil_mode"] = _ceil(ceil_mode, settings)
@@ -604,9 +604,9 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
 def _window(
     axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
 ) -> dict[str, object]:
-    """Returns kernel, stride and padding of a pool in PyTorch's terms, each a tuple with an
-    item for each axis. The padding is "same" if its size is not known, see `same_padding`. A
-    stride of None or [] means the size of the kernel."""
+    """Returns kernel, stride and padding of a pool in PyTorch's terms, each a tuple with an item for each axis. The
+    padding is "same" if its size is not known or differs between the two sides of an axis. A stride of None or []
+    means the size of the kernel."""
     sizes = per_axis(kernel, axes)
     # in all frameworks, a pool's stride is its kernel unless it is given
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)

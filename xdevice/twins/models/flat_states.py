@@ -52,10 +52,10 @@ _TAKEN: Final = "took the state under {!r}, and nothing else"
 
 @contextmanager
 def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
-    """Opens the checkpoint, a file or a folder, at `path`, and yields its contents. The values
-    of tensors are read only when they are needed, so the block must stay open until then.
-    `done` gets a line if the state is only a part of the file. Raises as `open_checkpoint`
-    does."""
+    """Opens the checkpoint, a file or a folder, at `path`, and yields its contents. The values of tensors are read
+    only when they are needed, so the block must stay open until then. `done` gets a line if the state is only a part
+    of the file. Raises `MissingFileError`, `FilePathError`, `FileFormatError` or `UnsupportedError` if there are no
+    readable weights at the path."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
         # a file may hold an optimizer and counts too, and the user should know which part was read
         if header.key:

@@ -83,8 +83,8 @@ def likeness(one: str, other: str) -> int:
 
 
 def _likeness_of_names(ours: Iterable[str], theirs: Iterable[str]) -> int:
-    """Returns the sum, over the words in `ours`, of the best score that a word has with any
-    word in `theirs` (see `_likeness_of_words`). Words in `_OF_ANY` do not count."""
+    """Returns the sum, over the words in `ours`, of the best score (0 to 2) that a word has with any word in `theirs`.
+    Words in `_OF_ANY` do not count."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
         max(

@@ -193,8 +193,8 @@ class _ReadOptimizer(NamedTuple):
 
 
 def _read(x: Any) -> _ReadOptimizer:
-    """Returns the description of `x`, an optimizer of any framework. Raises `NotATensorError`
-    if `x` belongs to no framework; otherwise raises as the backend's `optimizer` does."""
+    """Returns the description of `x`, an optimizer of any framework. Raises `NotATensorError` if `x` belongs to no
+    framework, and `UnsupportedError` if it is not an optimizer of a known class."""
     backend = registry.owner_of(type(x))
     # optax's optimizers are tuples of functions, whose type the registry does not know
     backend = backend or next(
@@ -218,8 +218,8 @@ def _groups(optimizer: Optimizer) -> list[_Settings]:
 
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
-    """Returns the model of an optimizer, as a `Twin`. Raises `NotATensorError` if `model` is
-    not a model of the optimizer's framework; otherwise raises as `read_model` does."""
+    """Returns the model of an optimizer, as a `Twin`. Raises `NotATensorError` if `model` is not a model of the
+    optimizer's framework, and `StateError` if `kinds` does not fit it."""
     # JAX modules are refused here, because the state of optax is not converted
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
@@ -554,7 +554,7 @@ def _sorted_differences(
 
 
 def _is_part_of_state(setting: str, our_settings: _Settings, their_settings: _Settings) -> bool:
-    """Whether a difference in this setting changes what the numbers in a state mean, see `_PART_OF_STATE`."""
+    """Whether a difference in this setting changes what the numbers in an optimizer's state mean."""
     # unless both decays are decoupled, at least one of them goes into the moments
     is_coupled = not our_settings["decay"] == their_settings["decay"] == terms.DECOUPLED
     return setting in _PART_OF_STATE or (setting in ("decay", "weight_decay") and is_coupled)

@@ -200,9 +200,10 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
-    """Returns a model of this backend as a `Twin`. `kinds` is as in `convert_state`, and decides the kind of layers of
-    which only names and shapes are known. Raises `StateError` if a kind does not fit the shapes of a layer, and
-    `AbsentNameError` if this release of the framework lacks a private name that the backend needs."""
+    """Returns a model of this backend as a `Twin`. `kinds` gives kinds of layers by path, pattern or class, and
+    decides about layers of which only names and shapes are known. Raises `StateError` if a kind does not fit the
+    shapes of a layer, and `AbsentNameError` if this release of the framework lacks a private name that the backend
+    needs."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
@@ -231,7 +232,8 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
     """Returns the argument `like=` as a `Twin`. `kinds` gives the kinds of layers by their paths in `like`. Raises
-    `NotATensorError` if `like` is not a model of the backend `target`; otherwise raises as `read_model` does."""
+    `NotATensorError` if `like` is not a model of the backend `target`, and `StateError` if a kind does not fit the
+    shapes of a layer."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
@@ -424,8 +426,8 @@ def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
 
 
 def _matches_key(path: str, classes: Mapping[str, object], key: str) -> bool:
-    """Whether a key of `kinds=` matches a path: whether the key is that path, a pattern with
-    `*` that fits it, or the class of the module there, as in `classes`."""
+    """Whether a key of `kinds=` matches a path: whether the key is that path, a pattern with `*` that fits it, or the
+    class of the module there. `classes` gives the class names by path."""
     return path == key or ("*" in key and fnmatchcase(path, key)) or classes.get(path) == key
 
 

@@ -149,8 +149,9 @@ def _read(
     target: Twin | None,
     names: Names,
 ) -> Reading:
-    """Returns the layers of a state, read in one dialect, in which `parts_of` returns the parts of a
-    layer. The other arguments are those of `readings`."""
+    """Returns the layers of a state, whose tensors are `variables`, read in one dialect, in which `parts_of` returns
+    the parts of a layer. `kinds` gives a kind by path, `target` is the model given as `like=` or None, and `names`
+    gives paths of the state by paths of the target."""
     layers, lacking, misfits = [], [], 0
     # the target's layers, by the path at which the state has their counterparts
     target_at = (

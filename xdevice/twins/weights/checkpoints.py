@@ -129,7 +129,8 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 
 def _of_index(path: str, files: ExitStack) -> Header:
     """The contents of all files that the index at `path` names, as one `Header`. Raises `FileFormatError` if the index
-    is damaged or names a tensor that its file lacks, and the errors of `_of_file`."""
+    or a file is damaged, or if a file lacks a tensor that the index names, and `MissingFileError` if a file is
+    missing."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()

@@ -151,9 +151,10 @@ def save(path: Path, x: Any) -> None:
 
 
 def _variables(x: Any, verb: str) -> _Variables:
-    """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or "load
-    into", for messages. Raises `ContainerError` if two of them have the same name, or if the format does not allow a
-    name, and the errors of `_leaves` and `_variables_of`."""
+    """All tensors in `x`, and all variables of the models in `x`, by their names in the file. `verb` is "save" or
+    "load into", for messages. Raises `ContainerError` if two of them have the same name, if the format does not allow
+    a name, or if `x` is nested too deeply; `NotATensorError` if a leaf is neither a tensor nor a model;
+    `UnsupportedError` for a symbolic tensor or a model that cannot be listed completely."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
         kind = registry.kind_of(type(leaf))
@@ -317,8 +318,9 @@ def _name_of(dtype: Any) -> str:
 
 
 def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:
-    """Reads the tensors of a file, and returns them by name, on a device of a backend: what `load(path)` does.
-    The docstring of `load` lists the errors."""
+    """Reads the tensors of a file, and returns them by name, on a device of a backend: what `load(path)` does. Raises
+    `DTypeError` or `ShapeError` if the backend lacks the dtype or shape of a tensor, and the errors of a missing or
+    damaged file."""
     path = path_text(path, "load")
     owner = selection.backend(backend)
     place = place_for(owner, device)
@@ -429,7 +431,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
 
     Raises:
         StateError: if a name is missing or unexpected, a shape or dtype does not fit, or a shared variable would get
-            two values. DTypeError, UnsupportedError: as in `_require_fit`.
+            two values. DTypeError: if the backend lacks a dtype. UnsupportedError: if a variable cannot be written.
     """
     entries = header.by_name()
     planned: dict[int, _PlannedWrite] = {}

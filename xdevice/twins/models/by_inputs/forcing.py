@@ -371,7 +371,8 @@ class ForcedRun:
 
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
     """Returns groups of the target's layers, each of two or more. The counterparts of a group's layers may be
-    exchanged, because they have the same kind and input. `ties` is as in `ForcedRun`. Empty if there are no ties."""
+    exchanged, because they have the same kind and input. `ties` gives, for each layer of the target, the layers of the
+    source that have the same input. Empty if there are no ties."""
     # each group with the candidates of its first layer
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, close in ties.items():

@@ -47,8 +47,8 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
 
 
 def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
-    """Whether two inputs count as the same, in one of the ways that the docstring of this
-    module lists. None, for a layer without inputs, is the same only as None."""
+    """Whether two inputs count as the same: whether their numbers are nearly equal in one of the layouts that the
+    module's docstring lists. None, for a layer without inputs, is the same only as None."""
     # two layers without inputs count as having the same
     if one is None or other is None:
         return one is other

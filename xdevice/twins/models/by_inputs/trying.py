@@ -115,7 +115,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
 
 def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
     """Runs the target with the values that follow from this pairing. Returns how far the target's outputs are from the
-    source's (see `Runs.outputs_apart`), and the run."""
+    source's, 0 if they are equal, and the run."""
     computed = runs.run_with(values_of(pairs))
     return runs.outputs_apart(computed), computed
 

@@ -72,8 +72,8 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
-    """Returns the layer with only these rows, and appends a line about it to `done`, see `cut`. Raises `StateError` if
-    the layer has none of these rows."""
+    """Returns the layer with only these rows, and appends a line about it to `done`, which also says what happens to
+    the other rows: with `is_target`, they become zeros. Raises `StateError` if the layer has none of these rows."""
     # the first parameter is the weight, whose first axis in PyTorch's layout has the rows
     total = next(iter(twin.shapes(layer).values()))[0]
     # as Python's slices do, so that [2:] and [:-1] mean what they say

@@ -72,9 +72,8 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
 
 
 def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[Layer]:
-    """Returns the layers of each form (see `_form`) of which there are exactly as many as the
-    twin lacks. `lacking` says, by form, how many layers the other model has more than the
-    twin."""
+    """Returns the layers of each form (kind, shape and parameters) of which there are exactly as many as the twin
+    lacks. `lacking` says, by form, how many layers the other model has more than the twin."""
     counts = Counter(_form(twin, layer) for layer in layers)
     # one more or one less would be a guess
     return [
@@ -112,7 +111,7 @@ def _transposed(layer: Layer) -> Layer:
 
 
 def _forms(twin: Twin, kind: str) -> Counter[object]:
-    """How many layers of this kind the model has, by their form (see `_form`)."""
+    """How many layers of this kind the model has, by their form: kind, shape and parameters."""
     return Counter(_form(twin, layer) for layer in twin.layers if layer.kind == kind)
 
 
@@ -172,7 +171,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
         if len(owners[key]) == 1 == len(biases.get(key, ()))
     ]
     counts = Counter(twin.signature(layer) for layer, _ in pairs)
-    # as in `_fitting`: one bias more or one less would be a guess
+    # only if the numbers agree: with one bias more or one less, the choice would be a guess
     joined = {
         id(layer): layer._replace(
             parts=(*layer.parts, bias.parts[0]._replace(of=("bias",))),
