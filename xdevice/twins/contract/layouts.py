@@ -758,7 +758,7 @@ def _axes_of(kind: str, name: str) -> tuple[int, ...]:
     # a count is a scalar or an array of one number
     if name == COUNTER:
         return (0, 1)
-    # one more key and value are (1, 1, E); a bias has one axis
+    # `bias_k` and `bias_v` are (1, 1, E); any other bias has one axis
     return (3,) if name in _ADDED else (1,)
 
 

@@ -282,16 +282,17 @@ class _Lines:
         the line that the first child is in. Returns the name of the line to which a layer after the last child
         belongs."""
         for path, child, inside, *_ in self._inside(module):
-            # a module with two places is listed once, so the list does not show the order of
-            # its calls. The name of the line after it includes that of the line before it,
-            # because the lines after the two places need different names
+            # a module that is called in two places is listed once, so the list does not show
+            # the order of its calls. The name of the line after it includes that of the line
+            # before it, because the lines after the two places need different names
             if self._uses[id(child)] > 1:
                 line = f"after {path} of {line}"
             elif self._table.is_line(child):
                 line = self._in_line(child, line)
             elif path in self._known or not inside:
                 self._names[path] = line
-            # a group with code of its own, which may call anything: nothing is known to be next to it
+            # a group with code of its own may call anything, so it is not known what is called
+            # next to it
             else:
                 line = f"after {path}"
                 self._in_code(child)
@@ -301,7 +302,8 @@ class _Lines:
         """Names the lines of the layers in `module`, whose own code decides what is called: only the modules of a line
         class inside it have lines."""
         for path, child, *_ in self._inside(module):
-            # a module with several places, and a layer with parameters, begin no line
+            # no line begins at a module that is called in several places, or in a layer with
+            # parameters
             if self._uses[id(child)] > 1 or path in self._known:
                 continue
             if self._table.is_line(child):
