@@ -631,7 +631,7 @@ def _canonical(
                 state[_torch_name(slot)] = array / np.asarray(factor, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])
-        # of the two powers only that of beta2 is read: beta2 is nearer to 1, so its power stays above zero for more steps
+        # of the two powers only that of beta2 is read: beta2 is nearer to 1, so its power takes more steps to become 0
         elif slot == terms.POWERS[1]:
             state[terms.STEP] = _steps(float(array.reshape(-1)[0]), float(settings["beta2"]))
         elif slot not in terms.POWERS:
