@@ -168,7 +168,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
                 return devices.of(kind, natives.index(native))
         # a device of another process, or of a platform that is not `gpu:i`
         raise self.unsupported(
-            f"using {native} from this process", "use one of jax.local_devices()"
+            f"using {native}, which belongs to another process or to a platform that is not gpu:i here",
+            "use one of xdevice.devices()",
         )
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:

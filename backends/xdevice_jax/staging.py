@@ -43,10 +43,10 @@ _ORDINARY: Final = (None, "allow", "log")
 """The settings of JAX's transfer guard that refuse no transfer."""
 
 _seen: set[Hashable] = set()
-"""The shape, dtype and device of each array for which `_room` has returned None once."""
+"""The shape, dtype and device of each array for which `_empty_on_gpu` has returned None once."""
 _ahead = threading.local()
-"""For each thread but the main thread: GPU memory for the next array of the thread, allocated
-ahead."""
+"""In each thread but the main thread, `entry` is a pair: the shape, dtype and device of the
+thread's last array, and GPU memory for a next array like it, allocated ahead."""
 
 
 def is_read(x: jax.Array) -> bool:
@@ -87,11 +87,11 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
     """Returns an array on a GPU with the values of a NumPy array in C order, which may be
     changed as soon as this returns. Uses the ring for large arrays if that is faster."""
-    room = _room(values, native) if values.nbytes >= TO_GPU else None
-    if room is not None and ring.to_gpu(
-        values, values.ctypes.data, room, room.unsafe_buffer_pointer(), values.nbytes, None
+    target = _empty_on_gpu(values, native) if values.nbytes >= TO_GPU else None
+    if target is not None and ring.to_gpu(
+        values, values.ctypes.data, target, target.unsafe_buffer_pointer(), values.nbytes, None
     ):
-        return room
+        return target
     array = jax.device_put(values, native)
     # a traced function keeps the values as a constant and reads them later, so it gets a copy
     if isinstance(array, jax.core.Tracer):
@@ -99,7 +99,7 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
     return array.block_until_ready()  # JAX has read the values now
 
 
-def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
+def _empty_on_gpu(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     """Returns a new array on a GPU into which the ring can copy the values. Returns None if
     this shape occurs for the first time, and the array is too small for compiling a program for
     its shape to be worth it. Also returns None if a traced function is running, or if JAX does
@@ -110,7 +110,7 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
         _seen.add(key)
         return None
     # the `__dict__` of a `threading.local` has the attributes that this thread has set
-    ahead_key, ahead = _ahead.__dict__.pop("room", (None, None))
+    ahead_key, ahead = _ahead.__dict__.pop("entry", (None, None))
     array = (
         ahead
         if ahead_key == key and ahead is not None
@@ -120,7 +120,7 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
         # in a thread of `prefetch` the next batch usually has the same shape. Its memory is
         # allocated now, because an allocation would have to wait for the computation with this
         # batch once that has begun
-        _ahead.room = key, jnp.empty(values.shape, values.dtype, device=native)
+        _ahead.entry = key, jnp.empty(values.shape, values.dtype, device=native)
     if isinstance(array, jax.core.Tracer):
         return None
     array.block_until_ready()

@@ -199,7 +199,8 @@ def _put_on(parameter: Any, source: Any, native: Any) -> None:
     """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be
     `parameter` itself."""
     arrays = _arrays(source)
-    # a deferred initialization has no arrays, and there are several with replicas
+    # a deferred initialization has no arrays, and replicas have several: MXNet's `reset_ctx`
+    # handles both
     if arrays is None or len(arrays) > 1:
         _reset(parameter, native)
         return

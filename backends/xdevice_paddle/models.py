@@ -148,9 +148,10 @@ class PaddleModels(Models):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-        """Yields the name and the tensor of each variable, as in `state_dict`; for an optimizer
-        as in `optimizer_states.variables`. Raises `NotBuiltError` for a parameter without
-        memory, and `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
+        """Yields the name and the tensor of each variable, as in `state_dict`; for an
+        optimizer, of each part of its state, such as "0.moment1_0" for the first parameter.
+        Raises `NotBuiltError` for a parameter without memory, and `UnsupportedError` for an
+        entry of `state_dict` that is not a tensor."""
         if isinstance(model, paddle.optimizer.Optimizer):
             require_known(model, self)
             yield from optimizers.variables(model)

@@ -46,10 +46,10 @@ def scope(name: str) -> Iterator[None]:
         # while the interpreter ends, modules lose their globals, and nothing has to be restored
         if _lock is not None:
             with _lock:
-                _leave(own)
+                _close(own)
 
 
-def _leave(own: _Open) -> None:
+def _close(own: _Open) -> None:
     """Closes a scope. If `own` was entered last, the device from before it becomes current
     again. Otherwise the scope that was entered next takes over that device, and restores it
     later."""

@@ -296,7 +296,8 @@ class TensorflowBackend(
             )
         if x.dtype in (tf.variant, tf.resource):
             raise self.unsupported(
-                f"reading {x.dtype.name} tensors with NumPy", "read the object they refer to"
+                f"reading {x.dtype.name} tensors with NumPy",
+                "read the object that they refer to",
             )
         if x.shape.rank == 0:
             # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a

@@ -121,13 +121,13 @@ def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
         (
             "",
             part,
-            frozenset(key for key, value in vars(part).items() if _is_looked_into(value)),
+            frozenset(key for key, value in vars(part).items() if _is_searched(value)),
         )
         for part in parts
     ]
 
 
-def _is_looked_into(value: Any) -> bool:
+def _is_searched(value: Any) -> bool:
     """Whether the value of an attribute is a container, a tensor, or a part of a model."""
     cls: Any = type(value)
     return (

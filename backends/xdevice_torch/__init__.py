@@ -314,7 +314,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         are moved one by one."""
         native = self.to_native(device)
         try:
-            # nothing goes through page-locked memory here, so the checks of `move` are left out
+            # nothing goes through page-locked memory here, so the checks of `move` are skipped
             if device.kind == "meta" or self.virtual:
                 return [x.to(native) for x in tensors]
             # `sent` calls `x.cuda()`, which a subclass may have overridden
@@ -500,6 +500,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
+            # total, free, allocated and peak
             return Memory(
                 torch.mps.recommended_max_memory(),
                 None,

@@ -50,14 +50,14 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         """Returns the collection `x` on a device. Raises `ContainerError` if tensors in a
         non-tensor entry would stay behind."""
         native = backend.to_native(device)
-        _refuse_left(library, x, native)
+        _refuse_left_behind(library, x, native)
         return _locked_as(x, x.to(native))
 
     def copy(x: Any, device: Device) -> Any:
         """Returns a copy of the collection `x` on a device. Raises `ContainerError` in the same
         case as `move`."""
         native = backend.to_native(device)
-        _refuse_left(library, x, native)
+        _refuse_left_behind(library, x, native)
         return _locked_as(x, x.clone().to(native))
 
     # in the order of `Way`: flatten, rebuild, move, copy, tensors
@@ -107,7 +107,7 @@ def _hidden(
             yield from _hidden(library, inner, name + path, is_inside)
 
 
-def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
+def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> None:
     """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on the
     device to which the collection is to move: the library would not move it."""
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)

@@ -4,7 +4,7 @@
 |---|---|---|
 | `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have limits | `_compiling`, `_placing` | \
 programs and copies that need a dtype that the device lacks are refused |
-| `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting`, `_leaving_out` | \
+| `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting`, `_slow_path` | \
 JAX does not count the memory of a CPU, and calls compiled functions from C++, past Python |
 | `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
 not have here (no upstream issue known) |
@@ -73,7 +73,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         private.require("virtual GPUs")
         if self.is_limited():
             self.count_memory()
-            for (owner, name), make in ((_EXECUTE, self._counting), (_FAST_PATH, _leaving_out)):
+            for (owner, name), make in ((_EXECUTE, self._counting), (_FAST_PATH, _slow_path)):
                 setattr(owner, name, make(getattr(owner, name)))
         setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
         setattr(*_PLACE, self._placing(getattr(*_PLACE)))
@@ -187,7 +187,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return True
 
 
-def _leaving_out(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
+def _slow_path(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that takes the place of JAX's, and makes no fast path: without one,
     JAX calls a compiled function by Python code that can be replaced."""
     return lambda *args, **kwargs: None

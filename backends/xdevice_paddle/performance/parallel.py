@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _GRADIENTS = private.place("paddle.base.core.eager.run_partial_grad")
 _dygraph_tracer = private["paddle.base.framework._dygraph_tracer"]
 # the settings of `paddle.amp.auto_cast`, which each thread's tracer has
-_CAST = (
+_AMP_FIELDS = (
     private.field("paddle.base.dygraph.tracer.Tracer._amp_level"),
     private.field("paddle.base.dygraph.tracer.Tracer._amp_dtype"),
     private.field("paddle.base.dygraph.tracer.Tracer._use_promote"),
@@ -29,22 +29,22 @@ _CAST = (
 
 
 @contextmanager
-def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """A block in which this thread has the AMP (automatic mixed precision) settings of another
-    thread. `state` has their values in the order of `_CAST`, or is None if the other thread has
-    no tracer. The lists of operators to cast are not copied, because all threads share them."""
+def _amp_settings(state: tuple[Any, ...] | None) -> Iterator[None]:
+    """A block in which this thread has the AMP (automatic mixed precision) settings of another thread. `state` has
+    their values in the order of `_AMP_FIELDS`, or is None if the other thread has no tracer. The lists of operators to
+    cast are not copied, because all threads share them."""
     tracer = _dygraph_tracer()
     # in static mode there is no tracer
     if state is None or tracer is None:
         yield
         return
-    before = [field(tracer) for field in _CAST]
-    for field, value in zip(_CAST, state, strict=True):
+    before = [field(tracer) for field in _AMP_FIELDS]
+    for field, value in zip(_AMP_FIELDS, state, strict=True):
         field.set(tracer, value)
     try:
         yield
     finally:
-        for field, value in zip(_CAST, before, strict=True):
+        for field, value in zip(_AMP_FIELDS, before, strict=True):
             field.set(tracer, value)
 
 
@@ -106,7 +106,7 @@ class PaddleParallel(Parallel):
         private.require("parallel")
         grad = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()
-        cast = None if tracer is None else tuple(field(tracer) for field in _CAST)
+        amp = None if tracer is None else tuple(field(tracer) for field in _AMP_FIELDS)
 
         @contextmanager
         def state() -> Iterator[None]:
@@ -114,7 +114,7 @@ class PaddleParallel(Parallel):
             # in a new thread the current CUDA device is 0, until Paddle's current place is set
             # again
             paddle.set_device(paddle.get_device())
-            with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
+            with _gradients_in_turn, _amp_settings(amp), paddle.set_grad_enabled(grad):
                 yield
 
         return state

@@ -51,7 +51,7 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         # xdevice accepts the names that `paddle.get_device()` returns
         for index in range(n):
             devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
-        # xdevice makes them by Tensor.view, which has no kernel while strides are off
+        # xdevice makes 8-bit floats by Tensor.view, which has no kernel while strides are off
         self.short_floats = frozenset()
         virtual_operations.refuse_mixed_devices()
 

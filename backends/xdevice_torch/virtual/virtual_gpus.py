@@ -23,7 +23,7 @@ contents of the two tensors are swapped, so that parameters stay the objects tha
 | `Generator` | `virtual_generators.class_for` | PyTorch makes a foreign device's generators in C++ only |
 | `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_no_communication` | they are written for CUDA; the \
 error names what to use |
-| `_TorchCompileInductorWrapper.__call__` | `_leaving_graphs` | Inductor has no code generator for this device, and \
+| `_TorchCompileInductorWrapper.__call__` | `_not_compiling` | Inductor has no code generator for this device, and \
 raises a KeyError (https://github.com/pytorch/pytorch/issues/189138) |
 
 For rows without a link, no upstream issue is known.
@@ -123,7 +123,7 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+def _not_compiling(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the function with which PyTorch compiles a graph: a graph with tensors on a virtual
     GPU is returned uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a
     device written in Python."""
@@ -495,7 +495,7 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch.nn.parallel.comm.scatter"): lambda own: _no_communication,
     private.place("torch.nn.parallel.comm.gather"): lambda own: _no_communication,
     private.place("torch.nn.parallel.comm.broadcast_coalesced"): lambda own: _no_communication,
-    private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
+    private.place("torch._TorchCompileInductorWrapper.__call__"): _not_compiling,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
 """Maps each replaced place in PyTorch, an owner and the name of its attribute, to a function
