@@ -354,6 +354,7 @@ def _moved_and_cast_like(x: Any, p: Any) -> Any:
 def _moved_to_device_of(x: Any, p: Any) -> Any:
     """Returns the tensor `x` on the device of the parameter `p`; unchanged if one of the two is traced and therefore
     has no device."""
+    # `probes` has the types of tensors that have a device
     if type(x) not in registry.probes or type(p) not in registry.probes:
         return x
     return to_device(x, device_of(p))
@@ -365,8 +366,9 @@ def _once_per_device_and_dtype(make: Callable[[Any], T]) -> Callable[[Any], T]:
     values: dict[Any, T] = {}
 
     def for_parameter(p: Any) -> T:
+        # the function that returns the device of a tensor; None for a traced tensor, which has no
+        # device
         probe = registry.probes.get(type(p))
-        # a traced tensor has no device
         device = probe(p) if probe is not None else None
         key = device, p.dtype
         if key not in values:

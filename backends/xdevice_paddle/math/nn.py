@@ -133,8 +133,8 @@ def adam(
     """Returns, for each row (parameter, gradient, two running means), the new parameter and
     means after a step of Adam, computed by Paddle's kernel; NotImplemented if this kernel
     cannot be used, so that the core computes the step by its own formula."""
-    # the kernel is used on the CPU; the powers of beta are computed with its logarithm, which 0
-    # does not have
+    # the kernel is used on the CPU only. The powers of beta are computed with its logarithm, and
+    # 0 has none
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
         return NotImplemented
     with paddle.no_grad():

@@ -156,17 +156,17 @@ class Rows:
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
         """Raises `DeviceMismatchError` if one of `leaves` is on a different device than its
         parameter. `name` is the name of their container."""
-        # symbols have no device
+        # symbols have no device, and their types are not in `probes`
         if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
             return
-        places, others = (
+        devices, others = (
             list(map(self._backend.device_of, each)) for each in (self.leaves, leaves)
         )
-        i = next((i for i, place in enumerate(places) if place != others[i]), None)
+        i = next((i for i, device in enumerate(devices) if device != others[i]), None)
         if i is None:
             return
         raise DeviceMismatchError(
-            f"{self._name}{self.tree.path(i)} is on {places[i]}, but its {_item_word(name)} is on {others[i]}; "
+            f"{self._name}{self.tree.path(i)} is on {devices[i]}, but its {_item_word(name)} is on {others[i]}; "
             "move one of them with xdevice.to_device"
         )
 
