@@ -596,9 +596,9 @@ def set_state(state: dict[str, Any]) -> None:
 def _tensor_of_floats(
     backend: Backend, drawn: np.ndarray[Any, Any], target_device: Device, dtype: object
 ) -> Any:
-    """Returns a tensor with the drawn numbers, floats, on `target_device`. `dtype` is the argument of the public
-    function. If it is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in
-    float32 and are widened here, so that they equal the numbers of a run in float32."""
+    """Returns the drawn floats as a tensor on `target_device`. `dtype` is the argument of the public function. If it
+    is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in float32 and are
+    widened here, so that they equal the numbers of a run in float32."""
     # `jitter` changes nothing, unless a run measures how much small differences matter
     # (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()

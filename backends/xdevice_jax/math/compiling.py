@@ -3,9 +3,8 @@ a function is given.
 
 Facts about JAX that the code depends on:
 - jit traces the function again for other shapes, dtypes and settings, and compares them in C++.
-- It raises a ValueError for committed arrays on different devices, and silently moves other
-  arrays to the device.
-- It keeps the keys of dicts with the program, and puts them into each result.
+- jit raises a ValueError for committed arrays on different devices, and silently moves other arrays to the device.
+- jit keeps the keys of dicts with the program, and puts them into each result.
 """
 
 from __future__ import annotations

@@ -62,8 +62,7 @@ leave = semantics.leave
 
 
 def _with_numpy_semantics(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that first switches NumPy's semantics on, unless they are on in this
-    thread."""
+    """Makes a kernel that first switches NumPy's semantics on in this thread, unless they are on already."""
     is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)

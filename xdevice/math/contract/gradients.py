@@ -58,11 +58,10 @@ class Gradients(Primitives):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
-        """Returns `rule(*row)` for each row of tensors, computed on the device of the row's
-        first tensor. The computation is recorded for gradients only if `nested` is True. If
-        `writes` is True, the rule may write into its arguments, so it gets copies in a
-        framework whose tensors can be written into. (This default makes copies in every
-        framework.)"""
+        """Returns `rule(*row)` for each row of tensors, computed on the device of the row's first tensor. The
+        computation is recorded for gradients only if `nested` is True. If `writes` is True, the rule may write into
+        its arguments, so it gets copies if the framework's tensors can be written into. This default method makes
+        copies in any framework."""
         own = [
             [self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows
         ]
